@@ -1,0 +1,36 @@
+# `make demo` and `make test` need Python >= 3.11, git, make and a pip that reaches a package index.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test lint types tests drill clean
+
+help:  ## show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Masquerade needs Python 3.11 or newer; call make PYTHON=python3.11"'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: .venv/.installed  ## train and compare six methods on the embedded digits (about a minute)
+	$(BIN)/masquerade compare --config runs/digits.toml --out out/demo
+
+test: lint types tests  ## everything that must hold: lint, types, tests
+
+lint: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/.installed
+	$(BIN)/mypy
+
+tests: .venv/.installed
+	$(BIN)/pytest -n 2 --dist worksteal -m "not drill"
+
+drill: .venv/.installed  ## the long checks
+	$(BIN)/pytest -n 2 --dist worksteal -m drill --timeout=1800
+
+clean:  ## remove what make built
+	rm -rf .venv build dist out

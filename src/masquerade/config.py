@@ -1,0 +1,335 @@
+"""A run as frozen dataclasses: TOML in, TOML out; every fault is listed before any work."""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from masquerade.core.method import Method
+from masquerade.errors import MasqueradeError, nearest
+from masquerade.methods import METHODS
+
+Problems = list[str]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learned from, and how it lies with the clients."""
+
+    name: str = "digits"
+    """A named dataset, or the path of an .npz file with x, y and perhaps client."""
+    clients: int = 20
+    """How many clients; 0 takes the dataset's own."""
+    partition: str = "dirichlet:0.3"
+    split: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    """Shares of each client's samples for training, validation and test."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """How long, how much at a time, and with whom."""
+
+    model: str = "digits_cnn"
+    rounds: int = 60
+    batch: int = 10
+    participation: float = 1.0
+    """Share of the clients that are sampled in a round."""
+    rate_decay: float = 1.0
+    """Learning rates are multiplied by this once per round."""
+    seeds: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """What a training is judged by."""
+
+    every: int = 5
+    """Rounds between looks at the accuracy on own data; 0 looks at the end only."""
+    degrees: tuple[int, ...] = (0, 20, 40, 60, 80, 100)
+    """Shares of shifted test samples, in percent."""
+    draws: int = 1
+    """How many partners the shifted samples of a client come from, one after another."""
+    pooled: bool = False
+    """Whether shifted samples come from all other clients instead of one."""
+    split: str = "test"
+    """"test", or "validation" where settings are being chosen."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how the work is done; the resolved form is written and reused on resume."""
+
+    engine: str = "auto"
+    """"loop", "batched", or "auto", a fixed rule of device, layers and sizes."""
+    device: str = "auto"
+    """"cpu", "cuda", or "auto", which takes CUDA where there is one."""
+    workers: int = 1
+    """Processes of the loop engine."""
+    width: int = 64
+    """Clients that the batched engine holds at a time."""
+    threads: int = 1
+    """Threads that an operation may use."""
+    store: str = "device"
+    """Where clients' states lie between rounds: "device" or "host"."""
+    commit_every: float = 5.0
+    """Seconds between commits; 0 commits every round."""
+    deterministic: bool = True
+    """Whether to allow only operations that give the same bits every time."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a comparison depends on."""
+
+    methods: tuple[str, ...] = ("fedavg",)
+    data: Data = field(default_factory=Data)
+    train: Train = field(default_factory=Train)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    compute: Compute = field(default_factory=Compute)
+    method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings by method name; what stands under no name is for every method."""
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "train": Train,
+    "evaluate": Evaluate,
+    "compute": Compute,
+}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "evaluate.split": ("test", "validation"),
+    "compute.engine": ("auto", "loop", "batched"),
+    "compute.device": ("auto", "cpu", "cuda"),
+    "compute.store": ("device", "host"),
+    "method.densities": ("uniform", "erk"),
+    "method.similarity": ("probabilities", "logits"),
+}
+
+RANGES: dict[str, tuple[float, float]] = {
+    "data.clients": (0, math.inf),
+    "train.rounds": (1, math.inf),
+    "train.batch": (1, math.inf),
+    "train.participation": (1e-9, 1),
+    "train.rate_decay": (1e-9, 1),
+    "evaluate.every": (0, math.inf),
+    "evaluate.draws": (1, math.inf),
+    "compute.workers": (1, math.inf),
+    "compute.width": (1, math.inf),
+    "compute.threads": (1, math.inf),
+    "compute.commit_every": (0, math.inf),
+    "method.rate": (0, math.inf),
+    "method.epochs": (1, math.inf),
+    "method.momentum": (0, 1),
+    "method.weight_decay": (0, math.inf),
+    "method.clip": (1e-30, math.inf),
+    "method.tune_rate": (0, math.inf),
+    "method.tune_epochs": (0, math.inf),
+    "method.pull": (0, math.inf),
+    "method.sparsity": (0, 1 - 1e-9),
+    "method.readjust": (0, 1),
+    "method.readjust_every": (1, math.inf),
+    "method.settle": (0, math.inf),
+    "method.votes": (0, 1),
+    "method.iterations": (1, math.inf),
+}
+
+
+def _fits(value: Any, default: Any, key: str, problems: Problems) -> Any:
+    """Return a value in the type of the default; note what is wrong with it."""
+    if isinstance(default, tuple):
+        if not isinstance(value, (list, tuple)):
+            value = [value]
+        kind = default[0] if default else value[0]
+        return tuple(_fits(one, kind, key, problems) for one in value)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not type(default):
+        problems.append(f"`{key}` must be {type(default).__name__}, not {value!r}")
+        return default
+    if key in CHOICES and value not in CHOICES[key]:
+        problems.append(
+            f"`{key}` is {value!r}{nearest(value, CHOICES[key])}; choose from "
+            + ", ".join(CHOICES[key])
+        )
+    low, high = RANGES.get(key, (-math.inf, math.inf))
+    if isinstance(value, (int, float)) and not low <= value <= high:
+        problems.append(f"`{key}` is {value}, outside {low:g} to {high:g}")
+    return value
+
+
+def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
+    """Make a dataclass of a table; unknown keys and unfit values become problems."""
+    defaults = {each.name: getattr(cls(), each.name) for each in dataclasses.fields(cls)}
+    values = {}
+    for key, value in given.items():
+        if key in defaults:
+            values[key] = _fits(value, defaults[key], f"{prefix}.{key}", problems)
+        else:
+            problems.append(f"unknown key `{prefix}.{key}`{nearest(key, defaults)}")
+    return cls(**values)
+
+
+def parse(tables: Mapping[str, Any], problems: Problems | None = None) -> Config:
+    """Make a configuration of nested tables; raise E201 with all faults at once."""
+    problems = [] if problems is None else problems
+    known = {"methods", "method", *SECTIONS}
+    problems += [f"unknown key `{key}`{nearest(key, known)}" for key in tables if key not in known]
+    sections = {
+        name: _fill(cls, tables.get(name, {}), name, problems) for name, cls in SECTIONS.items()
+    }
+    names = _fits(tables.get("methods", ["fedavg"]), ("fedavg",), "methods", problems)
+    for name in [*names, *_by_name(tables.get("method", {}))]:
+        if name not in METHODS:
+            problems.append(
+                f"unknown method `{name}`{nearest(name, METHODS)}; known are {', '.join(METHODS)}"
+            )
+    if not names:
+        problems.append("`methods` is empty; name at least one")
+    config = Config(methods=names, method=tables.get("method", {}), **sections)
+    for name in names:
+        if name in METHODS:
+            _check_method(name, config, problems)
+    _check_rest(config, problems)
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        raise MasqueradeError("E201", "configuration: " + "; ".join(unique))
+    return config
+
+
+def _by_name(settings: Mapping[str, Any]) -> Iterable[str]:
+    return [key for key, value in settings.items() if isinstance(value, Mapping)]
+
+
+def _settings(name: str, config: Config) -> dict[str, Any]:
+    """Collect a method's settings: for all methods, then its own, or else its sibling's.
+
+    Names that share a class are views of one training, so `fedavg_ft` reads `[method.fedavg]`
+    where it has no table of its own.
+    """
+    line = METHODS[name]
+    siblings = [other for other, named in METHODS.items() if named.method is line.method]
+    tables = [other for other in (name, *siblings) if other in config.method]
+    common = {key: value for key, value in config.method.items() if not isinstance(value, Mapping)}
+    own = config.method[tables[0]] if tables else {}
+    return dict(line.settings) | common | dict(own)
+
+
+def _check_method(name: str, config: Config, problems: Problems) -> None:
+    given = _settings(name, config)
+    fields = {each.name for each in dataclasses.fields(METHODS[name].method)}
+    if len(config.methods) > 1:
+        # A setting for all methods may be one that only some of them have.
+        every = {
+            each.name
+            for other in config.methods
+            if other in METHODS
+            for each in dataclasses.fields(METHODS[other].method)
+        }
+        common = [key for key, value in config.method.items() if not isinstance(value, Mapping)]
+        given = {k: v for k, v in given.items() if k in fields or k not in common or k not in every}
+    _fill(METHODS[name].method, given, "method", problems)
+
+
+def _check_rest(config: Config, problems: Problems) -> None:
+    split = config.data.split
+    if len(split) != 3 or any(share < 0 for share in split) or abs(sum(split) - 1) > 1e-6:
+        problems.append(f"`data.split` is {split}; give three shares that sum to 1")
+    elif config.evaluate.split == "validation" and split[1] == 0:
+        problems.append(
+            "`evaluate.split` is validation, but `data.split` leaves no validation data"
+        )
+    if any(not 0 <= degree <= 100 for degree in config.evaluate.degrees):
+        problems.append(f"`evaluate.degrees` is {config.evaluate.degrees}, outside 0 to 100")
+    if not config.train.seeds:
+        problems.append("`train.seeds` is empty; name at least one")
+    if any(seed < 0 for seed in config.train.seeds):
+        problems.append(f"`train.seeds` is {config.train.seeds}; seeds are not negative")
+
+
+def method_of(name: str, config: Config) -> Method:
+    """Make the method that a name and the settings describe."""
+    cls = METHODS[name].method
+    fields = {each.name for each in dataclasses.fields(cls)}
+    given = {key: value for key, value in _settings(name, config).items() if key in fields}
+    made: Method = _fill(cls, given, "method", [])
+    return made
+
+
+def trainings(config: Config) -> dict[Method, tuple[str, ...]]:
+    """Group the methods by what is trained: names of one class and settings share a training."""
+    groups: dict[Method, tuple[str, ...]] = {}
+    for name in config.methods:
+        method = method_of(name, config)
+        groups[method] = (*groups.get(method, ()), name)
+    return groups
+
+
+def complete(config: Config) -> dict[str, Any]:
+    """Return the configuration as tables, every setting of every method written out."""
+    tables: dict[str, Any] = {"methods": list(config.methods)}
+    for name in SECTIONS:
+        tables[name] = plain(getattr(config, name))
+    tables["method"] = {name: plain(method_of(name, config)) for name in config.methods}
+    return tables
+
+
+def plain(record: Any) -> dict[str, Any]:
+    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+    }
+
+
+def dump(config: Config) -> str:
+    """Write a complete configuration as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(complete(config))
+
+
+def read(text: str) -> dict[str, Any]:
+    """Read TOML into tables."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MasqueradeError("E201", f"configuration is not TOML: {error}") from None
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file into tables."""
+    try:
+        return read(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        text = f"cannot read configuration {path}: {error.strerror}"
+        raise MasqueradeError("E201", text) from None
+
+
+def apply(tables: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Return tables with `section.key=value` settings put in; values are TOML, or else words."""
+    import copy
+
+    tables = copy.deepcopy(tables)
+    for text in assignments:
+        key, found, value = text.partition("=")
+        path = key.strip().split(".")
+        if not found or len(path) < 2 or not all(path):
+            raise MasqueradeError("E201", f"`--set {text}`: write section.key=value")
+        table = tables
+        if path[0] == "method" and len(path) == 2:
+            # Said of every method, so it also stands over what a file says of one of them.
+            for own in table.get("method", {}).values():
+                if isinstance(own, dict):
+                    own.pop(path[1], None)
+        for step in path[:-1]:
+            table = table.setdefault(step, {})
+            if not isinstance(table, dict):
+                raise MasqueradeError("E201", f"`--set {text}`: `{step}` is not a section")
+        try:
+            table[path[-1]] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[path[-1]] = value.strip()
+    return tables

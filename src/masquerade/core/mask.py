@@ -1,0 +1,147 @@
+"""Masks as values: how many per layer, which by score, pruning, regrowing, set algebra.
+
+A mask is named by what True means. A keep-tree may lack names: those are kept whole.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from masquerade.core.task import Layer
+from masquerade.core.tree import Tree
+
+
+def top(scores: Tensor, count: int | Tensor) -> Tensor:
+    """Mark the `count` largest scores; among equals the lower index wins.
+
+    `count` may be a 0-d tensor: it is compared, never used as a size, so clients of one cohort may
+    have different counts.
+
+    >>> top(torch.tensor([3., 1., 3., 3.]), 2)
+    tensor([ True, False,  True, False])
+    """
+    flat = scores.reshape(-1)
+    wanted = torch.as_tensor(count, device=flat.device).clamp(0, flat.numel())
+    ranked = flat.sort(descending=True).values
+    bar = ranked.gather(0, (wanted - 1).clamp(min=0).reshape(1))
+    above = flat > bar
+    equal = flat == bar
+    room = wanted - above.sum()
+    chosen = above | (equal & (equal.cumsum(0) <= room))
+    return (chosen & (wanted > 0)).reshape(scores.shape)
+
+
+def top_by_layer(scores: Mapping[str, Tensor], counts: Mapping[str, int | Tensor]) -> Tree:
+    """Mark the largest scores of every tensor that `counts` names."""
+    return {name: top(scores[name], count) for name, count in counts.items()}
+
+
+def top_overall(scores: Mapping[str, Tensor], count: int | Tensor) -> Tree:
+    """Mark the largest scores over all tensors together, in the order of their names given."""
+    flat = torch.cat([value.reshape(-1) for value in scores.values()])
+    pieces = torch.split(top(flat, count), [value.numel() for value in scores.values()])
+    return {
+        name: piece.reshape(value.shape)
+        for (name, value), piece in zip(scores.items(), pieces, strict=True)
+    }
+
+
+def prune(keep: Tensor, scores: Tensor, count: int | Tensor) -> Tensor:
+    """Drop the `count` kept entries of smallest score (of equals, the higher index goes first)."""
+    ranked = torch.where(keep, scores, -math.inf)
+    return top(ranked, keep.sum() - count) & keep
+
+
+def regrow(keep: Tensor, scores: Tensor, count: int | Tensor) -> Tensor:
+    """Add the `count` entries of largest score among those not kept."""
+    return keep | top(torch.where(keep, -math.inf, scores), count)
+
+
+def full(tree: Mapping[str, Tensor]) -> Tree:
+    """Return a mask that keeps everything."""
+    return {name: torch.ones_like(value, dtype=torch.bool) for name, value in tree.items()}
+
+
+def both(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
+    """Intersect two masks; a name absent from one is whole there."""
+    joined = {name: value & right[name] if name in right else value for name, value in left.items()}
+    return joined | {name: value for name, value in right.items() if name not in left}
+
+
+def either(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
+    """Unite two masks; a name absent from one is whole, so it is absent from the union."""
+    return {name: value | right[name] for name, value in left.items() if name in right}
+
+
+def beyond(
+    left: Mapping[str, Tensor], right: Mapping[str, Tensor], shapes: Mapping[str, Tensor]
+) -> Tree:
+    """Return what `left` keeps and `right` does not, for every name of `shapes`."""
+    result = {}
+    for name, value in shapes.items():
+        nothing = torch.zeros_like(value, dtype=torch.bool)
+        mine = left.get(name, ~nothing)
+        result[name] = mine & ~right[name] if name in right else nothing
+    return result
+
+
+def ones(keep: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> dict[str, int]:
+    """Count what is kept of every tensor."""
+    return {
+        name: int(keep[name].sum()) if name in keep else value.numel()
+        for name, value in shapes.items()
+    }
+
+
+def overlap(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    """Return intersection over union on the names both have; 1 when both are empty."""
+    common = [name for name in left if name in right]
+    shared = sum(int((left[name] & right[name]).sum()) for name in common)
+    united = sum(int((left[name] | right[name]).sum()) for name in common)
+    return shared / united if united else 1.0
+
+
+def uniform_densities(shapes: Mapping[str, torch.Size], density: float) -> dict[str, float]:
+    """Give every tensor the same density."""
+    return dict.fromkeys(shapes, density)
+
+
+def erk_densities(shapes: Mapping[str, torch.Size], density: float) -> dict[str, float]:
+    """Spread a density by Erdős–Rényi-Kernel: sum over product of a tensor's sizes, at most 1.
+
+    Tensors whose share would exceed 1 become dense and the rest is spread again over the others
+    (Evci et al., 2020), so that the total stays `density` of all entries.
+    """
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
+    dense: set[str] = set()
+    while len(dense) < len(shapes):
+        budget = density * sum(sizes.values()) - sum(sizes[name] for name in dense)
+        scale = budget / sum(raw[name] * sizes[name] for name in shapes if name not in dense)
+        over = {name for name in shapes if name not in dense and scale * raw[name] > 1}
+        if not over:
+            return {name: 1.0 if name in dense else scale * raw[name] for name in shapes}
+        dense |= over
+    return dict.fromkeys(shapes, 1.0)
+
+
+def counts(shapes: Mapping[str, torch.Size], densities: Mapping[str, float]) -> dict[str, int]:
+    """Turn densities into entries kept per tensor, rounded down so that no budget is exceeded."""
+    return {
+        # The small term undoes the rounding of products such as 0.3 × 10.
+        name: math.floor(math.prod(shapes[name]) * density + 1e-9)
+        for name, density in densities.items()
+    }
+
+
+def masked_names(layers: Iterable[Layer], first_dense: bool, biases_dense: bool) -> list[str]:
+    """List the tensors that a sparsity applies to; parameters of norms stay whole."""
+    names: list[str] = []
+    for depth, layer in enumerate(layer for layer in layers if layer.kind != "norm"):
+        if layer.weight is not None and not (depth == 0 and first_dense):
+            names.append(layer.weight)
+        if layer.bias is not None and not biases_dense:
+            names.append(layer.bias)
+    return names

@@ -1,0 +1,122 @@
+"""A method: what lives where, and the functions between the places. FedAvg is the default of each.
+
+| place     | who sees it                                | what it costs         |
+|-----------|--------------------------------------------|-----------------------|
+| `server`  | the server only                            |                       |
+| `row`     | the server, one per client                 |                       |
+| `client`  | that client only, never sent               | storage on the device |
+| `message` | crosses the wire: a dict of parts          | bytes                 |
+| `work`    | inside one client's round                  | memory and FLOPs      |
+
+The signatures keep the places apart: nothing at the server can receive a `client`, nothing at a
+client a `server` or another client's `row`.
+"""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from masquerade.core.average import average
+from masquerade.core.part import Message, Part
+from masquerade.core.round import Cohort, Round, Stage, Who
+from masquerade.core.task import Task
+from masquerade.core.train import Descent, Loss, descend
+from masquerade.core.tree import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Federated averaging (McMahan et al., 2017); every other method is its difference from this.
+
+    Fields are hyperparameters and nothing else.
+    """
+
+    rate: float = 0.1
+    """Learning rate (η); multiplied by the run's decay."""
+    epochs: int = 5
+    """Passes over a client's training data in a round (E)."""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = math.inf
+    """Largest norm of a gradient."""
+
+    views: ClassVar[tuple[str, ...]] = ("global",)
+    """What a training can be used as; the first is the default."""
+
+    def schedule(self, number: int, rounds: int) -> Hashable:
+        """Name the phase of a round: static, and the same for every client."""
+        return "train"
+
+    def server_init(self, task: Task) -> State:
+        """Return what the server holds before round 0."""
+        return {"params": task.initial}
+
+    def row_init(self, task: Task, who: Who) -> State:
+        """Return what the server knows of one client before round 0."""
+        return {}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Return what one client is sent."""
+        return {"params": Part(server["params"])}
+
+    def aggregate(
+        self,
+        task: Task,
+        server: State,
+        rows: State,
+        uploads: Message,
+        cohort: Cohort,
+        round: Round,
+    ) -> tuple[State, State]:
+        """Return the new server and rows from stacked rows and uploads [clients, …]."""
+        params = average(uploads["params"], cohort.samples, server["params"])
+        return {"params": params}, rows
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Return what one client holds before its first round."""
+        return {}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Return the work of a round from what was received and what the client holds."""
+        return {"params": message["params"].values}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """List the stages of a client's round; only the static facts of `round` may decide."""
+        if round.kind != "train":
+            return ()
+        return (Stage("train", self.descend(task), self.epochs),)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Return the upload and what the client holds from now on."""
+        return {"params": Part(work["params"])}, client
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Return the parts of the model that this client uses."""
+        return {"params": message["params"]}
+
+    def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
+        """Return the outputs for x, each from its own sample alone."""
+        return task(personal["params"].values, x)[0]
+
+    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+        """Return the most entries of a tensor that may be in "use" or in an "upload"."""
+        return {"use": {}, "upload": {}}
+
+    def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:
+        """Return what a report may draw of a personal model."""
+        return {}
+
+    def descend(self, task: Task, loss: Loss | None = None, **changes: Any) -> Descent:
+        """Build the SGD step that this method's settings describe, some of them changed."""
+        settings: dict[str, Any] = {
+            "rate": self.rate,
+            "momentum": self.momentum,
+            "decay": self.weight_decay,
+            "clip": self.clip,
+        }
+        return descend(task, loss, **(settings | changes))

@@ -1,0 +1,177 @@
+"""What a round is, and the only text of a client's round."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from masquerade.core.part import Message
+from masquerade.core.tree import State, Tree
+
+if TYPE_CHECKING:
+    from masquerade.core.task import Task
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where a run stands.
+
+    `kind` is "train", "hello" (once per client before its first round) or "adapt" (every
+    evaluation, on a copy). `kind` and `phase` are static, a phase is anything hashable; every
+    number that changes is a 0-d tensor, so that nothing is compiled or captured twice.
+    """
+
+    kind: str
+    phase: Any
+    number: Tensor
+    rounds: Tensor
+    decay: Tensor
+    """What the learning rates of this round are multiplied by."""
+
+    @property
+    def progress(self) -> Tensor:
+        """Return how much of the run lies behind, from 0 to 1."""
+        return self.number / self.rounds
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one client: x [batch, …], y [batch, …], and a key for whatever is random.
+
+    `valid` marks the real samples of a padded batch; None means that all are real.
+    """
+
+    x: Tensor
+    y: Tensor
+    valid: Tensor | None
+    key: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average one value per sample over the real samples."""
+        if self.valid is None:
+            return values.mean()
+        real = self.valid.to(values.dtype)
+        # Padding is selected away, not multiplied: what a network makes of it may be infinite.
+        return torch.where(self.valid, values, 0).sum() / real.sum().clamp(min=1)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum one value per sample over the real samples."""
+        return values.sum() if self.valid is None else torch.where(self.valid, values, 0).sum()
+
+    def count(self) -> Tensor:
+        """Count the real samples."""
+        if self.valid is None:
+            return torch.tensor(len(self.y), device=self.y.device)
+        return self.valid.sum()
+
+
+def _flatten(batch: Batch) -> tuple[list[Tensor], bool]:
+    tensors = [batch.x, batch.y, batch.key]
+    return (tensors, False) if batch.valid is None else ([*tensors, batch.valid], True)
+
+
+def _unflatten(tensors: Any, padded: Any) -> Batch:
+    x, y, key, *valid = tensors
+    return Batch(x, y, valid[0] if padded else None, key)
+
+
+pytree.register_pytree_node(
+    Batch, _flatten, _unflatten, serialized_type_name="masquerade.core.round.Batch"
+)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients whose uploads are accepted: `ids` and `samples` [clients], in ascending order."""
+
+    ids: Tensor
+    samples: Tensor
+    asked: int
+    """How many clients were sampled; votes are shares of it."""
+
+
+@dataclass(frozen=True)
+class Who:
+    """What a client knows of itself before training."""
+
+    id: int
+    samples: int
+    key: int
+    budget: float = 1.0
+    """The share of the parameters that its device can hold."""
+
+
+def _same(work: State, round: Round) -> State:
+    return work
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of local work: `begin`, then `step` over batches, then `then`.
+
+    Batches are keyed by (seed, kind, round, client, stream, epoch + i): stages that are to see the
+    same batches do, and alternating one-epoch stages do not replay the first.
+    """
+
+    name: str
+    step: Callable[[State, Any, Round], State]
+    epochs: int = 1
+    begin: Callable[[State, Round], State] = _same
+    then: Callable[[State, Round], State] = _same
+    data: str = "train"
+    """"train", or "validation" for a pass that only looks (training data where there is none)."""
+    stream: int = 0
+    epoch: int = 0
+    draws: int = 1
+    """How many disjoint batches one step gets; more than one arrive as a tuple."""
+    keep: Callable[[State], tuple[Tree, Tree | None]] | None = None
+    """The masks (forward, gradient) that FLOPs are counted by; a stage that looks has no gradient."""
+
+    def prepare(self, work: State, round: Round) -> State:
+        """Run `begin`, and before it what the step itself needs in `work` (momentum, gradient)."""
+        ready = getattr(self.step, "prepare", _same)
+        return self.begin(ready(work, round), round)
+
+
+class ClientSide(Protocol):
+    """The functions of a method that run at a client; for one client, or mapped over many."""
+
+    def start(self, task: "Task", message: Message, client: State, round: Round) -> State:
+        """Return the work of a round."""
+        ...
+
+    def plan(self, task: "Task", round: Round) -> tuple[Stage, ...]:
+        """List the stages of the work."""
+        ...
+
+    def finish(
+        self, task: "Task", work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Return the upload and what the client holds."""
+        ...
+
+
+def client_round(
+    method: ClientSide,
+    task: "Task",
+    message: Message,
+    client: State,
+    batches: Callable[[Stage], Iterable[Any]],
+    round: Round,
+    observe: Callable[[Stage, State], None] = lambda stage, work: None,
+) -> tuple[Message, State]:
+    """Do one client's round: the text that every engine runs.
+
+    `observe` sees the work of a stage before `then`; costs are read there.
+    """
+    work = method.start(task, message, client, round)
+    for stage in method.plan(task, round):
+        work = stage.prepare(work, round)
+        for batch in batches(stage):
+            work = stage.step(work, batch, round)
+        observe(stage, work)
+        work = stage.then(work, round)
+    return method.finish(task, work, message, client, round)

@@ -1,0 +1,120 @@
+"""Slices: a network that a structured mask makes narrower really runs narrower.
+
+A sliced network computes what the masked one does as long as what lies between its layers turns
+zeros into zeros (ReLU, pooling) and its norms group a fixed number of channels.
+"""
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from masquerade.core.part import Axis
+from masquerade.core.task import KINDS, Task
+from masquerade.core.tree import Tree
+from masquerade.errors import MasqueradeError
+
+Cut = dict[str, dict[int, Tensor]]
+"""Per tensor and axis the kept indices: int64, ascending. What is absent is kept whole."""
+
+
+def widths(task: Task, share: float) -> Cut:
+    """Keep the leading share, rounded up, of the outputs of every hidden layer.
+
+    The network is a chain of linear and convolutional layers, and of norms that say how many
+    channels they group (`per_group`), in the order it registers them; between a convolution and a
+    linear layer it may flatten. Inputs and outputs of the network stay whole, norms keep whole
+    groups. The cuts of all shares name the same tensors and axes.
+    """
+    if not 0 < share <= 1:
+        raise MasqueradeError("E201", f"`share` is {share}; give a number above 0 and at most 1")
+    chain = _chain(task)
+    weighted = [place for place, (_, per_group) in enumerate(chain) if not per_group]
+    cut: Cut = {}
+    for place, following in pairwise(weighted):
+        weight = task.initial[f"{chain[place][0]}weight"]
+        step = math.lcm(*(per_group for _, per_group in chain[place + 1 : following]))
+        kept = torch.arange(_count(len(weight), share, step), device=weight.device)
+        for layer, _ in chain[place:following]:
+            _fit(layer, len(task.initial[f"{layer}weight"]) == len(weight))
+            cut.setdefault(f"{layer}weight", {})[0] = kept
+            if f"{layer}bias" in task.initial:
+                cut[f"{layer}bias"] = {0: kept}
+        reader, _ = chain[following]
+        cut[f"{reader}weight"] = {1: _inputs(reader, weight, task.initial[f"{reader}weight"], kept)}
+    return cut
+
+
+def keep(cut: Cut, tree: Tree) -> Tree:
+    """Return one bool per entry, true where the cut keeps it, for the tensors that are cut."""
+    return {name: _inside(value, cut[name]) for name, value in tree.items() if name in cut}
+
+
+def shrink(tree: Tree, cut: Cut) -> Tree:
+    """Return the smaller tensors that the cut leaves."""
+    small = dict(tree)
+    for name in tree.keys() & cut.keys():
+        for axis, kept in cut[name].items():
+            small[name] = small[name].index_select(axis, kept)
+    return small
+
+
+def grow(small: Tree, cut: Cut, into: Tree) -> Tree:
+    """Put small tensors back into full ones, which keep their bits everywhere else."""
+    inside = keep(cut, into)
+    back = {
+        # Both sides run through the kept entries in the same order, because indices ascend.
+        name: into[name].masked_scatter(inside[name], value) if name in inside else value
+        for name, value in small.items()
+    }
+    return {**into, **back}
+
+
+def _inside(value: Tensor, axes: dict[int, Tensor]) -> Tensor:
+    lines = []
+    for axis, kept in axes.items():
+        line = torch.zeros(value.shape[axis], dtype=torch.bool, device=value.device)
+        lines.append(Axis(axis).spread(line.index_fill(0, kept, True), value))
+    return torch.stack(lines).all(0)
+
+
+def _chain(task: Task) -> list[tuple[str, int]]:
+    """List the layers: (prefix of its tensors' names, channels per group, or 0 for no norm)."""
+    chain = []
+    for path, module in task.module.named_modules():
+        prefix = f"{path}." if path else ""
+        per_group = getattr(module, "per_group", 0)
+        plain = isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+        if per_group or (plain and getattr(module, "groups", 1) == 1):
+            chain.append((prefix, per_group))
+        else:
+            owned = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            _fit(prefix, not owned and not isinstance(module, tuple(KINDS)))
+    return chain
+
+
+def _count(width: int, share: float, step: int) -> int:
+    """Return how many outputs stay: whole groups, at least one."""
+    # The small term undoes the rounding of products such as 0.07 × 100.
+    wanted = max(1, math.ceil(share * width - 1e-9))
+    return math.ceil(wanted / step) * step
+
+
+def _inputs(reader: str, before: Tensor, after: Tensor, kept: Tensor) -> Tensor:
+    """Return the inputs of a layer that come from the kept outputs of the layer before it."""
+    features, rest = divmod(after.shape[1], len(before))
+    flattened = before.ndim > 2 and after.ndim == 2
+    _fit(reader, not rest and (features == 1 or flattened))
+    return (kept[:, None] * features + torch.arange(features, device=kept.device)).flatten()
+
+
+def _fit(layer: str, fits: bool) -> None:
+    """Refuse a network whose slice would compute something else than its masked version."""
+    if not fits:
+        raise MasqueradeError(
+            "E202",
+            f"layer `{layer.removesuffix('.') or 'the network itself'}` cannot be sliced; "
+            "a network of several widths is a chain of Linear, Conv (of one group) and "
+            "ChannelGroupNorm layers, registered in order",
+        )

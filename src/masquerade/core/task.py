@@ -1,0 +1,191 @@
+"""A task: the network as a function of its tree, its loss, its metric, and what its layers are."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from masquerade.core.round import Batch
+from masquerade.core.tree import Tree
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+Transform = Callable[[Tensor, Tensor], Tensor]
+
+KINDS: dict[type[nn.Module], str] = {
+    nn.Linear: "linear",
+    nn.Conv1d: "conv",
+    nn.Conv2d: "conv",
+    nn.Conv3d: "conv",
+    nn.Embedding: "embedding",
+    nn.LSTM: "lstm",
+    nn.GRU: "gru",
+    nn.GroupNorm: "norm",
+    nn.LayerNorm: "norm",
+    nn.BatchNorm1d: "norm",
+    nn.BatchNorm2d: "norm",
+    nn.BatchNorm3d: "norm",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module that owns parameters, in the order the network registers them."""
+
+    name: str
+    kind: str
+    """"linear", "conv", "norm", "embedding", "lstm", "gru" or "other"."""
+    weight: str | None
+    bias: str | None
+
+
+def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
+    """Return the cross entropy of every sample."""
+    return nn.functional.cross_entropy(output, y, reduction="none")
+
+
+def accuracy(output: Tensor, y: Tensor) -> Tensor:
+    """Return 100 for every sample that is right, 0 for every other: percent."""
+    return (output.argmax(-1) == y).to(torch.float64) * 100
+
+
+class Task:
+    """The network as a pure function, and what training and judging it mean.
+
+    Any `torch.nn.Module` will do. `loss(output, y)` and `metric(output, y)` return one number per
+    sample (cross entropy and accuracy in percent by default); `transform(x, key)` augments a
+    training batch and draws what it needs from the key. `better` says which way the metric goes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: PerSample = cross_entropy,
+        metric: PerSample = accuracy,
+        transform: Transform | None = None,
+        better: str = "higher",
+    ) -> None:
+        self.module = copy.deepcopy(model)
+        self._loss = loss
+        self.metric = metric
+        self.transform = transform
+        self.better = better
+        self.initial: Tree = {
+            name: value.detach().clone() for name, value in self._tensors(self.module)
+        }
+        self._buffers = {name for name, _ in self.module.named_buffers()}
+        self._slots = list(self._find_slots())
+        self.layers = tuple(self._find_layers())
+        floats = [value for value in self.initial.values() if value.is_floating_point()]
+        self.dtype = floats[0].dtype if floats else torch.float32
+        # Layers that count or normalize over a batch see padding; engines ask before they pad.
+        self.couples_batch = any(
+            isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
+        )
+
+    @staticmethod
+    def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        yield from module.named_parameters()
+        yield from module.named_buffers()
+
+    def _find_slots(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Find for every name of the tree the dict of the module that holds it.
+
+        Writing the tensors straight into these dicts costs a tenth of `functional_call`, which on
+        small networks costs as much as the network.
+        """
+        for path, module in self.module.named_modules():
+            for holder in (module._parameters, module._buffers):
+                for leaf in holder:
+                    name = f"{path}.{leaf}" if path else leaf
+                    if name in self.initial:
+                        yield name, holder, leaf
+
+    def _find_layers(self) -> Iterator[Layer]:
+        for path, module in self.module.named_modules():
+            own = {f"{path}.{leaf}" if path else leaf for leaf, _ in module._parameters.items()}
+            own &= self.initial.keys()
+            if own:
+                kind = next(
+                    (kind for cls, kind in KINDS.items() if isinstance(module, cls)), "other"
+                )
+                prefix = f"{path}." if path else ""
+                yield Layer(
+                    path,
+                    kind,
+                    f"{prefix}weight" if f"{prefix}weight" in own else None,
+                    f"{prefix}bias" if f"{prefix}bias" in own else None,
+                )
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of every tensor of the tree."""
+        return {name: value.shape for name, value in self.initial.items()}
+
+    @property
+    def parameters(self) -> int:
+        """Count the parameters (buffers are none)."""
+        return sum(value.numel() for name, value in self.initial.items() if self.trainable(name))
+
+    def trainable(self, name: str) -> bool:
+        """Tell parameters from buffers; names of other trees (a gate, scores) are trainable."""
+        return name not in self._buffers
+
+    def to(self, device: torch.device | str) -> "Task":
+        """Return the task on a device."""
+        moved = copy.copy(self)
+        moved.module = copy.deepcopy(self.module).to(device)
+        moved.initial = {name: value.to(device) for name, value in self.initial.items()}
+        moved._slots = list(moved._find_slots())
+        return moved
+
+    def fresh(self, key: int) -> Tree:
+        """Draw new initial weights from a key, by the layers' own rules."""
+        module = copy.deepcopy(self.module).cpu()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key)
+            for part in module.modules():
+                reset = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return {
+            name: value.detach().to(self.initial[name].device)
+            for name, value in self._tensors(module)
+        }
+
+    def __call__(
+        self, values: Tree, x: Tensor, train: bool = False, key: Tensor | None = None
+    ) -> tuple[Tensor, Tree]:
+        """Run the network with these values: (output, new buffers)."""
+        if x.is_floating_point() and x.dtype != self.dtype:
+            x = x.to(self.dtype)
+        if train and self.transform is not None:
+            assert key is not None
+            x = self.transform(x, key)
+        before = [holder[leaf] for _, holder, leaf in self._slots]
+        try:
+            for name, holder, leaf in self._slots:
+                value = values[name]
+                # Layers write their buffers in place: they get a copy, and the caller's stay.
+                holder[leaf] = value.clone() if train and name in self._buffers else value
+            self.module.train(train) if self.module.training != train else None
+            output = self.module(x)
+            buffers = {
+                name: holder[leaf] for name, holder, leaf in self._slots if name in self._buffers
+            }
+        finally:
+            for (_, holder, leaf), value in zip(self._slots, before, strict=True):
+                holder[leaf] = value
+        return output, buffers if train else {}
+
+    def losses(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
+        """Return (the loss of every sample, new buffers)."""
+        output, buffers = self(values, batch.x, train, batch.key)
+        return self._loss(output, batch.y), buffers
+
+    def loss(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
+        """Return (the mean loss over the real samples of a batch, new buffers)."""
+        losses, buffers = self.losses(values, batch, train)
+        return batch.mean(losses), buffers

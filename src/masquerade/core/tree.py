@@ -1,0 +1,99 @@
+"""Trees: flat dicts, name → tensor. States: nested dicts of tensors, trees and parts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Tree = dict[str, Tensor]
+State = dict[str, Any]
+"""What a server, a row, a client or a round's work holds: dicts of tensors, trees and parts."""
+
+
+def each(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
+    """Apply a function name by name: `each(torch.add, a, b)`."""
+    first, *others = trees
+    return {
+        name: function(value, *(tree[name] for tree in others)) for name, value in first.items()
+    }
+
+
+def where(keep: Mapping[str, Tensor], chosen: Tree, otherwise: Tree) -> Tree:
+    """Take `chosen` where `keep` is true, `otherwise` elsewhere.
+
+    Names absent from `keep` are chosen whole. It selects and never multiplies: a NaN that is not chosen cannot leak.
+    """
+    return {
+        name: torch.where(keep[name], value, otherwise[name]) if name in keep else value
+        for name, value in chosen.items()
+    }
+
+
+def only(keep: Mapping[str, Tensor], tree: Tree) -> Tree:
+    """Set everything outside `keep` to zero; names absent from `keep` stay whole."""
+    return {
+        name: torch.where(keep[name], value, 0) if name in keep else value
+        for name, value in tree.items()
+    }
+
+
+def zeros(tree: Mapping[str, Tensor]) -> Tree:
+    """Return zeros of the same shapes."""
+    return {name: torch.zeros_like(value) for name, value in tree.items()}
+
+
+def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
+    """Return ‖left − right‖² over the floating-point entries."""
+    terms = [
+        (value - right[name]).square().sum()
+        for name, value in left.items()
+        if value.is_floating_point()
+    ]
+    return torch.stack(terms).sum()
+
+
+def size(tree: Mapping[str, Tensor]) -> int:
+    """Count the numbers in a tree."""
+    return sum(value.numel() for value in tree.values())
+
+
+def transform(function: Callable[..., Any], *states: Any) -> Any:
+    """Apply a function to every tensor of states that have the same structure."""
+    return pytree.tree_map(function, *states)
+
+
+def leaves(state: Any) -> list[Tensor]:
+    """List the tensors of a state, in a fixed order."""
+    return pytree.tree_leaves(state)
+
+
+def stack(states: Sequence[Any]) -> Any:
+    """Stack the states of clients on a new leading axis: [clients, …]."""
+    return transform(lambda *values: torch.stack(values), *states)
+
+
+def take(state: Any, index: int | Tensor) -> Any:
+    """Take one client, or several, out of a stacked state."""
+    return transform(lambda value: value[index], state)
+
+
+def named(state: Any) -> dict[str, Tensor]:
+    """Flatten a state to tensors by path, `"params/fc.weight"`, for files."""
+    found: dict[str, Tensor] = {}
+    for path, value in pytree.tree_flatten_with_path(state)[0]:
+        found["/".join(_word(step) for step in path)] = value
+    return found
+
+
+def _word(step: Any) -> str:
+    if isinstance(step, pytree.MappingKey):
+        return str(step.key)
+    return step.name if isinstance(step, pytree.GetAttrKey) else str(step.idx)
+
+
+def rebuild(template: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Fill a state of known structure with the tensors that `named` listed."""
+    spec = pytree.tree_flatten(template)[1]
+    return pytree.tree_unflatten([tensors[name] for name in named(template)], spec)

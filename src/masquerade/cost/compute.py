@@ -1,0 +1,122 @@
+"""Floating-point operations: measured once per stage, scaled by samples and by what masks allow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from masquerade.core.round import Batch, Round, Stage
+from masquerade.core.task import Task
+from masquerade.core.tree import State, Tree
+
+PROBE = 2
+"""Samples in the batch that a stage is measured with; layers that normalize need two."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations per client [clients]: dense, as masks allow, and as 3 × the masked forward pass."""
+
+    dense: Tensor
+    masked: Tensor
+    paper: Tensor
+
+    def __add__(self, other: "Flops") -> "Flops":
+        return Flops(self.dense + other.dense, self.masked + other.masked, self.paper + other.paper)
+
+
+def nothing(clients: int) -> Flops:
+    """Return no operations for some clients."""
+    zero = torch.zeros(clients, dtype=torch.float64)
+    return Flops(zero, zero, zero)
+
+
+def _measured(function: Callable[[], Any]) -> dict[str, int]:
+    """Count the operations of a call by module; "Global" has them all."""
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+
+
+@dataclass
+class Meter:
+    """Counts what stages cost; every count is measured once and kept."""
+
+    task: Task
+    _steps: dict[Any, float] = field(default_factory=dict)
+    _layers: dict[torch.Size, dict[str, float]] = field(default_factory=dict)
+
+    def forward(self, x: Tensor) -> dict[str, float]:
+        """Return the operations of one sample's forward pass by weight name; "" has the rest."""
+        shape = x.shape[1:]
+        if shape not in self._layers:
+            sample = x[:1].repeat(PROBE, *[1] * len(shape))
+            counts = _measured(lambda: self.task(self.task.initial, sample))
+            root = type(self.task.module).__name__
+            found = {
+                layer.weight: counts.get(f"{root}.{layer.name}", 0) / PROBE
+                for layer in self.task.layers
+                if layer.weight is not None and layer.kind in ("linear", "conv")
+            }
+            total = counts.get("Global", 0) / PROBE
+            self._layers[shape] = found | {"": total - sum(found.values())}
+        return self._layers[shape]
+
+    def step(self, stage: Stage, work: State, batch: Any, round: Round) -> float:
+        """Return the operations of one sample in one step of a stage, dense."""
+        key = (round.kind, round.phase, stage.name)
+        if key not in self._steps:
+            probe = tuple(_probe(part) for part in batch) if stage.draws > 1 else _probe(batch)
+            counts = _measured(lambda: stage.step(work, probe, round))
+            self._steps[key] = counts.get("Global", 0) / PROBE / stage.draws
+        return self._steps[key]
+
+    def stage(
+        self, stage: Stage, per_sample: float, samples: Tensor, keep: Any, x: Tensor
+    ) -> Flops:
+        """Return what a stage costs clients that saw `samples` [clients] in it.
+
+        `keep` are the densities that `shares` made of the stage's masks, or None for a dense one.
+        """
+        layers = self.forward(x)
+        forward, gradient, trains = keep if keep is not None else ({}, {}, True)
+        first = next(iter(layers))
+        one = torch.ones_like(samples)
+        dense = torch.zeros_like(samples)
+        masked = torch.zeros_like(samples)
+        paper = torch.zeros_like(samples)
+        for name, flops in layers.items():
+            density = forward.get(name, one)
+            # Nobody asks for the gradient of the data, so the first layer has no input gradient.
+            backward = (0 if name == first else 1) if trains else 0
+            weights = gradient.get(name, one) if trains else 0 * one
+            dense += flops * (1 + trains + backward)
+            masked += flops * (density * (1 + backward) + weights)
+            paper += flops * density * (3 if trains else 1)
+        ratio = masked / dense.clamp(min=1e-30)
+        return Flops(per_sample * samples, per_sample * samples * ratio, paper * samples)
+
+
+def _probe(batch: Batch) -> Batch:
+    x = batch.x[:1].repeat(PROBE, *[1] * (batch.x.ndim - 1))
+    y = batch.y[:1].repeat(PROBE, *[1] * (batch.y.ndim - 1))
+    return Batch(x, y, None, batch.key)
+
+
+def shares(
+    stage: Stage, work: State, lead: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor], bool] | None:
+    """Read the densities of a stage's masks off its work: (forward, gradient, trains) or None."""
+    if stage.keep is None:
+        return None
+    forward, gradient = stage.keep(work)
+    return _means(forward, lead), _means(gradient or {}, lead), gradient is not None
+
+
+def _means(masks: Tree, lead: int) -> dict[str, Tensor]:
+    return {
+        name: mask.to(torch.float64).flatten(lead).mean(-1).cpu() for name, mask in masks.items()
+    }

@@ -1,0 +1,29 @@
+"""Samples, how they are spread over clients, and what clients are tested on."""
+
+from masquerade.data.partition import (
+    IID,
+    ByClient,
+    Dirichlet,
+    Federation,
+    Pathological,
+    describe,
+    parse,
+    partition,
+)
+from masquerade.data.shift import shift_sets
+from masquerade.data.source import Dataset, from_arrays, load
+
+__all__ = [
+    "IID",
+    "ByClient",
+    "Dataset",
+    "Dirichlet",
+    "Federation",
+    "Pathological",
+    "describe",
+    "from_arrays",
+    "load",
+    "parse",
+    "partition",
+    "shift_sets",
+]

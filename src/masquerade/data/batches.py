@@ -1,0 +1,129 @@
+"""Batches as index tensors, keyed by (seed, kind, round, client, stream, epoch)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from masquerade.core.random import draw, fold
+from masquerade.core.round import Batch, Round, Stage
+from masquerade.data.partition import Federation
+
+LOOK = 256
+"""Samples in a batch of a stage that only looks."""
+
+
+@lru_cache(maxsize=8)
+def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the clients' sample indices [clients, most] padded with 0, and their counts."""
+    counts = torch.tensor([len(index) for index in indices])
+    most = max(int(counts.max()), 1)
+    table = torch.zeros(len(indices), most, dtype=torch.int64)
+    for row, index in zip(table, indices, strict=True):
+        row[: len(index)] = index
+    return table.to(device), counts
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The order in which clients see their samples in every epoch of a stage."""
+
+    indices: Tensor
+    """[clients, epochs, most]: sample indices, each client's own first."""
+    counts: list[int]
+    keys: Tensor
+    """[clients, epochs, steps]: one key per batch."""
+    size: int
+    draws: int
+
+    @property
+    def steps(self) -> int:
+        """Count the steps of an epoch for the largest client."""
+        return self.keys.shape[-1]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where batches come from: a federation, a seed, a batch size."""
+
+    federation: Federation
+    seed: int
+    size: int
+
+    def split(self, stage: Stage) -> tuple[Tensor, ...]:
+        """Return the clients' samples that a stage reads."""
+        if stage.data == "validation" and self.federation.has_validation:
+            return self.federation.validation
+        return self.federation.train
+
+    def orders(self, ids: Tensor, stage: Stage, round: Round, number: int) -> Orders:
+        """Shuffle the samples of some clients for all epochs of a stage."""
+        device = self.federation.x.device
+        looks = stage.data != "train"
+        table, every = _table(self.split(stage), device)
+        counts = every[ids.cpu()].tolist()
+        most = max(*counts, 1)
+        rows = table[ids.to(device), :most]
+        size = LOOK if looks else self.size
+        steps = -(-most // (size * stage.draws))
+        base = fold(self.seed, round.kind, number, "batches")
+        client = torch.as_tensor(fold(base, ids.to(device), stage.stream))
+        epochs = torch.arange(stage.epoch, stage.epoch + stage.epochs, device=device)
+        keys = torch.as_tensor(fold(client[:, None], epochs))
+        if looks:
+            indices = rows[:, None].expand(-1, stage.epochs, -1)
+        else:
+            ranks = draw(keys, most)
+            beyond = (
+                torch.arange(most, device=device) >= torch.tensor(counts, device=device)[:, None]
+            )
+            ranks = ranks.masked_fill(beyond[:, None], torch.iinfo(torch.int64).max)
+            shuffled = ranks.argsort(dim=-1, stable=True)
+            indices = rows[:, None].expand(-1, stage.epochs, -1).gather(-1, shuffled)
+        return Orders(indices, counts, draw(fold(keys, "step"), steps), size, stage.draws)
+
+    def of_client(self, orders: Orders, row: int) -> Iterator[Batch | tuple[Batch, ...]]:
+        """Yield one client's batches, the last of an epoch as small as it is."""
+        count, stride = orders.counts[row], orders.size * orders.draws
+        for indices, keys in zip(orders.indices[row], orders.keys[row].unbind(0), strict=True):
+            chosen = indices[:count]
+            xs = torch.split(self.federation.x[chosen], stride)
+            ys = torch.split(self.federation.y[chosen], stride)
+            for x, y, key in zip(xs, ys, keys.unbind(0), strict=False):
+                if orders.draws == 1:
+                    yield Batch(x, y, None, key)
+                elif len(y) >= orders.draws:
+                    yield tuple(
+                        Batch(x[draw :: orders.draws], y[draw :: orders.draws], None, key + draw)
+                        for draw in range(orders.draws)
+                    )
+
+    def of_cohort(self, orders: Orders) -> Iterator[tuple[Batch | tuple[Batch, ...], list[bool]]]:
+        """Yield stacked batches [clients, …], padded, and which clients have a sample in each."""
+        stride = orders.size * orders.draws
+        most = orders.indices.shape[-1]
+        # A short epoch is one short batch for everybody: padding it would only cost time.
+        width = min(stride, -(-most // orders.draws) * orders.draws)
+        counts = torch.tensor(orders.counts, device=orders.indices.device)
+        for epoch in range(orders.indices.shape[1]):
+            for step in range(orders.steps):
+                first = step * stride
+                chosen = orders.indices[:, epoch, first : first + width]
+                chosen = torch.nn.functional.pad(chosen, (0, width - chosen.shape[-1]))
+                places = torch.arange(first, first + width, device=counts.device)
+                busy = [count >= first + orders.draws for count in orders.counts]
+                whole = min(orders.counts) >= first + width
+                valid = None if whole else places < counts[:, None]
+                key = orders.keys[:, epoch, step]
+                batches = tuple(
+                    Batch(
+                        self.federation.x[chosen[:, draw :: orders.draws]],
+                        self.federation.y[chosen[:, draw :: orders.draws]],
+                        None if valid is None else valid[:, draw :: orders.draws],
+                        key + draw,
+                    )
+                    for draw in range(orders.draws)
+                )
+                yield (batches[0] if orders.draws == 1 else batches), busy

@@ -1,0 +1,79 @@
+"""Which engine: a fixed rule of device, layers and sizes, so that two runs never differ.
+
+`bench/engines.py` measures both engines in one run and fails where this rule picks the slower one.
+"""
+
+import warnings
+from collections.abc import Hashable
+
+import torch
+
+from masquerade.core import tree
+from masquerade.core.round import Who
+from masquerade.core.task import Task
+from masquerade.cost import traffic
+from masquerade.engine.batched import Batched
+from masquerade.engine.loop import Loop
+from masquerade.engine.setting import Engine, Setting
+from masquerade.errors import MasqueradeWarning
+
+LARGEST = 20_000
+"""Parameters of a dense network up to which batching wins on a CPU."""
+FEWEST = 4
+"""Clients from which batching wins."""
+
+
+def choose(task: Task, device: torch.device, cohort: int) -> str:
+    """Name the engine that suits a task, a device and the number of clients in a round."""
+    if device.type == "cuda":
+        return "batched"
+    dense = all(layer.kind in ("linear", "norm") for layer in task.layers)
+    return "batched" if dense and task.parameters <= LARGEST and cohort >= FEWEST else "loop"
+
+
+def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
+    """Make an engine; what cannot be batched is looped, with one warning."""
+    if name == "batched":
+        why = obstacle(setting)
+        if why is None:
+            return Batched(setting, width)
+        warnings.warn(
+            f"W501 this run cannot be batched over clients and is looped instead: {why}",
+            MasqueradeWarning,
+            stacklevel=2,
+        )
+    return Loop(setting, workers)
+
+
+def obstacle(setting: Setting) -> str | None:
+    """Say what keeps a run from being batched, by trying a small round of every phase."""
+    task, method, federation = setting.task, setting.method, setting.feed.federation
+    counts = set(federation.samples.tolist())
+    if task.couples_batch and (len(counts) > 1 or max(counts) % setting.feed.size):
+        return "its BatchNorm would see the padding of ragged batches"
+    busy = [id for id, count in enumerate(federation.samples.tolist()) if count][:2]
+    ids = torch.tensor(busy)
+    whos = [Who(id, 1, id) for id in busy]
+    rows = tree.stack([method.row_init(task, who) for who in whos])
+    clients = tree.stack([method.client_init(task, who) for who in whos])
+    phases: list[tuple[str, Hashable]] = [("adapt", (view, False)) for view in method.views]
+    phases += dict.fromkeys(
+        ("train", method.schedule(number, setting.rounds)) for number in range(setting.rounds)
+    )
+    if method.plan(task, setting.round("hello", None, 0)):
+        phases.insert(0, ("hello", None))
+    engine = Batched(setting, width=2, trial=True)
+    for kind, phase in phases:
+        round = setting.round(kind, phase, 0)
+        server = method.server_init(task)
+        try:
+            if kind == "adapt":
+                own = [federation.train[id][:1] for id in busy]
+                engine.judge(server, rows, clients, ids, round, 0, own)
+            else:
+                engine.work(
+                    server, rows, clients, traffic.at_first(task.initial, len(ids)), ids, round, 0
+                )
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    return None

@@ -1,0 +1,31 @@
+"""Errors that a person can act on: a stable code, what was wrong, where, and what to do now."""
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_STATUS = {"E2": 2, "E3": 3, "E4": 4, "E5": 5, "E6": 6, "E7": 7}
+"""The command's exit status by the first two characters of the code (2 usage, 3 data, 4 run
+store, 5 resources, 6 network, 7 federation)."""
+
+
+class MasqueradeError(Exception):
+    """A refusal with a code such as `E201`; shown without a traceback."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code} {message}")
+        self.code = code
+
+    @property
+    def exit_status(self) -> int:
+        """Return the exit status that the command ends with."""
+        return EXIT_STATUS.get(self.code[:2], 1)
+
+
+class MasqueradeWarning(UserWarning):
+    """Something that was handled, but that a person should know of."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a suggestion to put after an unknown word, empty where nothing is near."""
+    match = difflib.get_close_matches(word.lower(), known, n=1)
+    return f" (did you mean `{match[0]}`?)" if match else ""

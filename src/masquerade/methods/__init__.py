@@ -1,0 +1,33 @@
+"""The methods: one paper, one file, one line of the table."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from masquerade.core.method import Method
+from masquerade.methods.dmpfl import DMPFL
+from masquerade.methods.fedavg import FedAvg
+from masquerade.methods.fedprox import FedProx
+from masquerade.methods.local import Local
+
+
+@dataclass(frozen=True)
+class Named:
+    """A line of the table: a class, the view it is judged by, and settings that differ."""
+
+    method: type[Method]
+    view: str
+    title: str
+    paper: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+METHODS: dict[str, Named] = {
+    "local": Named(Local, "personal", "Local", "no federation"),
+    "fedavg": Named(FedAvg, "global", "FedAvg", "McMahan et al., 2017"),
+    "fedavg_ft": Named(FedAvg, "tuned", "FedAvg+FT", "Wang et al., 2019"),
+    "fedprox": Named(FedProx, "global", "FedProx", "Li et al., 2020"),
+    "dmpfl": Named(DMPFL, "personal", "DM-PFL", "Zhang et al., 2023"),
+    "dmpfl_plus": Named(DMPFL, "adaptive", "DM-PFL+", "Zhang et al., 2023"),
+}
+
+__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]

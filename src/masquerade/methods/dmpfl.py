@@ -1,0 +1,270 @@
+"""DM-PFL and DM-PFL+ (Zhang, Zhou, Wang, Tong; KDD 2023): dual masks, one global, one personal.
+
+    θ_g = w_g ⊙ m_g        θ_c = w_g ⊙ (m_g ∩ m_c) + w_c ⊙ (m_c − m_g)                      (Eq. 4)
+
+`dual`      clients train θ_c inside m_c, prune by magnitude, regrow by gradient, send w_c and m_c;
+            the server averages over the holders (Eq. 5) and takes m_g from the largest weights
+            that more than 30 % of the sampled clients hold (Algorithm 1)
+`global`    FedAvg inside the fixed m_g (Algorithm 2)
+`personal`  each client trains m_c − m_g alone; nothing is sent up (Algorithm 3)
+
+The three follow one another, `iterations` times. DM-PFL+ is the view `adaptive`: per sample, the
+personal or the global model answers, by entropy and agreement (Algorithm 4).
+"""
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from masquerade.core import (
+    Batch,
+    Cohort,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    Who,
+    average,
+    mask,
+    tree,
+)
+from masquerade.core.average import votes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DMPFL(Method):
+    """A sparse global model and sparse personal models that share weights where masks overlap."""
+
+    sparsity: float = 0.5
+    """Share of the weights that are zero (S)."""
+    densities: str = "uniform"
+    """How layers share the sparsity: "uniform" or "erk"."""
+    first_dense: bool = True
+    """Whether the first layer stays dense."""
+    biases_dense: bool = True
+    """Whether biases stay dense."""
+    readjust: float = 0.3
+    """Share of a mask pruned and regrown in a readjustment (α_s), annealed by cosine to 0."""
+    readjust_every: int = 3
+    """Rounds from one readjustment to the next."""
+    settle: int = 1
+    """Epochs of a round that train the readjusted mask."""
+    votes: float = 0.3
+    """The global mask takes positions that more than this share of the sampled clients hold."""
+    iterations: int = 2
+    """How often the three phases follow one another."""
+    phases: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    """Shares of an iteration: dual masks, global refine, personal refine."""
+    restart: bool = False
+    """Whether personal refine starts the personal weights from zero (Algorithm 3, line 3)."""
+    similarity: str = "probabilities"
+    """What the cosine of adaptive inference compares: "probabilities" or "logits"."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal", "adaptive", "global")
+
+    def schedule(self, number: int, rounds: int) -> Hashable:
+        """Return ("dual", whether masks are readjusted), ("global",) or ("personal", iteration)."""
+        length = rounds / self.iterations
+        iteration = min(int(number / length), self.iterations - 1)
+        done = (number + 0.5 - iteration * length) / length * sum(self.phases)
+        if done < self.phases[0]:
+            return "dual", self.readjust > 0 and number % self.readjust_every == 0
+        return ("global",) if done < self.phases[0] + self.phases[1] else ("personal", iteration)
+
+    def counts(self, task: Task) -> dict[str, int]:
+        """Return how many entries of every masked tensor are kept."""
+        names = mask.masked_names(task.layers, self.first_dense, self.biases_dense)
+        shapes = {name: task.shapes[name] for name in names}
+        spread = {"uniform": mask.uniform_densities, "erk": mask.erk_densities}[self.densities]
+        return mask.counts(shapes, spread(shapes, 1 - self.sparsity))
+
+    def _first_mask(self, task: Task) -> Tree:
+        """Prune the initial weights by magnitude: the same mask for the server and every client."""
+        return mask.top_by_layer(tree.each(torch.abs, task.initial), self.counts(task))
+
+    def server_init(self, task: Task) -> State:
+        """Hold dense weights w_g and the mask m_g."""
+        return {"params": task.initial, "keep": self._first_mask(task)}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold weights w_c, the mask m_c, and the iteration whose personal refine has begun."""
+        keep = self._first_mask(task)
+        begun = torch.tensor(-1, device=next(iter(task.initial.values())).device)
+        return {"params": tree.only(keep, task.initial), "keep": keep, "begun": begun}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Send m_g and w_g ⊙ m_g."""
+        return {"params": Part(tree.only(server["keep"], server["params"]), server["keep"])}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Compose θ_c as Eq. 4 says; where the global weights are refined, take θ_g."""
+        received, ours, mine = message["params"].values, message["params"].keep, client["keep"]
+        phase = _phase(round)
+        if phase == "global":
+            return {"params": received, "keep": ours, "moves": ours}
+        own = client["params"]
+        if phase == "personal" and self.restart:
+            again = client["begun"] == round.phase[1]
+            own = {name: torch.where(again, value, 0) for name, value in own.items()}
+        params = tree.only(mine, tree.where(ours, received, own))
+        moves = mask.beyond(mine, ours, params) if phase == "personal" else mine
+        work = {"params": params, "keep": mine, "moves": moves}
+        if _view(round) == "adaptive":
+            zero = torch.zeros((), dtype=task.dtype, device=client["begun"].device)
+            work |= {"global": received, "entropy": torch.stack([zero, zero]), "seen": zero}
+        return work
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train inside the phase's mask; readjust it before the last `settle` epochs."""
+        if round.kind == "adapt":
+            looks = _view(round) == "adaptive"
+            look = self._look(task)
+            return (Stage("base entropies", look, data="validation", keep=_seen),) if looks else ()
+        step = self.descend(task, within=_moves)
+        if round.phase != ("dual", True):
+            return (Stage("train", step, self.epochs, keep=_trained),)
+        search = max(1, self.epochs - self.settle)
+        dense = self.descend(task, within=_moves, gradient=True)
+        return (
+            Stage("search", dense, search, then=self._readjust, keep=_searched),
+            Stage("settle", step, self.epochs - search, epoch=search, keep=_trained),
+        )
+
+    def _readjust(self, work: State, round: Round) -> State:
+        """Prune α_s of each layer's mask by magnitude, regrow as many by gradient.
+
+        Positions pruned here may regrow at once, and then keep their weights; others start at 0.
+        """
+        ratio = self.readjust / 2 * (1 + torch.cos(math.pi * round.progress))
+        keep: Tree = {}
+        for name, old in work["keep"].items():
+            count = torch.ceil(ratio * old.sum()).to(torch.int64)
+            left = mask.prune(old, work["params"][name].abs(), count)
+            keep[name] = mask.regrow(left, work["gradient"]["params"][name].abs(), count)
+        work = {**work, "params": tree.only(keep, work["params"]), "keep": keep, "moves": keep}
+        if self.momentum:
+            work["momentum"] = {"params": tree.only(keep, work["momentum"]["params"])}
+        return work
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send w_c and m_c, or the refined w_g, or nothing; keep w_c and m_c."""
+        phase, params, keep = _phase(round), work["params"], work["keep"]
+        if phase == "global":
+            return {"params": Part(params, keep)}, client
+        held = {"params": params, "keep": keep, "begun": client["begun"]}
+        if phase == "dual":
+            return {"params": Part(params, keep)}, held
+        if round.kind == "train":
+            held["begun"] = torch.full_like(client["begun"], round.phase[1])
+        elif _view(round) == "adaptive":
+            held["base"] = work["entropy"] / work["seen"].clamp(min=1)
+        return {}, held
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        """Average over the holders (Eq. 5); after dual rounds, choose m_g anew.
+
+        w_g stays dense here, so a position without votes leaves m_g and can come back.
+        """
+        if not uploads:
+            return server, rows
+        params = average(uploads["params"], cohort.samples, server["params"])
+        keep = server["keep"]
+        if _phase(round) == "dual":
+            keep = {}
+            for name, count in self.counts(task).items():
+                wanted = votes(uploads["params"].keep[name]) > self.votes * cohort.asked + 1e-9
+                # With too few candidates the mask is sparser: no position enters without votes.
+                keep[name] = wanted & mask.top(torch.where(wanted, params[name].abs(), -1), count)
+        return {"params": params, "keep": keep}, rows
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use θ_c, or θ_g, or both with their base entropies; weights they share are held once."""
+        received, mine = message["params"], client["keep"]
+        if view == "global":
+            return {"params": received}
+        personal = {"params": Part(client["params"], mine)}
+        if view == "adaptive":
+            rest = mask.beyond(received.keep, mine, received.values)
+            personal["rest"] = Part(tree.only(rest, received.values), rest)
+            personal["shared"] = Part(mask.both(received.keep, mine))
+            personal["base"] = Part({"entropy": client["base"]})
+        return personal
+
+    def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
+        """Answer by θ_c, unless adaptive inference finds θ_g the surer one (Algorithm 4)."""
+        mine = personal["params"].values
+        if "base" not in personal:
+            return task(mine, x)[0]
+        rest = personal["rest"]
+        ours = tree.where(rest.keep, rest.values, tree.only(personal["shared"].values, mine))
+        own, common = task(mine, x)[0], task(ours, x)[0]
+        base = personal["base"].values["entropy"]
+        if self.similarity == "logits":
+            likeness = cosine_similarity(own, common, dim=-1)
+        else:
+            likeness = cosine_similarity(own.softmax(-1), common.softmax(-1), dim=-1)
+        shift = 1 - likeness
+        surer = _entropy(own) - shift * base[0] < _entropy(common) - shift * base[1]
+        return torch.where(surer[..., None], own, common)
+
+    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+        """Bound both the personal model and the upload by the sparsity."""
+        return {"use": self.counts(task), "upload": self.counts(task)}
+
+    @staticmethod
+    def _look(task: Task) -> Callable[[State, Batch, Round], State]:
+        """Add up the entropies of both models on data that is not shifted."""
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            found = [
+                batch.total(_entropy(task(work[entry], batch.x)[0]))
+                for entry in ("params", "global")
+            ]
+            seen = work["seen"] + batch.count().to(work["seen"].dtype)
+            return {**work, "entropy": work["entropy"] + torch.stack(found), "seen": seen}
+
+        return step
+
+
+def _entropy(output: Tensor) -> Tensor:
+    return -(output.softmax(-1) * output.log_softmax(-1)).sum(-1)
+
+
+def _phase(round: Round) -> str:
+    """Return "dual", "global" or "personal"; models in use are composed as in the last."""
+    return str(round.phase[0]) if round.kind == "train" else "use"
+
+
+def _view(round: Round) -> str | None:
+    return str(round.phase[0]) if round.kind == "adapt" else None
+
+
+def _moves(work: State) -> Tree:
+    moves: Tree = work["moves"]
+    return moves
+
+
+def _trained(work: State) -> tuple[Tree, Tree]:
+    return work["keep"], work["moves"]
+
+
+def _searched(work: State) -> tuple[Tree, Tree]:
+    # Regrowth reads the whole gradient, so it is counted whole.
+    return work["keep"], {}
+
+
+def _seen(work: State) -> tuple[Tree, None]:
+    return work["keep"], None

@@ -1,0 +1,41 @@
+"""FedAvg (McMahan et al., 2017), and FedAvg+FT (Wang et al., 2019) as its view `tuned`.
+
+The text of FedAvg is `core.method.Method`; what is added here is the fine-tuning of a copy at each
+client when the model is used.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from masquerade.core import Message, Method, Part, Round, Stage, State, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
+    """One model for all; the view `tuned` fine-tunes it at every client before use."""
+
+    tune_rate: float = 0.01
+    """Learning rate of the fine-tuning; as every rate, multiplied by the round's decay."""
+    tune_epochs: int = 5
+    """Passes over the client's training data when fine-tuning."""
+
+    views: ClassVar[tuple[str, ...]] = ("global", "tuned")
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train as ever; fine-tune for the view `tuned`."""
+        if round.kind == "adapt" and round.phase[0] == "tuned":
+            step = self.descend(task, rate=self.tune_rate)
+            return (Stage("tune", step, self.tune_epochs),)
+        return super().plan(task, round)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Hand a fine-tuned copy to `personalize`; a training round keeps nothing."""
+        if round.kind == "adapt":
+            return {}, {"params": work["params"]}
+        return super().finish(task, work, message, client, round)
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the shared model, or the fine-tuned copy."""
+        return {"params": Part(client["params"])}

@@ -1,0 +1,55 @@
+"""Networks that survive batching over clients and slicing; they return logits."""
+
+import difflib
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from masquerade.errors import MasqueradeError
+from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
+from masquerade.models.mlp import MLP
+from masquerade.models.norm import ChannelGroupNorm
+
+__all__ = ["MLP", "MODELS", "ChannelGroupNorm", "CifarCNN", "DigitsCNN", "MnistCNN", "build"]
+
+Maker = Callable[[tuple[int, ...], int], nn.Module]
+"""From the shape of one input and the number of classes to a network."""
+
+
+def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]) -> Maker:
+    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+        if tuple(shape) != network.shape:
+            raise MasqueradeError(
+                "E202",
+                f"{network.__name__} needs inputs of shape {network.shape}, but the data have "
+                f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
+            )
+        return network(classes)
+
+    return make
+
+
+MODELS: dict[str, Maker] = {
+    "mlp": lambda shape, classes: MLP(math.prod(shape), classes=classes),
+    "logistic": lambda shape, classes: MLP(math.prod(shape), hidden=(), classes=classes),
+    "cifar_cnn": _images(CifarCNN),
+    "mnist_cnn": _images(MnistCNN),
+    "digits_cnn": _images(DigitsCNN),
+}
+"""The networks that `build` knows by name."""
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """Build a network by name for inputs of one shape, with initial weights drawn from a seed."""
+    if name not in MODELS:
+        match = difflib.get_close_matches(name.lower(), MODELS, n=1)
+        hint = f" (did you mean `{match[0]}`?)" if match else ""
+        raise MasqueradeError(
+            "E201", f"unknown model `{name}`{hint}; known are {', '.join(MODELS)}"
+        )
+    # The CPU's generator alone is seeded, and put back: no other random numbers change.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        return MODELS[name](shape, classes)

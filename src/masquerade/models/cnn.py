@@ -1,0 +1,79 @@
+"""Convolutional networks of the papers, and a small one for digits.
+
+They take every size from their tensors, so that narrower tensors make a narrower network, and they
+register their layers in the order of use.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu
+
+from masquerade.models.norm import ChannelGroupNorm
+
+
+class CifarCNN(nn.Module):
+    """The CIFAR network of DM-PFL (Zhang et al., 2023): 797,962 parameters for 10 classes."""
+
+    shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 5)
+        self.conv2 = nn.Conv2d(64, 64, 5)
+        self.fc1 = nn.Linear(64 * 5 * 5, 384)
+        self.fc2 = nn.Linear(384, 192)
+        self.fc3 = nn.Linear(192, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits [samples, classes] of images [samples, 3, 32, 32]."""
+        x = max_pool2d(relu(self.conv1(x)), 2)
+        x = max_pool2d(relu(self.conv2(x)), 2)
+        x = relu(self.fc1(x.flatten(1)))
+        x = relu(self.fc2(x))
+        logits: Tensor = self.fc3(x)
+        return logits
+
+
+class MnistCNN(nn.Module):
+    """The MNIST network of FedAvg (McMahan et al., 2017): 1,663,370 parameters for 10 classes."""
+
+    shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 5, padding=2)
+        self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
+        self.fc1 = nn.Linear(64 * 7 * 7, 512)
+        self.fc2 = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits [samples, classes] of images [samples, 1, 28, 28]."""
+        x = max_pool2d(relu(self.conv1(x)), 2)
+        x = max_pool2d(relu(self.conv2(x)), 2)
+        x = relu(self.fc1(x.flatten(1)))
+        logits: Tensor = self.fc2(x)
+        return logits
+
+
+class DigitsCNN(nn.Module):
+    """A small network for 8 × 8 digits; `norm=True` normalizes channels in groups of four."""
+
+    shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
+
+    def __init__(self, classes: int = 10, norm: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.norm1 = ChannelGroupNorm(16) if norm else nn.Identity()
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.norm2 = ChannelGroupNorm(32) if norm else nn.Identity()
+        self.fc1 = nn.Linear(32 * 2 * 2, 64)
+        self.fc2 = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits [samples, classes] of images [samples, 1, 8, 8]."""
+        x = max_pool2d(relu(self.norm1(self.conv1(x))), 2)
+        x = max_pool2d(relu(self.norm2(self.conv2(x))), 2)
+        x = relu(self.fc1(x.flatten(1)))
+        logits: Tensor = self.fc2(x)
+        return logits

@@ -1,0 +1,6 @@
+"""Results as a person reads them: tables, figures, one page."""
+
+from masquerade.report.page import page
+from masquerade.report.tables import markdown, rows, terminal, winners
+
+__all__ = ["markdown", "page", "rows", "terminal", "winners"]

@@ -1,0 +1,300 @@
+"""Results as tables: a row per method, its spread over clients and, given seeds, an interval."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from masquerade.errors import MasqueradeError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Result = Mapping[str, Any]
+"""One object of `results.json`: one method, one seed."""
+
+Results = Sequence[Result]
+
+ABSENT = "–"
+
+_COMMON = ("data", "clients", "rounds", "metric", "better")
+
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of one method, over all of its seeds."""
+
+    mean: float
+    spread: float | None
+    """The standard deviation over clients, averaged over seeds."""
+    half: float | None
+    """Half of the 95 % interval of the mean over seeds; none for a single seed."""
+
+    def show(self, form: str) -> str:
+        """Write the figure as `mean ± spread (half)`, leaving out what is not there."""
+        text = format(self.mean, form)
+        text += "" if self.spread is None else f" ± {self.spread:{form}}"
+        return text + ("" if self.half is None else f" ({self.half:{form}})")
+
+
+def by_method(results: Results) -> dict[str, list[Result]]:
+    """Group results by method in the order given; refuse what must not stand in one table."""
+    if not results:
+        raise MasqueradeError("E304", "there are no results to report; run a method first")
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        _check(result, results[0])
+        group = groups.setdefault(result["method"], [])
+        if any(result["seed"] == other["seed"] for other in group):
+            name = f"`{result['method']}` with seed {result['seed']}"
+            raise MasqueradeError("E304", f"{name} is there twice; remove one of the results")
+        group.append(result)
+    return groups
+
+
+def _check(result: Result, first: Result) -> None:
+    missing = [key for key in ("method", "seed", "accuracy") if key not in result]
+    if missing:
+        keys = ", ".join(f"`{key}`" for key in missing)
+        raise MasqueradeError("E304", f"a result lacks {keys}; is this a results.json?")
+    for key in _COMMON:
+        ours, theirs = result.get(key), first.get(key)
+        if ours != theirs:
+            raise MasqueradeError(
+                "E304",
+                f"`{key}` is {theirs!r} for `{first['method']}` but {ours!r} for"
+                f" `{result['method']}`; report such results apart",
+            )
+
+
+def title(result: Result) -> str:
+    """Return the name that a method is shown by."""
+    return str(result.get("title", result["method"]))
+
+
+def is_percent(results: Results) -> bool:
+    """Tell whether the metric is an accuracy, which is given in percent."""
+    return bool(results[0].get("metric", "accuracy") == "accuracy")
+
+
+def number_format(results: Results) -> str:
+    """Return the format of the metric's values."""
+    return ".1f" if is_percent(results) else ".3g"
+
+
+def numbers(seeds: Results, *path: str) -> list[float]:
+    """Return what the seeds have at a path of keys; a seed that has nothing there is left out."""
+    found = []
+    for value in seeds:
+        at: Any = value
+        for key in path:
+            at = at.get(key) if isinstance(at, Mapping) else None
+        if at is not None and math.isfinite(at):
+            found.append(float(at))
+    return found
+
+
+def mean(seeds: Results, *path: str) -> float | None:
+    """Return the mean over seeds of the number at a path of keys."""
+    values = numbers(seeds, *path)
+    return statistics.fmean(values) if values else None
+
+
+def figure(seeds: Results, *path: str) -> Figure | None:
+    """Return the figure at a path of keys, its spread being the `std` beside a `mean`."""
+    values = numbers(seeds, *path)
+    if not values:
+        return None
+    spread = mean(seeds, *path[:-1], "std") if path[-1] == "mean" else None
+    return Figure(statistics.fmean(values), spread, half_interval(values))
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of the mean by Student's t; none for one value."""
+    freedom = len(values) - 1
+    if freedom < 1:
+        return None
+    # Beyond the table, the first terms of the expansion in 1 / freedom are right to 0.1 %.
+    beyond = 1.960 + 2.372 / freedom + 2.823 / freedom**2
+    t = _T95[freedom - 1] if freedom <= len(_T95) else beyond
+    return t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def columns(results: Results) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the metric: heading → path of keys in a result."""
+    own = ("accuracy", "own")
+    degrees = {
+        int(key)
+        for result in results
+        for key in result["accuracy"].get("shift", {})
+        if key.isdigit()
+    }
+    paths: dict[str, tuple[str, ...]] = {
+        "Own data": (*own, "mean"),
+        "Bottom decile": (*own, "bottom_decile"),
+    }
+    for degree in sorted(degrees - {0}):
+        paths[f"{degree} % shift"] = ("accuracy", "shift", str(degree), "mean")
+    return paths | ({"All shifts": ("accuracy", "shift", "averaged", "mean")} if degrees else {})
+
+
+def show(found: Figure | None, form: str) -> str:
+    """Write a figure, or a dash where there is none."""
+    return ABSENT if found is None else found.show(form)
+
+
+def show_cost(amount: float | None, unit: float = 1.0) -> str:
+    """Write a cost in a unit with two decimals, or two digits where it is small."""
+    if amount is None:
+        return ABSENT
+    value = amount / unit
+    return format(value, ".2f" if value >= 0.1 else ".2g")
+
+
+def rows(results: Results) -> list[dict[str, str]]:
+    """Return one row per method, heading → text, seeds taken together."""
+    groups = by_method(results).values()
+    form, paths = number_format(results), columns(results)
+    return [
+        {"Method": title(seeds[0])}
+        | {heading: show(figure(seeds, *path), form) for heading, path in paths.items()}
+        | {
+            "MB": show_cost(traffic(seeds), 1e6),
+            "GFLOP": show_cost(mean(seeds, "flops", "masked"), 1e9),
+            "Density": show_cost(mean(seeds, "density")),
+        }
+        for seeds in groups
+    ]
+
+
+def traffic(seeds: Results, *apart: str) -> float | None:
+    """Return the bytes per client in both directions, of training or of what is counted apart."""
+    directions = [mean(seeds, *apart, "bytes", way) for way in ("down", "up")]
+    known = [amount for amount in directions if amount is not None]
+    return sum(known) if known else None
+
+
+def best(results: Results) -> dict[str, list[int]]:
+    """Return for each column of the metric the rows with the best value as shown."""
+    groups = list(by_method(results).values())
+    form = number_format(results)
+    sign = -1 if results[0].get("better") == "lower" else 1
+    found = {}
+    for heading, path in columns(results).items():
+        values = {row: mean(seeds, *path) for row, seeds in enumerate(groups)}
+        known = {row: value for row, value in values.items() if value is not None}
+        if known:
+            top = format(max(known.values(), key=lambda value: sign * value), form)
+            found[heading] = [row for row, value in known.items() if format(value, form) == top]
+    return found
+
+
+def winners(results: Results) -> dict[str, str]:
+    """Return who is best in each column of the metric; all of them where values tie as shown."""
+    titles = [title(seeds[0]) for seeds in by_method(results).values()]
+    return {
+        heading: " and ".join(titles[row] for row in leaders)
+        for heading, leaders in best(results).items()
+    }
+
+
+def heading(results: Results) -> str:
+    """Return what the results are about, in one line."""
+    first = results[0]
+    name = "Accuracy (%)" if is_percent(results) else str(first["metric"]).capitalize()
+    seeds = sorted({result["seed"] for result in results})
+    facts = [name, str(first.get("data", "")), *_counted(first)]
+    facts.append(("seeds " if len(seeds) > 1 else "seed ") + ", ".join(map(str, seeds)))
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _counted(result: Result) -> list[str]:
+    return [f"{result[key]:,} {key}" for key in ("clients", "rounds") if key in result]
+
+
+def footnotes(results: Results) -> list[str]:
+    """Return the sentences that a reader of the table needs."""
+    notes = ["± is the standard deviation over clients."]
+    groups = by_method(results).values()
+    if any(len(seeds) > 1 for seeds in groups):
+        notes[0] += " In parentheses: half of the 95 % interval over seeds (Student's t)."
+    notes.append(
+        "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
+        " training."
+    )
+    for part, verb in (("hello", "prepares"), ("adapt", "adapts")):
+        for seeds in groups:
+            flops = mean(seeds, part, "flops", "masked")
+            if flops:
+                size = show_cost(traffic(seeds, part), 1e6)
+                cost = f"{size} MB and {show_cost(flops, 1e9)} GFLOP"
+                notes.append(f"Apart from that, {title(seeds[0])} {verb} each client for {cost}.")
+    return notes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the table: its value, what follows the value, and whether none is better."""
+
+    value: str
+    rest: str
+    best: bool
+
+
+def cells(results: Results) -> tuple[list[str], list[list[Cell]]]:
+    """Return the headings and the rows of the table in a form that is easy to set."""
+    body, leaders = rows(results), best(results)
+    table = []
+    for number, row in enumerate(body):
+        parts = {name: (text, "") for name, text in row.items()}
+        parts |= {name: split(row[name]) for name in leaders}
+        table.append([Cell(*part, number in leaders.get(name, ())) for name, part in parts.items()])
+    return list(body[0]), table
+
+
+def split(text: str) -> tuple[str, str]:
+    """Part a shown figure into its value and what follows it."""
+    value, _, rest = text.partition(" ")
+    return value, rest
+
+
+def terminal(results: Results) -> "Table":
+    """Return the table for a terminal: spreads below the values, the best values bold."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    headings, body = cells(results)
+    table = Table(
+        title=Text(heading(results)),
+        caption=Text("\n".join(footnotes(results)), justify="left"),
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    for number, name in enumerate(headings):
+        two_lines = "\n".join(name.rsplit(" ", 1))
+        table.add_column(two_lines, justify="right" if number else "left", overflow="fold")
+    for row in body:
+        texts = []
+        for cell in row:
+            below = "\n" + cell.rest.replace("± ", "±").replace(" ", "\n") if cell.rest else ""
+            style = "bold" if cell.best else ""
+            texts.append(Text.assemble((cell.value, style), (below, "dim")))
+        table.add_row(*texts)
+    return table
+
+
+def markdown(results: Results) -> str:
+    """Return the table in Markdown, the best values bold, with its footnotes."""
+    headings, body = cells(results)
+    lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
+    for row in body:
+        values = [f"**{cell.value}**" if cell.best else cell.value for cell in row]
+        texts = [f"{value} {cell.rest}".strip() for value, cell in zip(values, row, strict=True)]
+        lines.append("| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |")
+    return "\n".join([*lines, "", heading(results) + ". " + " ".join(footnotes(results)), ""])

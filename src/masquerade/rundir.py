@@ -1,0 +1,356 @@
+"""A run on disk: a locked directory in which rounds are committed as transactions.
+
+A commit is staged beside the older ones, synced, sealed by a manifest of hashes and renamed into
+place, so that a crash at any instant leaves the old state or the new one. Metrics are JSON lines
+that count up to the byte offset in the newest manifest. Runs need a POSIX system (`flock`, synced
+directories). Every change to the disk goes through the first few functions and `os` alone.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+
+Tensors = Mapping[str, Tensor]
+Facts = Mapping[str, object]
+Lines = Iterable[Facts]
+
+VERSION = 1
+CONFIG = "config.toml"
+METRICS = "metrics.jsonl"
+STATE = "state.safetensors"
+MANIFEST = "manifest.json"
+TEMPORARY = ".tmp-"
+"""How the name of an unfinished file begins; `check_name` lets no other name begin so."""
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags | os.O_NOFOLLOW, 0o644)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _write(path: Path, data: bytes, start: int = 0) -> None:
+    """Replace what lies behind byte `start`, and wait until the disk has it."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT) as file:
+        os.ftruncate(file, start)
+        rest = memoryview(data)
+        while len(rest) > 0:
+            rest = rest[os.pwrite(file, rest, start + len(data) - len(rest)) :]
+        os.fsync(file)
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the disk has the names in a folder."""
+    with _opened(folder, os.O_RDONLY) as file:
+        os.fsync(file)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    temporary = path.with_name(TEMPORARY + path.name)
+    _write(temporary, data)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, but of a link only the link."""
+    if path.is_symlink() or not path.is_dir():
+        os.unlink(path)
+        return
+    for name in os.listdir(path):
+        _remove(path / name)
+    os.rmdir(path)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a run, client or file, or refuse one that could lead elsewhere."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        return name
+    allowed = "at most 64 letters, digits, `.`, `_` and `-`, the first a letter or digit"
+    raise MasqueradeError("E203", f"A name may hold {allowed} (got {name!r}).")
+
+
+def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
+    """Read the bytes of the safetensors file `name`; anything else is refused by its content."""
+    try:
+        return load(data)
+    except (SafetensorError, KeyError) as fault:
+        known = {b"\x80": "a pickle file; pickle can run code", b"P": "a zip archive"}
+        kind = known.get(data[:1], "not a safetensors file")
+        raise MasqueradeError("E403", f"{name} is {kind}. Only safetensors is read.") from fault
+
+
+def _encode(tensors: Tensors) -> bytes:
+    # Safetensors takes neither strided tensors nor two names for one memory.
+    own = torch.contiguous_format
+    copies = {name: each.detach().cpu().clone(memory_format=own) for name, each in tensors.items()}
+    return save(copies)
+
+
+def _fingerprint(data: bytes) -> dict[str, object]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _seal(body: bytes) -> bytes:
+    """Wrap a manifest with its own hash, so that it is parsed only if no bit of it has changed."""
+    digest = hashlib.sha256(body).hexdigest().encode()
+    return b'{"sha256": "%s", "manifest": %s}\n' % (digest, body)
+
+
+def _inspect(folder: Path) -> tuple[dict[str, Any], bytes] | str:
+    """Return manifest and state of a commit, or what is damaged; hashes first, then meaning."""
+    try:
+        sealed = (folder / MANIFEST).read_bytes()
+        state = (folder / STATE).read_bytes()
+        metrics = (folder.parent.parent / METRICS).stat().st_size
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        return f"{Path(fault.filename).name}: missing"
+    body = sealed[len(_seal(b"")) - 2 : -2]
+    if sealed != _seal(body):
+        return f"{MANIFEST}: hash differs"
+    manifest: dict[str, Any] = json.loads(body)
+    if manifest["version"] != VERSION:
+        known = f"{folder} has format {manifest['version']}, but {VERSION} is read here."
+        raise MasqueradeError("E402", f"{known} Use the version of Masquerade that wrote it.")
+    if manifest["number"] != int(folder.name):
+        return f"{MANIFEST}: belongs to {manifest['number']}"
+    if manifest["files"] != {STATE: _fingerprint(state)}:
+        return f"{STATE}: hash differs"
+    if metrics < manifest["metrics"]:
+        return f"{METRICS}: {metrics} of {manifest['metrics']} bytes left"
+    return manifest, state
+
+
+class Commit(NamedTuple):
+    """The state of a run after `number` rounds."""
+
+    number: int
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class RunDirectory:
+    """A run's directory, held by this process alone until `close`."""
+
+    def __init__(self, path: Path, config: str | None) -> None:
+        """Hold a new run (see `create`) or, without a config, an old one (see `open`)."""
+        self.path = path
+        self.last: int | None = None
+        self._offset = 0
+        with self._faults("opening the run"):
+            os.makedirs(path, exist_ok=True)
+            self.path = path.resolve()
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            self._lock = os.open(self.path / "lock", flags, 0o644)
+            # A forked worker shares the lock, and would keep it if it outlived a killed run.
+            os.register_at_fork(after_in_child=self.close)
+            try:
+                self._claim()
+                self._recover() if config is None else self._begin(config)
+            except BaseException:
+                self.close()
+                raise
+
+    @classmethod
+    def create(cls, path: str | Path, config: str) -> Self:
+        """Make the directory of a new run, with the text of its `config.toml`."""
+        return cls(Path(path), config)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open an existing run, and clear away what a crash left beyond its newest commit."""
+        if not (Path(path) / CONFIG).is_file():
+            raise MasqueradeError("E408", f"No run at {path}: it has no {CONFIG}. Check the path.")
+        return cls(Path(path), None)
+
+    def close(self) -> None:
+        """Let other processes in."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            with self._faults("closing the run"):
+                os.close(lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.close()
+
+    def commit(self, number: int, tensors: Tensors, facts: Facts, lines: Lines = ()) -> None:
+        """Make the state after `number` rounds durable, and the metrics since the last commit.
+
+        Numbers rise. After an error, open the run again before committing a later round.
+        """
+        assert self.last is None or number > self.last
+        state = _encode(tensors)
+        added = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        offset = self._offset + len(added)
+        manifest = {"version": VERSION, "number": number, "metrics": offset, "facts": facts}
+        body = json.dumps(manifest | {"files": {STATE: _fingerprint(state)}}).encode()
+        with self._faults(f"writing checkpoint {number}"):
+            rounds = self._inside("rounds")
+            staged, target = rounds / f"{TEMPORARY}{number:08d}", rounds / f"{number:08d}"
+            # Left by a commit that failed, or damaged and passed over when the run was resumed.
+            for old in filter(Path.exists, (staged, target)):
+                _remove(old)
+            _write(self._inside(METRICS), added, self._offset)
+            os.mkdir(staged)
+            _write(staged / STATE, state)
+            _write(staged / MANIFEST, _seal(body))
+            _sync(staged)
+            os.rename(staged, target)
+            _sync(rounds)
+            kept = (number, self.last)
+            self.last, self._offset = number, offset
+            for folder in self._commits():
+                if int(folder.name) not in kept:
+                    _remove(folder)
+
+    def latest(self) -> Commit | None:
+        """Read the newest intact commit, with a warning for each damaged one passed over."""
+        with self._faults("reading checkpoints"):
+            manifest, state, damages = self._newest()
+        if manifest is None:
+            return None
+        number, name = manifest["number"], f"{STATE} of checkpoint {manifest['number']}"
+        for damage in damages:
+            warnings.warn(f"E401 {damage} Using {number}.", MasqueradeWarning, stacklevel=2)
+        return Commit(number, decode_tensors(state, name), manifest["facts"])
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file such as `summary.json`, which appears whole or not at all."""
+        with self._faults(f"writing {name}"):
+            _replace(self._inside(name), text.encode())
+
+    def write_tensors(self, name: str, tensors: Tensors) -> None:
+        """Write a file such as `clients/3.safetensors`, which appears whole or not at all."""
+        with self._faults(f"writing {name}"):
+            _replace(self._inside(name), _encode(tensors))
+
+    def _claim(self) -> None:
+        """Take the kernel's lock, which dies with the process; the text only says who has it."""
+        import fcntl  # Importing this module must work on systems that have no such lock.
+
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._lock, 512).decode(errors="replace") or "another process"
+            text = f"Run {self.path} is in use by {owner}. Wait for it, or stop it first."
+            raise MasqueradeError("E404", text) from None
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"process {os.getpid()} on host {socket.gethostname()}".encode())
+
+    def _begin(self, config: str) -> None:
+        for name in ("rounds", "clients"):
+            os.makedirs(self._inside(name), exist_ok=True)
+        if (self.path / CONFIG).exists() or self._commits():
+            todo = f"Choose another --out, or: masquerade resume {self.path}"
+            raise MasqueradeError("E407", f"{self.path} already holds a run. {todo}")
+        _write(self._inside(METRICS), b"")
+        # The config comes last, because a directory that has one is a run.
+        _replace(self._inside(CONFIG), config.encode())
+        _sync(self.path.parent)
+
+    def _recover(self) -> None:
+        manifest, _, _ = self._newest()
+        if manifest is not None:
+            self.last, self._offset = manifest["number"], manifest["metrics"]
+        for folder in (self.path, self._inside("rounds"), self._inside("clients")):
+            for leftover in folder.glob(f"{TEMPORARY}*"):
+                _remove(leftover)
+                logging.getLogger(__name__).info("Removed unfinished %s", leftover)
+        _write(self._inside(METRICS), b"", self._offset)
+
+    def _commits(self) -> list[Path]:
+        """List the commits, newest first."""
+        rounds = self.path / "rounds"
+        numbered = [name for name in os.listdir(rounds) if name.isdecimal()]
+        return [rounds / name for name in sorted(numbered, key=int, reverse=True)]
+
+    def _newest(self) -> tuple[dict[str, Any] | None, bytes, list[str]]:
+        """Return manifest and state of the newest intact commit, and what is wrong with newer."""
+        damages: list[str] = []
+        for folder in self._commits():
+            found = _inspect(folder)
+            if not isinstance(found, str):
+                return *found, damages
+            damages.append(f"Checkpoint {int(folder.name)} damaged ({found}).")
+        if damages:
+            raise MasqueradeError("E401", f"{' '.join(damages)} None is intact; start a new run.")
+        return None, b"", damages
+
+    def _inside(self, name: str) -> Path:
+        """Return the path of a file of this run, unless writing it would follow a link."""
+        target = self.path.joinpath(*map(check_name, name.split("/")))
+        if target.is_symlink() or target.parent.resolve() != target.parent:
+            raise MasqueradeError("E405", f"{target} leads over a symbolic link. Remove the link.")
+        return target
+
+    @contextmanager
+    def _faults(self, action: str) -> Iterator[None]:
+        """Turn an error of the system into one that says what is safe and what to do."""
+        try:
+            yield
+        except OSError as fault:
+            full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
+            what = f"Disk full {action}" if full else f"I/O error {action} ({fault})"
+            safe = "No round is committed" if self.last is None else f"Round {self.last} is intact"
+            todo = "Free space" if full else "Check the disk and the permissions"
+            begun = (self.path / CONFIG).exists()
+            then = f"masquerade resume {self.path}" if begun else "start again"
+            text = f"{what}. {safe}. {todo}, then: {then}"
+            raise MasqueradeError("E501" if full else "E502", text) from fault
+
+
+class Committer:
+    """Commits beside the computation: one at a time, in one background thread."""
+
+    def __init__(self, directory: RunDirectory, every: float = 5.0) -> None:
+        """Take the directory, and the seconds between commits (0: every round)."""
+        self.directory = directory
+        self.every = every
+        self._since = time.monotonic()
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._running: Future[None] | None = None
+
+    def due(self) -> bool:
+        """Tell whether `every` seconds have passed since the last commit was handed over."""
+        return time.monotonic() - self._since >= self.every
+
+    def submit(self, number: int, tensors: Tensors, facts: Facts, lines: Lines = ()) -> None:
+        """Hand over what nobody will change any more; wait for the previous, or raise its error."""
+        self._settle()
+        self._since = time.monotonic()
+        self._running = self._thread.submit(self.directory.commit, number, tensors, facts, lines)
+
+    def close(self) -> None:
+        """Wait until all that was handed over is committed, or raise why it is not."""
+        self._thread.shutdown()
+        self._settle()
+
+    def _settle(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()

@@ -1,0 +1,325 @@
+"""Partitions: every sample once, sizes as promised, and a clear end where that cannot be."""
+
+import time
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from masquerade.data.partition import (
+    IID,
+    ByClient,
+    Dirichlet,
+    Federation,
+    Pathological,
+    Rule,
+    describe,
+    parse,
+    partition,
+)
+from masquerade.data.source import Dataset, from_arrays
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+
+RULES: list[Rule] = [
+    IID(),
+    Dirichlet(0.5, least=1),
+    Dirichlet(0.5, cap=True, least=1),
+    Pathological(),
+    Pathological(balanced=False),
+    ByClient(),
+]
+
+
+def labeled(sizes: list[int], clients: int = 1) -> Dataset:
+    """Return a dataset with so many samples of each class, in mixed order."""
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return from_arrays(np.zeros((len(y), 1)), y, np.arange(len(y)) % clients)
+
+
+def owned(federation: Federation) -> list[torch.Tensor]:
+    parts = zip(federation.train, federation.validation, federation.test, strict=True)
+    return [torch.cat(part) for part in parts]
+
+
+def sizes_of(federation: Federation) -> np.ndarray:
+    return np.array([len(samples) for samples in owned(federation)])
+
+
+def classes_of(federation: Federation) -> list[set[int]]:
+    return [set(federation.y[samples].tolist()) for samples in owned(federation)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rule=st.sampled_from(RULES),
+    sizes=st.lists(st.integers(30, 60), min_size=2, max_size=5),
+    clients=st.integers(3, 10),
+    seed=st.integers(0, 2**40),
+    split=st.sampled_from([(0.6, 0.2, 0.2), (0.75, 0.0, 0.25), (0.1, 0.1, 0.8)]),
+)
+def test_every_sample_is_used_once_and_nobody_is_left_empty(
+    rule: Rule, sizes: list[int], clients: int, seed: int, split: tuple[float, float, float]
+) -> None:
+    federation = partition(labeled(sizes, clients), clients, rule, seed, split)
+    used = torch.cat(owned(federation))
+    assert used.sort().values.tolist() == list(range(sum(sizes)))
+    assert federation.clients == clients
+    assert federation.samples.min() >= 1
+    assert min(len(part) for part in federation.test) >= (
+        1 if sizes_of(federation).min() > 1 else 0
+    )
+    assert federation.has_validation == (split[1] > 0)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=describe)
+def test_partition_depends_on_the_seed_alone(rule: Rule) -> None:
+    dataset = labeled([40, 40, 40], clients=6)
+    prints = [partition(dataset, 6, rule, seed).fingerprint() for seed in (1, 1, 2)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_iid_sizes_differ_by_one_at_most() -> None:
+    sizes = sizes_of(partition(labeled([50, 53]), 10, IID()))
+    assert sizes.max() - sizes.min() == 1
+
+
+def test_dirichlet_concentration_decides_how_mixed_clients_are() -> None:
+    dataset = labeled([300] * 10)
+    few, many = (partition(dataset, 10, Dirichlet(alpha)) for alpha in (0.05, 100.0))
+    assert np.mean([len(classes) for classes in classes_of(few)]) < 6
+    assert all(len(classes) == 10 for classes in classes_of(many))
+
+
+def test_which_samples_of_a_class_a_client_gets_is_random() -> None:
+    # With one class and equal shares, clients would hold runs of neighbors if nothing was shuffled.
+    federation = partition(labeled([100]), 2, Dirichlet(1e9))
+    assert all(mine.max() - mine.min() > 60 for mine in owned(federation))
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 1000), least=st.integers(0, 20), cap=st.booleans())
+def test_dirichlet_keeps_its_least_size(seed: int, least: int, cap: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MasqueradeWarning)
+        federation = partition(labeled([100] * 5), 8, Dirichlet(0.5, cap, least), seed)
+    assert sizes_of(federation).min() >= least
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 1000), alpha=st.sampled_from([1e-300, 1e-3, 0.3, 1e9]))
+def test_capped_client_gets_no_class_after_its_share(seed: int, alpha: float) -> None:
+    sizes, clients = [80, 20, 60, 40], 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MasqueradeWarning)
+        federation = partition(labeled(sizes), clients, Dirichlet(alpha, cap=True, least=0), seed)
+    for samples in owned(federation):
+        held = torch.bincount(federation.y[samples], minlength=len(sizes))
+        before = held.cumsum(0) - held
+        assert (before[held > 0] < sum(sizes) / clients).all()
+
+
+def test_impossible_dirichlet_ends_with_an_error_that_names_the_knobs() -> None:
+    dataset = labeled([50, 50])
+    for rule in (Dirichlet(0.01, least=9), Dirichlet(1.0, least=11)):
+        with pytest.raises(MasqueradeError, match=r"^E303 .*`alpha`.*`clients`.*`least`"):
+            partition(dataset, 10, rule)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    classes=st.integers(2, 6),
+    each=st.integers(1, 6),
+    clients=st.integers(6, 15),
+    seed=st.integers(0, 1000),
+)
+def test_balanced_pathological_client_has_exactly_its_number_of_classes(
+    classes: int, each: int, clients: int, seed: int
+) -> None:
+    each = min(each, classes)
+    federation = partition(labeled([60] * classes), clients, Pathological(each), seed)
+    held = classes_of(federation)
+    assert {len(mine) for mine in held} == {each}
+    holders = [sum(label in mine for mine in held) for label in range(classes)]
+    assert max(holders) - min(holders) <= 1
+
+
+def test_balanced_pathological_clients_are_equal_in_size_and_mixed_in_classes() -> None:
+    federation = partition(labeled([120] * 10), 30, Pathological())
+    assert set(sizes_of(federation)) == {40}
+    assert len({frozenset(classes) for classes in classes_of(federation)}) > 5
+
+
+def test_unbalanced_pathological_has_blocks_whose_last_client_is_a_giant() -> None:
+    # Each block of 20 clients shares two classes of 6000: 19 draw from [30, 300) of each class,
+    # about 165 in the mean, so the last is left with about 6000 - 19 * 165 = 2865 of each.
+    federation = partition(labeled([6000] * 10), 100, Pathological(balanced=False))
+    for client, classes in enumerate(classes_of(federation)):
+        block = client // 20
+        assert classes == {2 * block, 2 * block + 1}
+    sizes = sizes_of(federation)
+    giants = [19, 39, 59, 79, 99]
+    assert sorted(np.argsort(sizes)[-5:].tolist()) == giants
+    others = np.delete(sizes, giants)
+    assert others.min() >= 60
+    assert others.max() < 600
+    assert sizes[giants].sum() / 60_000 == pytest.approx(0.47, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rule", "clients"),
+    [(Pathological(4), 5), (Pathological(1), 2), (Pathological(0), 5), (Pathological(3), 8)],
+)
+def test_pathological_that_does_not_fit_is_refused(rule: Pathological, clients: int) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E303 .*`classes_per_client`"):
+        partition(labeled([20, 20, 7]), clients, rule)
+
+
+def test_natural_clients_are_kept_and_need_not_be_counted() -> None:
+    dataset = from_arrays(np.zeros((6, 1)), [0] * 6, ["b", "a", "b", "c", "a", "b"])
+    federation = partition(dataset, None, ByClient())
+    assert [sorted(mine.tolist()) for mine in owned(federation)] == [[1, 4], [0, 2, 5], [3]]
+
+
+@pytest.mark.parametrize("rule", [Dirichlet(1.0), Pathological()], ids=describe)
+def test_partition_by_class_is_refused_without_classes(rule: Rule) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E202 .*iid"):
+        partition(from_arrays(np.zeros((20, 1)), np.zeros(20)), 2, rule)
+
+
+def test_natural_clients_are_refused_where_they_do_not_fit() -> None:
+    named = labeled([10, 10], clients=4)
+    with pytest.raises(MasqueradeError, match=r"^E202 `clients` is 3, .* names 4"):
+        partition(named, 3, ByClient())
+    for clients in (None, 3):
+        with pytest.raises(MasqueradeError, match=r"^E202 .*does not name the client"):
+            partition(replace(named, client=None), clients, ByClient())
+
+
+@pytest.mark.parametrize(
+    ("count", "split", "expected"),
+    [
+        (1, (0.6, 0.2, 0.2), (1, 0, 0)),
+        (1, (0.1, 0.1, 0.8), (1, 0, 0)),
+        (2, (0.6, 0.2, 0.2), (1, 0, 1)),
+        (3, (0.6, 0.2, 0.2), (1, 1, 1)),
+        (3, (0.1, 0.1, 0.8), (1, 1, 1)),
+        (3, (0.75, 0.0, 0.25), (2, 0, 1)),
+        (3, (1.0, 0.0, 0.0), (3, 0, 0)),
+        (5, (0.6, 0.2, 0.2), (3, 1, 1)),
+        (90, (0.6, 0.2, 0.2), (54, 18, 18)),
+        (100, (0.75, 0.0, 0.25), (75, 0, 25)),
+    ],
+)
+def test_split_serves_training_then_test_then_validation(
+    count: int, split: tuple[float, float, float], expected: tuple[int, int, int]
+) -> None:
+    federation = partition(labeled([count]), 1, IID(), split=split)
+    parts = (federation.train[0], federation.validation[0], federation.test[0])
+    assert tuple(map(len, parts)) == expected
+
+
+def test_cutting_validation_from_the_training_share_leaves_the_test_samples() -> None:
+    dataset = labeled([100, 100])
+    whole = partition(dataset, 5, Dirichlet(1.0), split=(0.75, 0.0, 0.25))
+    cut = partition(dataset, 5, Dirichlet(1.0), split=(0.6, 0.15, 0.25))
+    assert all(torch.equal(a, b) for a, b in zip(whole.test, cut.test, strict=True))
+
+
+@pytest.mark.parametrize("split", [(0.6, 0.2, 0.1), (1.2, -0.2, 0.0), (0.0, 0.5, 0.5)])
+def test_split_that_is_no_split_is_refused(split: tuple[float, float, float]) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `split`"):
+        partition(labeled([10]), 2, IID(), split=split)
+
+
+def test_numbers_that_make_no_sense_are_refused() -> None:
+    dataset = labeled([10])
+    with pytest.raises(MasqueradeError, match=r"^E303 11 clients cannot share 10 samples"):
+        partition(dataset, 11, IID())
+    with pytest.raises(MasqueradeError, match=r"^E201 `clients` is 0"):
+        partition(dataset, 0, IID())
+    with pytest.raises(MasqueradeError, match=r"^E201 .*`seed` -1"):
+        partition(dataset, 2, IID(), seed=-1)
+
+
+def test_clients_without_training_data_are_named_in_a_warning() -> None:
+    with pytest.warns(MasqueradeWarning, match=r"^W301 \d of 10 clients .*\(ids \d") as caught:
+        federation = partition(labeled([50, 50]), 10, Dirichlet(0.01, least=0))
+    empty = [client for client in range(10) if federation.samples[client] == 0]
+    assert str(empty)[1:-1] in str(caught[0].message)
+
+
+def test_warning_about_many_empty_clients_stays_short() -> None:
+    with pytest.warns(MasqueradeWarning, match=r"^W301 .*\(ids (\d+, ){10}\.\.\.\)$"):
+        partition(labeled([50, 50]), 50, Dirichlet(0.01, least=0))
+
+
+def test_fingerprint_changes_with_samples_and_with_splits() -> None:
+    federation = partition(labeled([20, 20]), 2, IID())
+    x = federation.x.clone()
+    x[3] = 1
+    swapped = (federation.validation, federation.test)
+    changed = [
+        replace(federation, x=x),
+        replace(federation, y=1 - federation.y),
+        replace(federation, validation=swapped[1], test=swapped[0]),
+        replace(federation, train=federation.train[::-1]),
+    ]
+    prints = {one.fingerprint() for one in (federation, federation.to("cpu"), *changed)}
+    assert len(prints) == 1 + len(changed)
+
+
+def test_to_moves_every_tensor() -> None:
+    moved = partition(labeled([20, 20]), 2, IID()).to("meta")
+    tensors = (moved.x, moved.y, *moved.train, *moved.validation, *moved.test)
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("iid", IID()),
+        ("dirichlet:0.3", Dirichlet(0.3)),
+        ("dirichlet:1e-05", Dirichlet(0.00001)),
+        ("dirichlet:0.1:capped", Dirichlet(0.1, cap=True, least=40)),
+        ("pathological", Pathological()),
+        ("pathological:unbalanced", Pathological(balanced=False)),
+        ("client", ByClient()),
+    ],
+)
+def test_text_and_rule_are_inverses(text: str, rule: Rule) -> None:
+    assert parse(text) == rule
+    assert describe(rule) == text
+
+
+def test_rule_without_a_text_is_described_by_its_fields() -> None:
+    assert describe(Dirichlet(0.3, least=7)) == "Dirichlet(alpha=0.3, cap=False, least=7)"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dirichlt:0.3", "did you mean `dirichlet:ALPHA`.*known are iid, pathological"),
+        ("dirichlet:much", "did you mean `dirichlet:ALPHA`"),
+        ("pathological:unbalance", "did you mean `pathological:unbalanced`"),
+        ("IID", "did you mean `iid`"),
+        ("dirichlet:-1", "`alpha` is -1.0"),
+        ("dirichlet:nan", "`alpha` is nan"),
+    ],
+)
+def test_text_that_names_no_rule_is_refused(text: str, words: str) -> None:
+    with pytest.raises(MasqueradeError, match=f"^E201 .*{words}"):
+        parse(text)
+
+
+def test_a_thousand_clients_are_drawn_in_seconds() -> None:
+    dataset = labeled([6000] * 10)
+    start = time.perf_counter()
+    with pytest.warns(MasqueradeWarning, match="W301"):
+        partition(dataset, 1000, Dirichlet(0.1, least=0))
+    with pytest.raises(MasqueradeError, match="E303"):
+        partition(dataset, 1000, Dirichlet(0.1, least=1))
+    assert time.perf_counter() - start < 3

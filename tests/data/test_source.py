@@ -1,0 +1,164 @@
+"""Loading data: what is accepted, what it becomes, and what is refused with which code."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from masquerade.data import Dataset, from_arrays, load
+from masquerade.errors import MasqueradeError
+
+X = np.arange(12, dtype=np.float64).reshape(4, 3)
+Y = np.array([0, 2, 1, 0])
+
+
+def save(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def refusal(code: str, *words: str) -> Any:
+    return pytest.raises(MasqueradeError, match=f"^{code} .*" + ".*".join(words))
+
+
+def test_digits_are_scaled_images_of_ten_classes() -> None:
+    digits = load("digits")
+    assert digits.x.shape == (1797, 1, 8, 8)
+    assert digits.x.dtype == torch.float32
+    assert (float(digits.x.min()), float(digits.x.max())) == (0.0, 1.0)
+    assert digits.y.dtype == torch.int64
+    assert (digits.name, digits.classes, digits.client) == ("digits", 10, None)
+
+
+def test_npz_gives_what_was_saved(tmp_path: Path) -> None:
+    loaded = load(save(tmp_path / "mine.npz", x=X, y=Y, client=np.array([7, 3, 7, 9])))
+    assert (loaded.name, loaded.classes) == ("mine", 3)
+    assert torch.equal(loaded.x, torch.tensor(X, dtype=torch.float32))
+    assert torch.equal(loaded.y, torch.tensor(Y))
+    assert loaded.client is not None
+    assert loaded.client.tolist() == [1, 0, 1, 2]
+
+
+def test_npz_may_be_named_by_a_string(tmp_path: Path) -> None:
+    assert load(str(save(tmp_path / "mine.npz", x=X, y=Y))).client is None
+
+
+def test_client_names_are_numbered_in_sorted_order() -> None:
+    client = from_arrays(X, Y, ["bea", "ada", "cy", "ada"]).client
+    assert client is not None
+    assert client.tolist() == [1, 0, 2, 0]
+
+
+def test_floating_targets_make_a_regression() -> None:
+    dataset = from_arrays(X, np.array([0.5, 1.5, -2.0, 0.0]))
+    assert dataset.classes is None
+    assert dataset.y.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("given_type", "kept_type", "largest"),
+    [("uint8", torch.float32, 1.0), ("int32", torch.int64, 255), ("float16", torch.float32, 255.0)],
+)
+def test_type_of_features_says_whether_they_are_pixels_tokens_or_numbers(
+    given_type: str, kept_type: torch.dtype, largest: float
+) -> None:
+    dataset = from_arrays(np.array([[0, 255]] * 4, dtype=given_type), Y)
+    assert dataset.x.dtype == kept_type
+    assert dataset.x.max().item() == largest
+
+
+def test_tensors_of_any_float_type_are_accepted() -> None:
+    x = torch.ones(4, 3, dtype=torch.bfloat16, requires_grad=True)
+    dataset = from_arrays(x, torch.tensor(Y))
+    assert dataset.x.dtype == torch.float32
+    assert not dataset.x.requires_grad
+
+
+def test_dataset_does_not_share_memory_with_what_it_was_made_of() -> None:
+    x = X.astype(np.float32)
+    x.flags.writeable = False
+    y = Y.copy()
+    dataset = from_arrays(x[::-1], y)
+    y[0] = 2
+    dataset.x.zero_()
+    assert dataset.y[0] == 0
+    assert x.max() == 11
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": np.array([[0.0], [np.nan], [np.inf], [1.0]])}, "2 values .* sample 1"),
+        ({"x": np.array([[0.0], [1e300], [0.0], [0.0]])}, "beyond float32"),
+        ({"x": np.array([["a"]] * 4)}, "`x` has type"),
+        ({"x": np.zeros((3, 2))}, r"\(4,\).*\(3, 2\)"),
+        ({"x": np.float32(1), "y": np.int64(1)}, "no samples"),
+        ({"x": np.zeros((0, 2)), "y": Y[:0]}, "no samples"),
+        ({"y": np.array([0, 1, -2, 0])}, "sample 2 has label -2"),
+        ({"y": np.array(["a", "b", "c", "d"])}, "`y` has type"),
+        ({"y": np.array([0.0, np.nan, 0.0, 0.0])}, "`y` has 1 values"),
+        ({"client": np.array([0, 1, 2])}, r"`client` has shape \(3,\)"),
+        ({"client": np.array([0.5, 1, 2, 3])}, "`client` has type float64"),
+    ],
+)
+def test_faulty_arrays_are_refused(arrays: dict[str, Any], words: str) -> None:
+    with refusal("E302", words):
+        from_arrays(**({"x": X, "y": Y} | arrays))
+
+
+def test_unknown_name_is_refused_with_the_nearest_and_all_known_names() -> None:
+    with refusal("E301", "`digit`", "did you mean `digits`", "known are digits"):
+        load("digit")
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with refusal("E301", "absent.npz", "No such file"):
+        load(tmp_path / "absent.npz")
+
+
+def test_missing_array_is_named(tmp_path: Path) -> None:
+    with refusal("E301", "no array named y;"):
+        load(save(tmp_path / "half.npz", x=X))
+
+
+def test_file_that_is_not_an_npz_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "array.npy", X)
+    (tmp_path / "text.npz").write_text("x,y\n1,2\n")
+    for path in (tmp_path / "array.npy", tmp_path / "text.npz", tmp_path):
+        with refusal("E301", "cannot be read as an npz"):
+            load(path)
+
+
+class Trap:
+    """Fails the test when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("the loader ran pickled code",))
+
+
+def test_pickled_content_is_refused_without_running_it(tmp_path: Path) -> None:
+    trap = np.array([Trap()] * 4, dtype=object)
+    with refusal("E301", "without object arrays"):
+        load(save(tmp_path / "trap.npz", x=X, y=trap))
+    trap.dump(tmp_path / "trap.pkl")
+    with refusal("E301", "without object arrays"):
+        load(tmp_path / "trap.pkl")
+
+
+@settings(deadline=None, max_examples=50)
+@given(where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), shorter=st.booleans())
+def test_damaged_file_loads_or_is_refused_but_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, where: float, byte: int, shorter: bool
+) -> None:
+    path = save(tmp_path_factory.mktemp("damaged") / "mine.npz", x=X, y=Y)
+    content = bytearray(path.read_bytes())
+    place = int(where * len(content))
+    content[place:] = b"" if shorter else bytes([byte]) + content[place + 1 :]
+    path.write_bytes(content)
+    with contextlib.suppress(MasqueradeError):
+        assert isinstance(load(path), Dataset)

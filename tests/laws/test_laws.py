@@ -1,0 +1,399 @@
+"""The ten laws, each over every method of the table: a new method is covered by being in it."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from masquerade import config
+from masquerade.core import Round, Task, Who, client_round, tree
+from masquerade.engine.batched import Lifted
+from masquerade.methods import METHODS, FedAvg
+from masquerade.wire import decode, digest, encode, nbytes
+from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
+from tests.thin.fedem import ThinFedEM
+from tests.thin.fedselect import ThinFedSelect
+from tests.thin.heterofl import ThinHeteroFL
+from tests.thin.pfedgate import ThinPFedGate
+from tests.thin.topk import ThinTopK
+
+every_method = pytest.mark.parametrize("name", METHOD_TABLE)
+
+
+def tensors(progress):
+    """All of a run's state, by name; digests aside, which compare bits and not numbers."""
+    found = progress.tensors()
+    return {name: value for name, value in found.items() if not name.startswith("known/")}
+
+
+def assert_equal(left, right):
+    """Bit for bit."""
+    assert left.keys() == right.keys()
+    different = [name for name in left if not torch.equal(left[name], right[name])]
+    assert not different, different
+
+
+def assert_close(left, right, tolerance):
+    """Masks equal, numbers within a tolerance."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, right[name], rtol=tolerance, atol=tolerance, msg=name)
+        else:
+            assert torch.equal(value, right[name]), name
+
+
+def kinds(made, method):
+    """Every (kind, phase) that a run of this method has."""
+    phases = dict.fromkeys(method.schedule(number, 8) for number in range(8))
+    found = [("train", phase) for phase in phases] + [
+        ("adapt", (view, False)) for view in method.views
+    ]
+    if method.plan(made.task, made.setting.round("hello", None, 0)):
+        found.insert(0, ("hello", None))
+    return found
+
+
+def exchanges(name, number=4):
+    """One client's download, state and round for every kind, after some rounds of training."""
+    method = METHOD_TABLE[name]
+    made, progress = simulate(method, rounds=number)
+    for kind, phase in kinds(made, method):
+        round = made.setting.round(kind, phase, 3)
+        for id in (1, 4):
+            row, client = (tree.take(s.state, id) for s in (progress.rows, progress.clients))
+            download = method.download(made.task, progress.server, row, round)
+            yield made, progress, round, id, row, client, download
+
+
+def feed_of(made, id, round):
+    ids = torch.tensor([id])
+
+    def batches(stage):
+        return made.setting.feed.of_client(made.setting.feed.orders(ids, stage, round, 3), 0)
+
+    return batches
+
+
+@every_method
+def test_law_1_functions_are_pure(name):
+    method = METHOD_TABLE[name]
+    for made, progress, round, id, row, client, download in exchanges(name):
+        inputs = {"server": progress.server, "row": row, "client": client, "message": download}
+        before = {key: value.clone() for key, value in tree.named(inputs).items()}
+        results = [
+            client_round(method, made.task, download, client, feed_of(made, id, round), round)
+            for _ in range(2)
+        ]
+        again = method.download(made.task, progress.server, row, round)
+        assert_equal(*map(tree.named, results))
+        assert_equal(tree.named(download), tree.named(again))
+        assert_equal(before, tree.named(inputs))
+        if round.kind == "adapt":
+            personal = [
+                method.personalize(made.task, download, held, round.phase[0]) for _, held in results
+            ]
+            assert_equal(*map(tree.named, personal))
+            x = made.federation.x[:5]
+            assert torch.equal(*(method.predict(made.task, one, x) for one in personal))
+        assert_equal(before, tree.named(inputs))
+
+
+@every_method
+def test_law_2_loop_equals_batched(name):
+    method = METHOD_TABLE[name]
+    loop, ended = simulate(method, rounds=10)
+    # Width 3 over four clients: the second chunk is padded.
+    batched, also = simulate(method, rounds=10, engine="batched", width=3)
+    assert (loop.engine.name, batched.engine.name) == ("loop", "batched")
+    assert_close(tensors(ended), tensors(also), 1e-9)
+    for kind, sums in ended.costs.items():
+        assert also.costs[kind] == pytest.approx(sums, rel=1e-12), kind
+    (summaries, models), (others, also_models) = (
+        one.verdict(progress) for one, progress in ((loop, ended), (batched, also))
+    )
+    for left, right in zip(summaries, others, strict=True):
+        assert left["accuracy"] == right["accuracy"]
+        assert left["per_client"] == right["per_client"]
+        assert left.get("adapt") == right.get("adapt")
+    assert_close(tree.named(models), tree.named(also_models), 1e-9)
+
+
+@every_method
+def test_law_2_workers_change_no_bit(name):
+    method = METHOD_TABLE[name]
+    _, alone = simulate(method, rounds=3)
+    _, together = simulate(method, rounds=3, workers=2)
+    assert_equal(alone.tensors(), together.tensors())
+    assert alone.costs == together.costs
+
+
+@every_method
+def test_law_3_counted_bytes_are_encoded_bytes(name):
+    method = METHOD_TABLE[name]
+    messages = 0
+    for made, _, round, id, _, client, download in exchanges(name):
+        upload, _ = client_round(
+            method, made.task, download, client, feed_of(made, id, round), round
+        )
+        for message in (download, upload):
+            data = encode(message)
+            assert nbytes(message) == len(data)
+            assert nbytes(tree.stack([message] * 2), lead=1).expand(2).tolist() == [len(data)] * 2
+            read = decode(data, message)
+            assert message.keys() == read.keys()
+            for part_name, part in message.items():
+                assert digest(read[part_name]) == digest(part)
+                assert_equal(read[part_name].keep, part.keep)
+            assert encode(read) == data
+            known = {part_name: digest(part) for part_name, part in message.items()}
+            short = encode(message, known)
+            assert nbytes(message, known) == len(short)
+            assert_equal(tree.named(decode(short, message, message)), tree.named(message))
+            stale = {part_name: value + 1 for part_name, value in known.items()}
+            assert encode(message, stale) == data
+            messages += bool(message)
+    assert messages or name == "local"
+
+
+@every_method
+def test_law_4_the_order_of_clients_does_not_matter(name):
+    method = METHOD_TABLE[name]
+    forward = simulation(method)
+    one, two = forward.begin(), forward.begin()
+    if forward.method.plan(forward.task, forward.setting.round("hello", None, 0)):
+        for progress in (one, two):
+            progress.costs["hello"] = dict.fromkeys(progress.costs["train"], 0.0)
+            forward._exchange(progress, "hello", None, forward.eligible, 0)
+    round = forward.setting.round("train", method.schedule(0, 8), 0)
+    ids, mixed = torch.tensor([0, 1, 3, 4]), torch.tensor([3, 0, 4, 1])
+    outcomes = []
+    for progress, order in ((one, ids), (two, mixed)):
+        states = progress.rows.take(order), progress.clients.take(order)
+        known = tree.take(progress.known, order)
+        outcomes.append(forward.engine.work(progress.server, *states, known, order, round, 0))
+    sort = mixed.argsort()
+    assert_equal(
+        tree.named([outcomes[0].uploads, outcomes[0].clients]),
+        tree.named(tree.take([outcomes[1].uploads, outcomes[1].clients], sort)),
+    )
+
+
+NEUTRAL = {
+    "fedavg": {},
+    "fedavg_ft": {},
+    "fedprox": {"pull": 0.0},
+    "dmpfl": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
+    "dmpfl_plus": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
+    "thin_fedselect": {"grow": 0.0},
+    "thin_fedem": {"models": 1},
+    "thin_heterofl": {"narrow": 1.0},
+    "thin_pfedgate": {"unit": True},
+    "thin_topk": {"share": 1.0},
+}
+"""Settings under which a method is FedAvg."""
+NEVER_NEUTRAL = {"local": "shares nothing", "thin_fedmask": "trains masks, not weights"}
+BUDGET_OF_ONE = {"thin_pfedgate"}
+ROUNDED = {"thin_topk"}
+"""Methods that send differences, which sum up to the same numbers only to rounding."""
+
+
+def test_law_5_speaks_of_every_method():
+    assert METHOD_TABLE.keys() == NEUTRAL.keys() | NEVER_NEUTRAL.keys()
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
+    method = dataclasses.replace(METHOD_TABLE[name], **NEUTRAL[name])
+    if name in BUDGET_OF_ONE:
+        monkeypatch.setattr("tests.support.BUDGETS", (1.0,) * len(BUDGETS))
+    common = {
+        key: getattr(method, key) for key in ("rate", "epochs", "momentum", "weight_decay", "clip")
+    }
+    _, reference = simulate(FedAvg(**common), rounds=6)
+    _, ended = simulate(method, rounds=6)
+    entry = "model0" if isinstance(method, ThinFedEM) else "params"
+    assert_close(reference.server["params"], ended.server[entry], 1e-12 if name in ROUNDED else 0)
+
+
+def test_law_5_can_fail():
+    """The same comparison tells FedAvg from methods whose settings are not neutral."""
+    _, reference = simulate(FedAvg(epochs=3), rounds=3)
+    for cls in (ThinFedSelect, ThinHeteroFL, ThinPFedGate, ThinTopK):
+        _, other = simulate(cls(epochs=3), rounds=3)
+        with pytest.raises(AssertionError):
+            assert_close(reference.server["params"], other.server["params"], 1e-6)
+
+
+@every_method
+def test_law_6_an_unsampled_client_is_untouched(name):
+    made = simulation(METHOD_TABLE[name])
+    progress = made.begin()
+    made.advance(progress)  # Round 0 may greet everybody.
+    before = progress.tensors()
+    sampled = set(made.cohort(progress.number).tolist())
+    made.advance(progress)
+    after = progress.tensors()
+    for key, value in before.items():
+        if key.split("/")[0] in ("rows", "clients", "known"):
+            for id in set(range(len(BUDGETS))) - sampled:
+                assert torch.equal(value[id], after[key][id]), (key, id)
+    assert len(sampled) < len(BUDGETS)
+
+
+@every_method
+def test_law_7_save_load_continue_is_continue(name):
+    method = METHOD_TABLE[name]
+    made, whole = simulate(method)
+    part = made.begin()
+    for _ in range(3):
+        made.advance(part)
+    restored = made.restore(part.number, part.tensors(), part.facts())
+    while restored.number < made.train.rounds:
+        made.advance(restored)
+    assert_equal(whole.tensors(), restored.tensors())
+    assert whole.costs == restored.costs
+
+
+@every_method
+def test_law_8_densities_stay_within_the_limit(name):
+    method = METHOD_TABLE[name]
+    made = simulation(method)
+    progress = made.begin()
+    checked = 0
+    while progress.number < made.train.rounds:
+        made.advance(progress)
+    models, _, _ = made.judge(
+        progress, method.views[0], [index[:1] for index in made.federation.test]
+    )
+    for who, model in zip(made.whos, models, strict=True):
+        limit = method.limit(made.task, who)
+        row, client = (tree.take(s.state, who.id) for s in (progress.rows, progress.clients))
+        for kind, phase in kinds(made, method):
+            if kind == "train":
+                round = made.setting.round(kind, phase, 3)
+                download = method.download(made.task, progress.server, row, round)
+                upload, _ = client_round(
+                    method, made.task, download, client, feed_of(made, who.id, round), round
+                )
+                checked += within(upload, limit["upload"])
+        checked += within(model, limit["use"])
+    bounded = any(limit.values())
+    assert checked or not bounded
+
+
+def within(message, limit):
+    """Assert that no tensor of a message keeps more than its limit; return how many have one."""
+    found = 0
+    for part in message.values():
+        for tensor, most in limit.items():
+            if tensor in part.values:
+                held = part.held(tensor)
+                assert (part.values[tensor].numel() if held is None else int(held.sum())) <= most
+                found += 1
+    return found
+
+
+@every_method
+def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
+    """Trace a step in one round; replayed in others, whose schedules moved, it equals the eager one.
+
+    A step that read a changing number on the host would have it in its trace, and fail here.
+    """
+    method = METHOD_TABLE[name]
+    made = simulation(method)
+    progress = made.begin()
+    rows, clients = progress.rows.state, progress.clients.state
+    lifted = Lifted(method, len(BUDGETS))
+    ids = torch.arange(len(BUDGETS))
+    for kind, phase in kinds(made, method):
+        round = made.setting.round(kind, phase, 1)
+        download = lifted.download(made.task, progress.server, rows, round)
+        work = lifted.start(made.task, download, clients, round)
+        for stage in lifted.plan(made.task, round):
+            work = stage.prepare(work, round)
+            orders = made.setting.feed.orders(ids, stage, round, 1)
+            batch, busy = next(made.setting.feed.of_cohort(orders))
+
+            step = stepper(stage, round, busy)
+            first = made.setting.round(kind, phase, 1)
+            traced = make_fx(step)(work, batch, first.number, first.decay)
+            retraced = make_fx(step)(work, batch, *later(made, kind, phase, 6))
+            assert traced.code == retraced.code
+            for number in (1, 2, 6):
+                numbers = later(made, kind, phase, number)
+                eager = step(work, batch, *numbers)
+                assert_equal(tree.named(eager), tree.named(traced(work, batch, *numbers)))
+            work = step(work, batch, *later(made, kind, phase, 1))
+
+
+def stepper(stage, round, busy):
+    """A step, and what follows the last one, as a function of tensors alone."""
+
+    def step(work, batch, number, decay):
+        moved = dataclasses.replace(round, number=number, decay=decay)
+        return stage.then(stage.step(work, (batch, busy), moved), moved)
+
+    return step
+
+
+def later(made, kind, phase, number):
+    round: Round = made.setting.round(kind, phase, number)
+    return round.number, round.decay
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_law_10_a_method_survives_the_config(name):
+    method = dataclasses.replace(METHOD_TABLE[name], rate=0.0123, epochs=7)
+    text = config.dump(config.Config(methods=(name,), method={name: config.plain(method)}))
+    again = config.method_of(name, config.parse(config.read(text)))
+    assert again == method
+    assert repr(again) == repr(method)
+    assert config.dump(config.parse(config.read(text))) == text
+
+
+def test_a_step_without_samples_changes_nothing():
+    """All of a client's work stays bit-identical where a step has no sample for it."""
+    method = METHOD_TABLE["dmpfl"]
+    made = simulation(method, participation=1.0)
+    progress = made.begin()
+    lifted = Lifted(method, len(BUDGETS))
+    round = made.setting.round("train", ("dual", True), 0)
+    download = lifted.download(made.task, progress.server, progress.rows.state, round)
+    work = lifted.start(made.task, download, progress.clients.state, round)
+    stage = lifted.plan(made.task, round)[0]
+    work = stage.prepare(work, round)
+    orders = made.setting.feed.orders(torch.arange(6), stage, round, 0)
+    idle = 0
+    for batch, busy in made.setting.feed.of_cohort(orders):
+        new = stage.step(work, (batch, busy), round)
+        for id, has in enumerate(busy):
+            same = [
+                torch.equal(a[id], b[id])
+                for a, b in zip(tree.leaves(work), tree.leaves(new), strict=True)
+            ]
+            assert has or all(same)
+            assert not has or not all(same)
+            idle += not has
+        work = new
+    assert idle
+
+
+def test_thin_methods_are_thin():
+    import pathlib
+
+    for path in (pathlib.Path(__file__).parents[1] / "thin").glob("[a-z]*.py"):
+        lines = path.read_text().splitlines()
+        code = [
+            line for line in lines if line.strip() and not re.match(r"\s*(#|from|import)", line)
+        ]
+        assert len(code) <= 60, (path.name, len(code))
+
+
+def test_who_is_told_apart_by_the_task():
+    """Budgets reach the methods: a narrow client of HeteroFL keeps less than a wide one."""
+    task = Task(network())
+    wide, narrow = (ThinHeteroFL().limit(task, Who(0, 1, 0, share))["use"] for share in (1.0, 0.5))
+    assert sum(narrow.values()) < sum(wide.values())

@@ -1,0 +1,142 @@
+"""The page: valid, self-contained, escaped, complete."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from masquerade.errors import MasqueradeError
+from masquerade.report.page import page
+from tests.report.invented import result, six_methods
+
+CONFIG = '[run]\nrounds = 60\nname = "<b>&"\n'
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would see: open tags, faults, attributes, words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.faults: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def six() -> str:
+    """Return the page of six invented methods."""
+    return page(six_methods(), CONFIG, "Six", ["One note."])
+
+
+def test_tags_are_balanced_and_ids_are_unique(six: str) -> None:
+    reader = Reader(six)
+    assert reader.faults == []
+    assert reader.open == []
+    ids = [value for name, value in reader.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_makes_no_request(six: str) -> None:
+    reader = Reader(six)
+    loading = ("src", "href", "xlink:href", "srcset", "data", "action", "poster")
+    targets = [value or "" for name, value in reader.attributes if name in loading]
+    targets += re.findall(r"url\(([^)]*)\)", six)
+    assert targets
+    assert all(target.startswith("#") for target in targets)
+    assert not {"script", "link", "img", "iframe", "object", "embed"} & set(reader.tags)
+    assert "@import" not in six
+    named = {value for name, value in reader.attributes if name.startswith("xmlns")}
+    assert set(re.findall(r"https?://[^\"'\s<]+", six)) <= named
+
+
+def test_all_text_is_escaped() -> None:
+    bad = "<script>alert('1')</script>&\""
+    results = [
+        result(title=bad, data=bad, adapt={"flops": {"masked": 1e9}}),
+        result("other", data=bad, own=1.0),
+    ]
+    text = page(results, CONFIG + bad, bad, [bad])
+    reader = Reader(text)
+    assert "script" not in reader.tags
+    assert reader.faults == []
+    assert "".join(reader.words).count(bad) >= 8
+
+
+def test_the_headline_says_who_won_as_found(six: str) -> None:
+    words = Reader(six).words
+    card = words.index("On own data")
+    assert words[card + 1 : card + 4] == [
+        "FedAvg+FT and DM-PFL+",
+        "94.1 %",
+        "next: DM-PFL with 93.8 %",
+    ]
+    card = words.index("At 100 % shift")
+    assert words[card + 1 : card + 4] == ["FedProx", "84.4 %", "next: FedAvg with 84.2 %"]
+    assert words[words.index("Averaged over shifts") + 1] == "DM-PFL+"
+
+
+def test_one_method_has_no_next() -> None:
+    assert "next:" not in page([result()], CONFIG, "One")
+
+
+def test_the_page_has_all_sections_and_the_whole_configuration(six: str) -> None:
+    assert re.findall("<h2>(.*?)</h2>", six) == [
+        "Results",
+        "Figures",
+        "Costs",
+        "Global view",
+        "Configuration",
+        "How to read this",
+    ]
+    assert six.count("<figure>") == 4
+    assert {CONFIG, "One note."} <= set(Reader(six).words)
+    assert "<details><summary>" in six
+
+
+def test_the_global_view_stands_only_where_a_method_has_one(six: str) -> None:
+    assert "Global view" not in page([result()], CONFIG, "One")
+    section = six.partition("<h2>Global view</h2>")[2]
+    rows = re.findall(r'<th scope="row">(.*?)</th>', section)
+    assert rows == ["DM-PFL", "DM-PFL+"]
+
+
+def test_costs_stand_in_both_conventions_without_empty_columns(six: str) -> None:
+    section = six.partition("<h2>Costs</h2>")[2]
+    headings = re.findall(r'<th scope="col">(.*?)</th>', section.partition("</thead>")[0])
+    assert {"MB down", "MB up", "Papers: MB", "Papers: GFLOP", "Adapt: GFLOP"} <= set(headings)
+    assert not [heading for heading in headings if heading.startswith("Hello")]
+    (row,) = re.findall(
+        r'<tr><th scope="row">DM-PFL</th>(.*?)</tr>', section.partition("</table>")[0]
+    )
+    cells = dict(zip(headings[1:], re.findall("<td>(.*?)</td>", row), strict=True))
+    assert (cells["MB down"], cells["MB up"], cells["Papers: MB"]) == ("0.50", "0.40", "0.40")
+    assert (cells["Parameters"], cells["Adapt: GFLOP"]) == ("12,345", "–")
+
+
+def test_the_same_results_give_the_same_page(six: str) -> None:
+    assert page(six_methods(), CONFIG, "Six", ["One note."]) == six
+
+
+def test_results_that_do_not_belong_together_make_no_page() -> None:
+    with pytest.raises(MasqueradeError, match="E304"):
+        page([result(), result("b", clients=3)], CONFIG, "Two")

@@ -1,0 +1,124 @@
+"""Figures: deterministic, free of global state, legible."""
+
+import itertools
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+from masquerade.report.plots import figures, over_rounds, over_traffic, spread
+from tests.report.invented import result, six_methods
+
+
+def texts(svg: str) -> list[str]:
+    return [
+        "".join(node.itertext())
+        for node in ElementTree.fromstring(svg).iter()
+        if "text" in node.tag
+    ]
+
+
+def sent(method: str, size: float, **changes: Any) -> dict[str, Any]:
+    return result(method, bytes={"down": size, "up": 0.0}, **changes)
+
+
+@pytest.fixture(scope="module")
+def six() -> dict[str, str]:
+    """Return the figures of six invented methods."""
+    return figures(six_methods())
+
+
+def test_figures_are_the_same_each_time_and_leave_settings_alone(six: dict[str, str]) -> None:
+    before = dict(matplotlib.rcParams)
+    assert figures(six_methods()) == six
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None:
+    assert list(six) == ["rounds", "shift", "traffic", "clients"]
+    ids = {name: re.findall(r'\bid="([^"]+)"', svg) for name, svg in six.items()}
+    every = list(itertools.chain(*ids.values()))
+    assert len(every) == len(set(every))
+    for name, svg in six.items():
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= set(ids[name])
+
+
+def test_every_figure_names_every_method_and_takes_the_color_of_the_page(
+    six: dict[str, str],
+) -> None:
+    for svg in six.values():
+        for entry in six_methods():
+            assert any(text.startswith(entry["title"]) for text in texts(svg))
+        assert "currentColor" in svg
+        assert "#000000" not in svg
+
+
+def test_a_figure_without_data_is_left_out() -> None:
+    bare = result(accuracy={"own": {"mean": 80.0}}, history=[], per_client={}, bytes={})
+    assert figures([bare]) == {}
+
+
+def test_a_client_without_a_value_is_left_out() -> None:
+    drawn = figures([result(per_client={"own": [80.0, None, 90.0]}, history=[])])
+    assert "clients" in drawn
+    assert "rounds" not in drawn
+
+
+def test_seeds_are_averaged_round_by_round() -> None:
+    one, two = ([{"round": 1, "own": own}, {"round": 2, "own": own + 2}] for own in (10.0, 30.0))
+    middle = [{"round": 1, "own": 20.0}, {"round": 2, "own": 22.0}]
+    both = [result(seed=1, history=one), result(seed=2, history=two)]
+    assert over_rounds(both) == over_rounds([result(history=middle)])
+
+
+def test_what_sends_nothing_says_so() -> None:
+    assert "A (sends nothing)" in texts(over_traffic([sent("a", 0.0), sent("b", 1e6)]))
+    assert "A (sends nothing)" in texts(over_traffic([sent("a", 0.0)]))
+
+
+@pytest.mark.parametrize(("least", "logarithmic"), [(1e5, False), (1e4, True)])
+def test_sizes_far_apart_get_a_logarithmic_axis(least: float, logarithmic: bool) -> None:
+    ticks = texts(over_traffic([sent("a", least), sent("b", 1e6), sent("c", 0.0)]))
+    assert ("0.01" in ticks) == logarithmic
+    assert not [tick for tick in ticks if "$" in tick]
+
+
+def test_names_of_crowded_points_do_not_cover_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Figure] = []
+    save = Figure.savefig
+
+    def watched(figure: Figure, *args: Any, **kinds: Any) -> None:
+        seen.append(figure)
+        save(figure, *args, **kinds)
+
+    monkeypatch.setattr(Figure, "savefig", watched)
+    over_traffic([sent(f"method {i}", 1e6 + 3e4 * (i % 4), own=80 + i / 9) for i in range(9)])
+    names = [child for child in seen[0].axes[0].get_children() if isinstance(child, Annotation)]
+    boxes = [Text.get_window_extent(name) for name in names]
+    assert len(boxes) == 9
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_method_titles_are_escaped_and_never_read_as_formulas() -> None:
+    for svg in figures([result(title="<script>$x^2$</script>")]).values():
+        assert "<script" not in svg
+        assert any(text.startswith("<script>$x^2$</script>") for text in texts(svg))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
+def test_spread_places_keep_their_order_their_distance_and_the_frame(places: list[float]) -> None:
+    moved = spread(sorted(places), 0.1)
+    assert all(high - low >= 0.1 - 1e-9 for low, high in itertools.pairwise(moved))
+    assert moved[0] >= 0
+    assert moved[-1] <= 1 + 1e-9
+
+
+def test_places_far_enough_apart_stay_and_close_ones_part_evenly() -> None:
+    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert spread([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])

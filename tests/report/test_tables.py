@@ -1,0 +1,139 @@
+"""Tables: what is averaged over what, who is bold, and what is refused."""
+
+import io
+import math
+import re
+import statistics
+import subprocess
+import sys
+from typing import Any, Literal
+
+import pytest
+from rich.console import Console
+
+from masquerade.errors import MasqueradeError
+from masquerade.report.tables import half_interval, markdown, rows, terminal, winners
+from tests.report.invented import result, six_methods
+
+
+def printed(results: list[dict[str, Any]], color: Literal["standard"] | None = None) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, color_system=color, force_terminal=color is not None)
+    console.print(terminal(results))
+    return stream.getvalue()
+
+
+def test_importing_reports_needs_neither_rich_nor_matplotlib() -> None:
+    code = "import sys, masquerade.report; print(sorted({'rich', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_one_seed_shows_the_mean_and_the_std_over_clients() -> None:
+    (row,) = rows([result(own=80.0, slope=20.0)])
+    assert row["Own data"] == "80.0 ± 5.0"
+    assert row["Bottom decile"] == "71.0"
+    assert row["100 % shift"] == "60.0 ± 10.0"
+    assert row["All shifts"] == "70.0 ± 7.5"
+
+
+def test_several_seeds_get_an_interval() -> None:
+    # Mean 83, deviations -3, -1, 4, variance 26 / 2 = 13; with t = 4.303 for two degrees of
+    # freedom, half of the interval is 4.303 · √13 / √3 = 8.957.
+    results = [result(seed=seed, own=own) for seed, own in ((1, 80.0), (2, 82.0), (3, 87.0))]
+    (row,) = rows(results)
+    assert row["Own data"] == "83.0 ± 5.0 (9.0)"
+    assert half_interval([80.0, 82.0, 87.0]) == pytest.approx(8.957, abs=1e-3)
+
+
+@pytest.mark.parametrize(("count", "t"), [(2, 12.706), (11, 2.228), (12, 2.201), (31, 2.042)])
+def test_interval_follows_students_t_for_any_number_of_seeds(count: int, t: float) -> None:
+    values = [float(value) for value in range(count)]
+    expected = t * statistics.stdev(values) / math.sqrt(count)
+    assert half_interval(values) == pytest.approx(expected, rel=2e-3)
+
+
+def test_methods_keep_the_order_in_which_they_came() -> None:
+    results = six_methods(1) + six_methods(2)
+    titles = [row["Method"] for row in rows(results)]
+    assert titles == ["Local", "FedAvg", "FedAvg+FT", "FedProx", "DM-PFL", "DM-PFL+"]
+
+
+def test_costs_are_in_both_directions_and_small_ones_keep_two_digits() -> None:
+    small = {"down": 700.0, "up": 530.0}
+    first, second = rows([result("a"), result("b", bytes=small, flops={"masked": 0.0})])
+    assert (first["MB"], first["GFLOP"], first["Density"]) == ("2.30", "2.00", "1.00")
+    assert (second["MB"], second["GFLOP"]) == ("0.0012", "0")
+
+
+def test_winners_are_all_that_tie_as_shown() -> None:
+    found = winners([result("a", own=80.04), result("b", own=79.96), result("c", own=70.0)])
+    assert found["Own data"] == "A and B"
+    found = winners([result("a", own=80.0, slope=9.0), result("b", own=90.0, slope=30.0)])
+    assert found["Own data"] == "B"
+    assert found["100 % shift"] == "A"
+
+
+def test_a_metric_that_should_be_low_is_won_by_the_lowest() -> None:
+    error: dict[str, Any] = {"metric": "error", "better": "lower"}
+    results = [result("a", own=0.51234, **error), result("b", own=0.6, **error)]
+    assert winners(results)["Own data"] == "A"
+    assert rows(results)[0]["Own data"] == "0.512 ± 5"
+
+
+def test_best_value_is_bold_and_nothing_else() -> None:
+    text = markdown([result("a", own=80.0), result("b", own=90.0)])
+    first, second = text.splitlines()[2:4]
+    assert "**" not in first
+    assert second.startswith("| B | **90.0** ± 5.0 | **81.0** |")
+    assert second.endswith("| 2.30 | 2.00 | 1.00 |")
+
+    colored = printed([result("a", own=80.0), result("b", own=90.0)], color="standard")
+    bold = re.findall("\x1b\\[1m([0-9.]+)\x1b", colored)
+    assert bold == ["90.0", "81.0", "86.0", "82.0", "78.0", "74.0", "70.0", "80.0"]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_terminal_table_of_the_demo_fits_in_eighty_columns(seeds: int) -> None:
+    lines = printed([r for seed in range(seeds) for r in six_methods(seed, 0.3 * seed)]).split("\n")
+    assert max(map(len, lines)) <= 80
+    (tuned,) = [line for line in lines if line.startswith("FedAvg+FT ")]
+    assert len(tuned.split()) == 12
+
+
+def test_what_adaptation_costs_is_said_apart() -> None:
+    note = "Apart from that, FedAvg+FT adapts each client for 0.02 MB and 0.04 GFLOP."
+    assert note in markdown(six_methods())
+    assert "Apart" not in markdown([result()])
+
+
+def test_titles_are_text_and_not_markup() -> None:
+    results = [result(title="[b]a|b[/b]")]
+    assert "[b]a|b[/b]" in printed(results)
+    assert r"| [b]a\|b[/b] |" in markdown(results)
+
+
+def test_results_without_shift_have_no_columns_of_shift() -> None:
+    own = {"mean": 80.0, "std": 5.0, "bottom_decile": None}
+    (row,) = rows([result(accuracy={"own": own})])
+    assert not [heading for heading in row if "shift" in heading]
+    assert row["Bottom decile"] == "–"
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([], "no results"),
+        ([{"method": "a", "accuracy": {}}], "lacks `seed`"),
+        ([result(), result()], "`fedavg` with seed 1 is there twice"),
+        ([result(), result("b", data="other")], "`data` is 'invented' for `fedavg` but 'other'"),
+        ([result(), result("b", rounds=9)], "`rounds` is 60"),
+    ],
+)
+def test_what_must_not_stand_in_one_table_is_refused(
+    results: list[dict[str, Any]], words: str
+) -> None:
+    for report in (rows, winners, markdown, terminal):
+        with pytest.raises(MasqueradeError, match="E304") as caught:
+            report(results)
+        assert words in str(caught.value)

@@ -1,0 +1,91 @@
+"""A toy federation, the table of all methods with small settings, and one way to simulate them."""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from masquerade.config import Compute, Evaluate, Train
+from masquerade.core import Task
+from masquerade.core.random import fold, normal
+from masquerade.data import Federation
+from masquerade.methods import METHODS
+from masquerade.simulation import Simulation
+from tests.thin.fedem import ThinFedEM
+from tests.thin.fedmask import ThinFedMask
+from tests.thin.fedselect import ThinFedSelect
+from tests.thin.heterofl import ThinHeteroFL
+from tests.thin.pfedgate import ThinPFedGate
+from tests.thin.topk import ThinTopK
+
+SIZES = (7, 12, 3, 9, 16, 5)
+"""Training samples per client: ragged, some smaller than a batch of 4."""
+BUDGETS = (1.0, 0.6, 1.0, 0.6, 1.0, 0.6)
+
+
+def federation() -> Federation:
+    """Six ragged clients, six features, three classes."""
+    x = normal(1, (2 * sum(SIZES), 6))
+    y = (x @ normal(2, (6, 3))).argmax(1)
+    splits, place = ([], [], []), 0
+    for size in SIZES:
+        for split, count in zip(splits, (size, size // 2, size - size // 2), strict=True):
+            split.append(torch.arange(place, place + count))
+            place += count
+    train, validation, test = map(tuple, splits)
+    return Federation("toy", x, y, 3, train, validation, test)
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """A small network of three layers whose weights depend on nothing but this text."""
+    layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)]
+    model = nn.Sequential(*layers)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(normal(fold(3, name), tuple(value.shape)) * 0.4)
+    return model.to(dtype)
+
+
+def _small(cls, **settings):
+    return cls(epochs=3, rate=0.1, **settings)
+
+
+METHOD_TABLE = {
+    name: replace(_small(line.method, momentum=0.5), **dict(line.settings))
+    for name, line in METHODS.items()
+} | {
+    "thin_fedmask": _small(ThinFedMask),
+    "thin_pfedgate": _small(ThinPFedGate),
+    "thin_fedselect": _small(ThinFedSelect),
+    "thin_fedem": _small(ThinFedEM),
+    "thin_heterofl": _small(ThinHeteroFL, weight_decay=1e-3),
+    "thin_topk": _small(ThinTopK, share=0.3),
+}
+"""Every method under law. A new line of METHODS is here by itself."""
+
+
+def simulation(
+    method, *, rounds=8, task=None, seed=5, participation=0.67, evaluate=None, **compute
+):
+    """A simulation of the toy federation."""
+    return Simulation(
+        method,
+        task or Task(network()),
+        federation(),
+        Train("", rounds, 4, participation, 0.97, (seed,)),
+        evaluate or Evaluate(every=0, draws=2),
+        Compute(**({"engine": "loop"} | compute)),
+        seed,
+        method.views,
+        BUDGETS,
+    )
+
+
+def simulate(method, **settings):
+    """Run a simulation to its end: (simulation, progress)."""
+    made = simulation(method, **settings)
+    progress = made.begin()
+    while progress.number < made.train.rounds:
+        made.advance(progress)
+    made.close()
+    return made, progress
