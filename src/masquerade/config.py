@@ -32,7 +32,8 @@ class Data:
 class Train:
     """How long, how much at a time, and with whom."""
 
-    model: str = "digits_cnn"
+    model: str = "auto"
+    """A named network; "auto" takes the one that fits the shape of the samples."""
     rounds: int = 60
     batch: int = 10
     participation: float = 1.0

@@ -22,12 +22,12 @@ from masquerade.core.task import Task
 from masquerade.data import Federation, load, parse, partition
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
-from masquerade.models import build
+from masquerade.models import build, suitable
 from masquerade.rundir import RunDirectory
 from masquerade.simulation import Progress, Record, Simulation, carry_on
 
-Watch = Callable[[str, int, int, Record | None], None]
-"""Called with the training's name, rounds done, rounds in all, and a new evaluation."""
+Watch = Callable[..., None]
+"""Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
 
 SEED_BYTES = 8
 """What the initial weights cost a client when they are drawn from a seed."""
@@ -201,13 +201,15 @@ def _simulation(config: Config, training: Training) -> tuple[Any, ...]:
             "E202",
             "the command trains classifiers; for other targets call `mq.run` with a `mq.Task`",
         )
-    model = build(config.train.model, shape, federation.classes, fold(seed, "initial"))
+    name = suitable(shape) if config.train.model == "auto" else config.train.model
+    train = dataclasses.replace(config.train, model=name)
+    model = build(name, shape, federation.classes, fold(seed, "initial"))
     views = tuple(METHODS[name].view for name in training.names)
     return (
         training.method,
         Task(model),
         federation,
-        config.train,
+        train,
         config.evaluate,
         config.compute,
         seed,
@@ -218,7 +220,11 @@ def _simulation(config: Config, training: Training) -> tuple[Any, ...]:
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
     """Run one training in a new directory; return its summaries."""
     with _simulate(*_simulation(config, training)) as simulation:
-        resolved = dataclasses.replace(training.config(config), compute=simulation.compute)
+        resolved = dataclasses.replace(
+            training.config(config),
+            compute=simulation.compute,
+            train=dataclasses.replace(simulation.train, seeds=(training.seed,)),
+        )
         with RunDirectory.create(path, configuration.dump(resolved)) as directory:
             return _finish(simulation, training, simulation.begin(), directory, watch)
 

@@ -13,7 +13,7 @@ from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
-from masquerade.core.random import draw, fold
+from masquerade.core.random import choose, fold
 from masquerade.core.round import Cohort, Who
 from masquerade.core.task import Task
 from masquerade.core.tree import State
@@ -162,13 +162,12 @@ class Simulation:
 
     def cohort(self, number: int) -> Tensor:
         """Sample the clients of a round, in ascending order; one without data is never sampled."""
-        ranks = draw(fold(self.seed, "cohort", number), len(self.eligible))
-        return self.eligible[ranks.argsort(stable=True)[: self.asked]].sort().values
+        return choose(fold(self.seed, "cohort", number), self.eligible, self.asked)
 
     def advance(self, progress: Progress) -> Record:
         """Do one round, in place; return what it cost. Before round 0, greet the clients."""
         number = progress.number
-        if number == 0 and self.method.plan(self.task, self.setting.round("hello", None, 0)):
+        if number == 0 and self.method.greet(self.task, self.setting.round("hello", None, 0)):
             progress.costs["hello"] = dict.fromkeys(COSTS, 0.0)
             self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
@@ -215,7 +214,7 @@ class Simulation:
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
-        return bool(self.method.plan(self.task, self.setting.round("adapt", (view, False), 0)))
+        return bool(self.method.adapt(self.task, self.setting.round("adapt", (view, False), 0)))
 
     def look(self, progress: Progress) -> Record:
         """Measure every view that needs no training, on the clients' own data."""

@@ -51,7 +51,7 @@ def kinds(made, method):
     found = [("train", phase) for phase in phases] + [
         ("adapt", (view, False)) for view in method.views
     ]
-    if method.plan(made.task, made.setting.round("hello", None, 0)):
+    if method.greet(made.task, made.setting.round("hello", None, 0)):
         found.insert(0, ("hello", None))
     return found
 
@@ -163,7 +163,7 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
     method = METHOD_TABLE[name]
     forward = simulation(method)
     one, two = forward.begin(), forward.begin()
-    if forward.method.plan(forward.task, forward.setting.round("hello", None, 0)):
+    if method.greet(forward.task, forward.setting.round("hello", None, 0)):
         for progress in (one, two):
             progress.costs["hello"] = dict.fromkeys(progress.costs["train"], 0.0)
             forward._exchange(progress, "hello", None, forward.eligible, 0)
@@ -298,7 +298,7 @@ def within(message, limit):
 
 @every_method
 def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
-    """Trace a step in one round; replayed in others, whose schedules moved, it equals the eager one.
+    """Trace a step in one round; replayed in others, it equals the eager one.
 
     A step that read a changing number on the host would have it in its trace, and fail here.
     """
@@ -312,7 +312,7 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
         round = made.setting.round(kind, phase, 1)
         download = lifted.download(made.task, progress.server, rows, round)
         work = lifted.start(made.task, download, clients, round)
-        for stage in lifted.plan(made.task, round):
+        for stage in lifted.stages(made.task, round):
             work = stage.prepare(work, round)
             orders = made.setting.feed.orders(ids, stage, round, 1)
             batch, busy = next(made.setting.feed.of_cohort(orders))
@@ -363,7 +363,7 @@ def test_a_step_without_samples_changes_nothing():
     round = made.setting.round("train", ("dual", True), 0)
     download = lifted.download(made.task, progress.server, progress.rows.state, round)
     work = lifted.start(made.task, download, progress.clients.state, round)
-    stage = lifted.plan(made.task, round)[0]
+    stage = lifted.stages(made.task, round)[0]
     work = stage.prepare(work, round)
     orders = made.setting.feed.orders(torch.arange(6), stage, round, 0)
     idle = 0

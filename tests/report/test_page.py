@@ -138,5 +138,5 @@ def test_the_same_results_give_the_same_page(six: str) -> None:
 
 
 def test_results_that_do_not_belong_together_make_no_page() -> None:
-    with pytest.raises(MasqueradeError, match="E304"):
+    with pytest.raises(MasqueradeError, match="E305"):
         page([result(), result("b", clients=3)], CONFIG, "Two")

@@ -49,8 +49,6 @@ class ThinFedEM(Method):
         def settle(work, round):
             return {**work, "mixture": work["mass"] / work["mass"].sum().clamp(min=1e-12)}
 
-        if round.kind != "train":
-            return ()
         step = self.descend(task, loss, on=tuple(self.names()))
         return (Stage("look", look, stream=1), Stage("train", step, self.epochs, then=settle))
 

@@ -55,7 +55,9 @@ class ThinFedMask(Method):
         step = self.descend(task, loss, on=("scores",))
         if round.kind == "hello":
             return (Stage("structure", step, 1, then=structure),)
-        return () if round.kind == "adapt" else (Stage("train", step, self.epochs),)
+        return (Stage("train", step, self.epochs),)
+
+    greet = plan
 
     def finish(self, task, work, message, client, round):
         bits = tree.each(lambda s: s >= 0, work["scores"])

@@ -44,8 +44,6 @@ class ThinFedSelect(Method):
                 personal[name] = mask.regrow(held, change, count)
             return {**work, "personal": personal}
 
-        if round.kind != "train":
-            return ()
         personal = self.descend(task, within=lambda work: work["personal"])
         shared = self.descend(task, within=lambda work: invert(work["personal"]))
         return (

@@ -24,8 +24,6 @@ class ThinHeteroFL(Method):
         return {"params": message["params"].values, "keep": message["params"].keep}
 
     def plan(self, task, round):
-        if round.kind != "train":
-            return ()
         step = self.descend(task, within=lambda work: work["keep"])
         return (Stage("train", step, self.epochs, keep=lambda work: (work["keep"], work["keep"])),)
 

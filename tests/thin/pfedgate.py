@@ -63,8 +63,9 @@ class ThinPFedGate(Method):
             return task.loss(gated, batch)
 
         inner = self.descend(task, loss, on=("params", "gate"), rate=(self.rate, self.gate_rate))
-        stage = Stage("train", step, self.epochs, begin=inner.prepare)
-        return () if round.kind == "hello" else (stage,)
+        return (Stage("train", step, self.epochs, begin=inner.prepare),)
+
+    adapt = plan
 
     def finish(self, task, work, message, client, round):
         sent = Part(work["params"], self.spread(task, work["chosen"]), self.grain(task))

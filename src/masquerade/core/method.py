@@ -84,10 +84,21 @@ class Method:
         return {"params": message["params"].values}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """List the stages of a client's round; only the static facts of `round` may decide."""
-        if round.kind != "train":
-            return ()
+        """List the stages of a training round; only the static facts of `round` may decide."""
         return (Stage("train", self.descend(task), self.epochs),)
+
+    def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """List the stages of a client's hello, once before its first round; none, no hello."""
+        return ()
+
+    def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """List the stages that a client needs before it can use the view `round.phase[0]`."""
+        return ()
+
+    def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """List the stages of a round of any kind."""
+        lists = {"train": self.plan, "hello": self.greet, "adapt": self.adapt}
+        return lists[round.kind](task, round)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

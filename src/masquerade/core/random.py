@@ -88,6 +88,12 @@ def normal(key: int | Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch
     return radius * torch.cos(2 * torch.pi * uniform(fold(key, "angle"), shape, dtype))
 
 
+def choose(key: int, things: Tensor, count: int) -> Tensor:
+    """Choose `count` of some things, without repetition, in ascending order."""
+    ranks = draw(key, len(things))
+    return torch.sort(things[ranks.argsort(stable=True)[:count]]).values
+
+
 def order(key: int | Tensor, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return a random order of `count` things for each key: shape [*key.shape, count]."""
     return draw(key, count, device).argsort(dim=-1, stable=True)

@@ -128,7 +128,7 @@ class Stage:
     draws: int = 1
     """How many disjoint batches one step gets; more than one arrive as a tuple."""
     keep: Callable[[State], tuple[Tree, Tree | None]] | None = None
-    """The masks (forward, gradient) that FLOPs are counted by; a stage that looks has no gradient."""
+    """The masks (forward, gradient) that FLOPs are counted by; no gradient where none is taken."""
 
     def prepare(self, work: State, round: Round) -> State:
         """Run `begin`, and before it what the step itself needs in `work` (momentum, gradient)."""
@@ -143,7 +143,7 @@ class ClientSide(Protocol):
         """Return the work of a round."""
         ...
 
-    def plan(self, task: "Task", round: Round) -> tuple[Stage, ...]:
+    def stages(self, task: "Task", round: Round) -> tuple[Stage, ...]:
         """List the stages of the work."""
         ...
 
@@ -168,7 +168,7 @@ def client_round(
     `observe` sees the work of a stage before `then`; costs are read there.
     """
     work = method.start(task, message, client, round)
-    for stage in method.plan(task, round):
+    for stage in method.stages(task, round):
         work = stage.prepare(work, round)
         for batch in batches(stage):
             work = stage.step(work, batch, round)

@@ -23,7 +23,8 @@ def each(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
 def where(keep: Mapping[str, Tensor], chosen: Tree, otherwise: Tree) -> Tree:
     """Take `chosen` where `keep` is true, `otherwise` elsewhere.
 
-    Names absent from `keep` are chosen whole. It selects and never multiplies: a NaN that is not chosen cannot leak.
+    Names absent from `keep` are chosen whole. It selects and never multiplies, so that a NaN
+    that is not chosen cannot leak.
     """
     return {
         name: torch.where(keep[name], value, otherwise[name]) if name in keep else value

@@ -18,7 +18,7 @@ PROBE = 2
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations per client [clients]: dense, as masks allow, and as 3 × the masked forward pass."""
+    """Operations per client [clients]: dense, as masks allow, and as 3 × the forward pass."""
 
     dense: Tensor
     masked: Tensor

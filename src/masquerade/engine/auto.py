@@ -60,7 +60,7 @@ def obstacle(setting: Setting) -> str | None:
     phases += dict.fromkeys(
         ("train", method.schedule(number, setting.rounds)) for number in range(setting.rounds)
     )
-    if method.plan(task, setting.round("hello", None, 0)):
+    if method.greet(task, setting.round("hello", None, 0)):
         phases.insert(0, ("hello", None))
     engine = Batched(setting, width=2, trial=True)
     for kind, phase in phases:

@@ -50,9 +50,9 @@ class Lifted:
         )
         return begun
 
-    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+    def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages, each of their functions mapped."""
-        return tuple(self.lift(stage) for stage in self.method.plan(task, round))
+        return tuple(self.lift(stage) for stage in self.method.stages(task, round))
 
     def lift(self, stage: Stage) -> Stage:
         """Map the functions of a stage."""
@@ -163,7 +163,7 @@ class Batched:
             steps = feed.of_cohort(orders[stage.name])
             yield from islice(steps, 1) if self.trial else steps
 
-        plain = {stage.name: stage for stage in setting.method.plan(setting.task, round)}
+        plain = {stage.name: stage for stage in setting.method.stages(setting.task, round)}
 
         def observe(stage: Stage, work: State) -> None:
             nonlocal total

@@ -1,6 +1,7 @@
 """One client after another, or spread over processes: the reference, and the debugger."""
 
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.pool import Pool
@@ -203,6 +204,9 @@ _working: Loop | None = None
 def _enter(loop: Loop | None) -> None:
     """Make a process ready: one thread, and the loop it serves."""
     global _working
+    # The parent decides when work ends; a terminal's Ctrl-C reaches everybody.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _working = loop or _working
 

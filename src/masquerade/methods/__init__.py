@@ -18,16 +18,35 @@ class Named:
     view: str
     title: str
     paper: str
+    personal: str
+    """What differs from client to client."""
+    sent: str
     settings: tuple[tuple[str, Any], ...] = ()
 
 
 METHODS: dict[str, Named] = {
-    "local": Named(Local, "personal", "Local", "no federation"),
-    "fedavg": Named(FedAvg, "global", "FedAvg", "McMahan et al., 2017"),
-    "fedavg_ft": Named(FedAvg, "tuned", "FedAvg+FT", "Wang et al., 2019"),
-    "fedprox": Named(FedProx, "global", "FedProx", "Li et al., 2020"),
-    "dmpfl": Named(DMPFL, "personal", "DM-PFL", "Zhang et al., 2023"),
-    "dmpfl_plus": Named(DMPFL, "adaptive", "DM-PFL+", "Zhang et al., 2023"),
+    "local": Named(Local, "personal", "Local", "no federation", "everything", "nothing"),
+    "fedavg": Named(FedAvg, "global", "FedAvg", "McMahan et al., 2017", "nothing", "all weights"),
+    "fedavg_ft": Named(
+        FedAvg, "tuned", "FedAvg+FT", "Wang et al., 2019", "a fine-tuned copy", "all weights"
+    ),
+    "fedprox": Named(FedProx, "global", "FedProx", "Li et al., 2020", "nothing", "all weights"),
+    "dmpfl": Named(
+        DMPFL,
+        "personal",
+        "DM-PFL",
+        "Zhang et al., 2023",
+        "mask, and weights outside the global mask",
+        "weights inside a mask, and the mask",
+    ),
+    "dmpfl_plus": Named(
+        DMPFL,
+        "adaptive",
+        "DM-PFL+",
+        "Zhang et al., 2023",
+        "as DM-PFL, beside the global model",
+        "as DM-PFL",
+    ),
 }
 
 __all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]

@@ -125,10 +125,6 @@ class DMPFL(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train inside the phase's mask; readjust it before the last `settle` epochs."""
-        if round.kind == "adapt":
-            looks = _view(round) == "adaptive"
-            look = self._look(task)
-            return (Stage("base entropies", look, data="validation", keep=_seen),) if looks else ()
         step = self.descend(task, within=_moves)
         if round.phase != ("dual", True):
             return (Stage("train", step, self.epochs, keep=_trained),)
@@ -138,6 +134,12 @@ class DMPFL(Method):
             Stage("search", dense, search, then=self._readjust, keep=_searched),
             Stage("settle", step, self.epochs - search, epoch=search, keep=_trained),
         )
+
+    def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Look at the base entropies for the view `adaptive`."""
+        if _view(round) != "adaptive":
+            return ()
+        return (Stage("base entropies", self._look(task), data="validation", keep=_seen),)
 
     def _readjust(self, work: State, round: Round) -> State:
         """Prune α_s of each layer's mask by magnitude, regrow as many by gradient.

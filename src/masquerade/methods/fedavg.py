@@ -21,12 +21,11 @@ class FedAvg(Method):
 
     views: ClassVar[tuple[str, ...]] = ("global", "tuned")
 
-    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Train as ever; fine-tune for the view `tuned`."""
-        if round.kind == "adapt" and round.phase[0] == "tuned":
-            step = self.descend(task, rate=self.tune_rate)
-            return (Stage("tune", step, self.tune_epochs),)
-        return super().plan(task, round)
+    def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Fine-tune for the view `tuned`."""
+        if round.phase[0] != "tuned":
+            return ()
+        return (Stage("tune", self.descend(task, rate=self.tune_rate), self.tune_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

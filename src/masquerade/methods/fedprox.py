@@ -30,6 +30,4 @@ class FedProx(Method):
             loss, buffers = task.loss(work["params"], batch)
             return loss + self.pull / 2 * squared_distance(work["params"], work["anchor"]), buffers
 
-        if round.kind != "train":
-            return ()
         return (Stage("train", self.descend(task, pulled), self.epochs),)

@@ -1,18 +1,26 @@
 """Networks that survive batching over clients and slicing; they return logits."""
 
-import difflib
 import math
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, nearest
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelGroupNorm
 
-__all__ = ["MLP", "MODELS", "ChannelGroupNorm", "CifarCNN", "DigitsCNN", "MnistCNN", "build"]
+__all__ = [
+    "MLP",
+    "MODELS",
+    "ChannelGroupNorm",
+    "CifarCNN",
+    "DigitsCNN",
+    "MnistCNN",
+    "build",
+    "suitable",
+]
 
 Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
@@ -41,13 +49,22 @@ MODELS: dict[str, Maker] = {
 """The networks that `build` knows by name."""
 
 
+def suitable(shape: tuple[int, ...]) -> str:
+    """Name the network that fits inputs of one shape."""
+    fitting = {
+        DigitsCNN.shape: "digits_cnn",
+        MnistCNN.shape: "mnist_cnn",
+        CifarCNN.shape: "cifar_cnn",
+    }
+    return fitting.get(tuple(shape), "mlp")
+
+
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """Build a network by name for inputs of one shape, with initial weights drawn from a seed."""
     if name not in MODELS:
-        match = difflib.get_close_matches(name.lower(), MODELS, n=1)
-        hint = f" (did you mean `{match[0]}`?)" if match else ""
+        known = ", ".join(MODELS)
         raise MasqueradeError(
-            "E201", f"unknown model `{name}`{hint}; known are {', '.join(MODELS)}"
+            "E201", f"unknown model `{name}`{nearest(name, MODELS)}; known are {known}"
         )
     # The CPU's generator alone is seeded, and put back: no other random numbers change.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):

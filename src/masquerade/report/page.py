@@ -61,7 +61,7 @@ _READING = {
     "Own, weighted": "The same, every client counted by its number of samples.",
     "Bottom decile": "Nine clients in ten do at least this well.",
     "20 % … 100 % shift": "So much of each client's test data is replaced by another client's.",
-    "All shifts": "The mean over the degrees of shift.",
+    "All shifts": "The mean over all degrees of shift, 0 % included.",
     "Hello, Adapt": "What a client does once before training, and before its model is used; both"
     " are counted apart from training.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
@@ -73,7 +73,7 @@ _READING = {
 _COSTS: dict[str, tuple[float, tuple[str, ...]]] = {
     "MB down": (1e6, ("bytes", "down")),
     "MB up": (1e6, ("bytes", "up")),
-    "Bytes at the start": (1.0, ("bytes", "initial")),
+    "Bytes at the start": (1.0, ("initial",)),
     "GFLOP masked": (1e9, ("flops", "masked")),
     "GFLOP dense": (1e9, ("flops", "dense")),
     "Papers: MB": (1e6, ("paper", "bytes")),

@@ -12,7 +12,7 @@ from masquerade.report.tables import Result, Results, by_method, is_percent, mea
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
-    from matplotlib.transforms import Transform
+    from matplotlib.transforms import Bbox, Transform
 
 # Okabe and Ito's colors without black and yellow, which vanish on a dark or a light page.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a")
@@ -84,6 +84,7 @@ def over_rounds(results: Results) -> str:
     def paint(axes: "Axes") -> None:
         axes.set(xlabel="Round", ylabel=_metric(results, "on own data"))
         _paint_lines(axes, lines)
+        axes.locator_params(axis="x", integer=True)
 
     return _draw("rounds", "Own data against rounds", lines, paint)
 
@@ -198,7 +199,7 @@ def _draw(
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    height = 1.0 + 0.42 * len(lines) if rows else max(3.6, 1.0 + 0.22 * len(lines))
+    height = 1.0 + 0.42 * len(lines) if rows else _height(len(lines))
     stream = io.StringIO()
     with matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": name}]):
         figure = Figure(figsize=(6.4, height), layout="constrained")
@@ -206,6 +207,11 @@ def _draw(
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
     return _for_page(stream.getvalue(), name, label)
+
+
+def _height(names: int) -> float:
+    """Return the inches that so many names at the right edge need; 0.6 are below the axes."""
+    return max(3.6, 1.0 + 0.22 * names)
 
 
 def _for_page(svg: str, name: str, label: str) -> str:
@@ -224,7 +230,8 @@ def _paint_lines(axes: "Axes", lines: list[Line]) -> None:
     low, high = axes.get_ylim()
     ends = sorted(lines, key=lambda line: line.points[-1][1])
     wanted = [(line.points[-1][1] - low) / (high - low) for line in ends]
-    for line, place in zip(ends, spread(wanted, gap=0.2 / 3), strict=True):
+    places = spread(wanted, gap=0.2 / (_height(len(lines)) - 0.6))
+    for line, place in zip(ends, places, strict=True):
         _annotate(axes, line, line.points[-1], (1.04, place), textcoords="axes fraction")
 
 
@@ -244,45 +251,47 @@ def _paint_traffic(axes: "Axes", lines: list[Line]) -> None:
         across = axes.transData if size else axes.get_yaxis_transform()
         (mark,) = axes.plot(size, value, line.marker, color=line.color, transform=across)
         mark.set(markersize=8, clip_on=False, zorder=3)
-        labels.append(
-            (line if size else line._replace(name=f"{line.name} (sends nothing)"), across)
-        )
+        name = line.name if size else f"{line.name} (sends nothing)"
+        labels.append((line._replace(name=name), across))
     axes.grid(linewidth=0.4, alpha=0.35)
     _label_points(axes, labels)
 
 
 def _label_points(axes: "Axes", labels: list[tuple[Line, "Transform"]]) -> None:
     """Write names beside points, each at the first place where it covers nothing."""
-    from matplotlib.text import Text
+    from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()
+    assert isinstance(axes.figure, Figure)
+    axes.figure.draw_without_rendering()
     frame = axes.get_window_extent()
     pixels = [across.transform(line.points[0]) for line, across in labels]
     taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in pixels]
     for (line, _), pixel in zip(labels, pixels, strict=True):
         x, y = axes.transAxes.inverted().transform(pixel)
-        text = _annotate(
-            axes, line, (x, y), (0, 0), xycoords="axes fraction", textcoords="offset points"
-        )
-
-        def extent(place: tuple[float, float, str], text: "Annotation" = text) -> Bbox:
-            text.set(position=place[:2], horizontalalignment=place[2])
-            text.get_window_extent()  # This moves the text; what it returns includes the leader.
-            return Text.get_window_extent(text)
-
-        boxes = [extent(place) for place in _PLACES]
+        text = _annotate(axes, line, (x, y), xycoords="axes fraction", textcoords="offset points")
+        boxes = [_move(text, place) for place in _PLACES]
         faults = [
             sum(box.overlaps(other) for other in taken) + (box.x0 < frame.x0 or box.x1 > frame.x1)
             for box in boxes
         ]
-        taken.append(extent(_PLACES[faults.index(min(faults))]))
+        taken.append(_move(text, _PLACES[faults.index(min(faults))]))
 
 
-def _annotate(axes: "Axes", line: Line, point: Point, place: Point, **kinds: str) -> "Annotation":
+def _move(text: "Annotation", place: tuple[float, float, str]) -> "Bbox":
+    from matplotlib.text import Text
+
+    text.set(position=place[:2], horizontalalignment=place[2])
+    text.get_window_extent()  # Only this takes the new position; what it returns has the leader.
+    return Text.get_window_extent(text)
+
+
+def _annotate(
+    axes: "Axes", line: Line, point: Point, place: Point = (0, 0), **kinds: str
+) -> "Annotation":
     leader = {"arrowstyle": "-", "color": line.color, "linewidth": 0.8, "shrinkB": 4}
+    # Names at the right edge are reached from the left; those beside points, from any side.
+    leader |= {"relpos": (0, 0.5)} if place[0] else {}
     text = axes.annotate(line.name, point, place, arrowprops=leader, annotation_clip=False, **kinds)
     text.set(verticalalignment="center")
     return text

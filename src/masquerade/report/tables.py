@@ -44,14 +44,14 @@ class Figure:
 def by_method(results: Results) -> dict[str, list[Result]]:
     """Group results by method in the order given; refuse what must not stand in one table."""
     if not results:
-        raise MasqueradeError("E304", "there are no results to report; run a method first")
+        raise MasqueradeError("E305", "there are no results to report; run a method first")
     groups: dict[str, list[Result]] = {}
     for result in results:
         _check(result, results[0])
         group = groups.setdefault(result["method"], [])
         if any(result["seed"] == other["seed"] for other in group):
             name = f"`{result['method']}` with seed {result['seed']}"
-            raise MasqueradeError("E304", f"{name} is there twice; remove one of the results")
+            raise MasqueradeError("E305", f"{name} is there twice; remove one of the results")
         group.append(result)
     return groups
 
@@ -60,12 +60,12 @@ def _check(result: Result, first: Result) -> None:
     missing = [key for key in ("method", "seed", "accuracy") if key not in result]
     if missing:
         keys = ", ".join(f"`{key}`" for key in missing)
-        raise MasqueradeError("E304", f"a result lacks {keys}; is this a results.json?")
+        raise MasqueradeError("E305", f"a result lacks {keys}; is this a results.json?")
     for key in _COMMON:
         ours, theirs = result.get(key), first.get(key)
         if ours != theirs:
             raise MasqueradeError(
-                "E304",
+                "E305",
                 f"`{key}` is {theirs!r} for `{first['method']}` but {ours!r} for"
                 f" `{result['method']}`; report such results apart",
             )
@@ -92,7 +92,8 @@ def numbers(seeds: Results, *path: str) -> list[float]:
     for value in seeds:
         at: Any = value
         for key in path:
-            at = at.get(key) if isinstance(at, Mapping) else None
+            # A bare number, as some results have it for the average over shifts, is a mean.
+            at = at.get(key) if isinstance(at, Mapping) else at if key == "mean" else None
         if at is not None and math.isfinite(at):
             found.append(float(at))
     return found
@@ -226,13 +227,15 @@ def footnotes(results: Results) -> list[str]:
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."
     )
-    for part, verb in (("hello", "prepares"), ("adapt", "adapts")):
-        for seeds in groups:
-            flops = mean(seeds, part, "flops", "masked")
-            if flops:
-                size = show_cost(traffic(seeds, part), 1e6)
-                cost = f"{size} MB and {show_cost(flops, 1e9)} GFLOP"
-                notes.append(f"Apart from that, {title(seeds[0])} {verb} each client for {cost}.")
+    for part, when in (("hello", "before training"), ("adapt", "before use")):
+        costs = [
+            f"{title(seeds[0])} {show_cost(traffic(seeds, part), 1e6)} MB and"
+            f" {show_cost(mean(seeds, part, 'flops', 'masked'), 1e9)} GFLOP"
+            for seeds in groups
+            if mean(seeds, part, "flops", "masked")
+        ]
+        if costs:
+            notes.append(f"Counted apart, once {when}: {'; '.join(costs)}.")
     return notes
 
 

@@ -1,0 +1,409 @@
+"""The command `masquerade`: run, compare, resume, report, methods, data."""
+
+import json
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+
+if TYPE_CHECKING:
+    from masquerade.config import Config
+    from masquerade.simulation import Record
+
+app = typer.Typer(
+    help="Personal, sparse models for every client of a federation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(
+    help="Look at datasets and at how they lie with clients.", no_args_is_help=True
+)
+app.add_typer(data_app, name="data")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML file; flags stand over it.")
+]
+DataName = Annotated[
+    str | None, typer.Option("--data", help="Dataset: a name, or the path of an .npz file.")
+]
+Clients = Annotated[int | None, typer.Option(help="Number of clients; 0: the dataset's own.")]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        help="iid, dirichlet:0.3, dirichlet:0.3:capped, pathological[:unbalanced], client."
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
+Seeds = Annotated[
+    list[int] | None, typer.Option("--seed", help="Seed; give several for several runs.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="section.key=value, for instance method.pull=0.5; repeatable."),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Directory for results; a fresh one under out/ by default.")
+]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto, loop or batched.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for programs.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Stopped(Exception):
+    """The process was asked to end."""
+
+
+def main() -> None:
+    """Run the command; turn every error into a message and an exit status."""
+    debug = "--debug" in sys.argv
+    signal.signal(signal.SIGTERM, _stop)
+    warnings.showwarning = _show_warning
+    warnings.filterwarnings("always", category=MasqueradeWarning)
+    try:
+        app(standalone_mode=True)
+    except (MasqueradeError, KeyboardInterrupt, Stopped, MemoryError) as error:
+        if debug:
+            raise
+        message, status = _explain(error)
+        print(message, file=sys.stderr)
+        raise SystemExit(status) from None
+    except Exception as error:
+        if debug:
+            raise
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))
+        print(f"E100 {type(error).__name__}: {error}{notes}", file=sys.stderr)
+        print("Run the same command with --debug for the traceback.", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, MasqueradeError):
+        return str(error), error.exit_status
+    if isinstance(error, MemoryError):
+        return "E504 Out of memory. Lower compute.width or train.batch, then resume.", 5
+    stopped = isinstance(error, Stopped)
+    where = "\n".join(getattr(error, "__notes__", [])) or "Nothing had been started."
+    return f"Stopped at your request. {where}", 75 if stopped else 130
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Stopped
+
+
+def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+    if issubclass(category, MasqueradeWarning):
+        print(message, file=sys.stderr)
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option(help="Method; see `masquerade methods`.")] = "fedavg",
+    config: ConfigFile = None,
+    data: DataName = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    settings: Settings = None,
+    out: Out = None,
+    engine: EngineName = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train one method and judge every view of it.
+
+    Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
+    """
+    from masquerade.methods import METHODS
+
+    line = METHODS.get(method)
+    names = [
+        name
+        for name, other in METHODS.items()
+        if line and (other.method, other.settings) == (line.method, line.settings)
+    ]
+    seeds = None if seed is None else [seed]
+    tables = _tables(
+        config, names or [method], data, clients, partition, rounds, seeds, engine, settings
+    )
+    parsed = _parse(tables)
+    if len(parsed.train.seeds) > 1:
+        raise MasqueradeError("E201", "`run` takes one seed; `compare` takes several")
+    _go(parsed, out or _fresh(method), quiet, as_json, single=True)
+
+
+@app.command()
+def compare(
+    methods: Annotated[
+        str | None, typer.Option("--methods", "--method", help="Methods, separated by commas.")
+    ] = None,
+    config: ConfigFile = None,
+    data: DataName = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    rounds: Rounds = None,
+    seed: Seeds = None,
+    settings: Settings = None,
+    out: Out = None,
+    engine: EngineName = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train several methods on the same clients and put them side by side.
+
+    Views of one training (FedAvg and FedAvg+FT, DM-PFL and DM-PFL+) are trained once.
+
+    Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
+    """
+    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
+    tables = _tables(config, names, data, clients, partition, rounds, seed, engine, settings)
+    _go(_parse(tables), out or _fresh("compare"), quiet, as_json, single=False)
+
+
+@app.command()
+def resume(
+    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Continue what was stopped, to the same bits as if it had not been.
+
+    Example: masquerade resume out/compare-1
+    """
+    from masquerade import comparison, experiment
+    from masquerade.config import parse, read_file
+
+    with _resumable(path), _progress(quiet or as_json) as watch:
+        if comparison.is_comparison(path):
+            results = comparison.carry_on(path, watch)
+        else:
+            results = experiment.resume(path, watch)
+            comparison.write_report(path, results, parse(read_file(path / "config.toml")))
+    _show(path, results, quiet, as_json)
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Print the results of a run or a comparison, and write its page anew.
+
+    Example: masquerade report out/demo --markdown
+    """
+    from masquerade import comparison, experiment
+    from masquerade.config import parse, read_file
+    from masquerade.report import markdown as as_markdown
+
+    results = experiment.collect(path)
+    comparison.write_report(path, results, parse(read_file(path / "config.toml")))
+    if markdown:
+        typer.echo(as_markdown(results))
+    else:
+        _show(path, results, quiet, as_json)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, for its settings.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the methods, or the settings of one.
+
+    Example: masquerade methods dmpfl
+    """
+    from masquerade import catalog
+
+    if as_json:
+        typer.echo(
+            json.dumps(catalog.table() if name is None else catalog.settings(name), indent=1)
+        )
+    else:
+        _print(catalog.overview() if name is None else catalog.sheet(name))
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the datasets that can be named.
+
+    Example: masquerade data list
+    """
+    from masquerade.data.source import DATASETS
+
+    if as_json:
+        typer.echo(json.dumps(list(DATASETS)))
+    else:
+        typer.echo("\n".join(DATASETS))
+        typer.echo("or the path of an .npz file with x, y and perhaps client")
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A dataset: a name, or the path of an .npz file.")],
+    clients: Annotated[int, typer.Option(help="Number of clients; 0: the dataset's own.")] = 20,
+    partition: Annotated[str, typer.Option(help="As for `run`.")] = "dirichlet:0.3",
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show how many samples of which class lie with which client.
+
+    Example: masquerade data show digits --clients 10 --partition pathological
+    """
+    from masquerade import catalog
+    from masquerade.data import load, parse
+    from masquerade.data import partition as cut
+
+    federation = cut(load(name), clients or None, parse(partition), seed)
+    if as_json:
+        typer.echo(json.dumps(catalog.census(federation)))
+    else:
+        _print(catalog.picture(federation))
+
+
+def _tables(
+    config: Path | None,
+    methods: list[str] | None,
+    data: str | None,
+    clients: int | None,
+    partition: str | None,
+    rounds: int | None,
+    seeds: list[int] | None,
+    engine: str | None,
+    settings: list[str] | None,
+) -> dict[str, Any]:
+    """Put flags over the file, and settings over both."""
+    from masquerade.config import apply, read_file
+
+    tables = read_file(config) if config is not None else {}
+    flags = {
+        ("data", "name"): data,
+        ("data", "clients"): clients,
+        ("data", "partition"): partition,
+        ("train", "rounds"): rounds,
+        ("train", "seeds"): seeds,
+        ("compute", "engine"): engine,
+    }
+    for (section, key), value in flags.items():
+        if value is not None:
+            tables.setdefault(section, {})[key] = value
+    if methods is not None:
+        tables["methods"] = methods
+    return apply(tables, settings or [])
+
+
+def _parse(tables: dict[str, Any]) -> "Config":
+    from masquerade.config import parse
+
+    return parse(tables)
+
+
+def _fresh(name: str) -> Path:
+    """Return a directory under out/ that does not exist yet."""
+    number = 1
+    while (path := Path("out") / f"{name}-{number}").exists():
+        number += 1
+    return path
+
+
+def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -> None:
+    from masquerade import comparison, experiment
+
+    with _resumable(out), _progress(quiet or as_json) as watch:
+        if single:
+            (training,) = experiment.trainings(config)
+            results = experiment.start(config, training, out, watch)
+            comparison.write_report(out, results, config)
+        else:
+            results = comparison.start(config, out, watch)
+    _show(out, results, quiet, as_json)
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Say how to go on when the work is stopped."""
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped) as error:
+        if (path / "config.toml").exists():
+            error.add_note(f"Resume with: masquerade resume {path}")
+        raise
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
+    """Show live progress, with the time that is left; yield what the work reports to."""
+    if quiet:
+        yield lambda name, done, rounds, record, share=None: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("preparing", total=1.0, status="")
+        latest: dict[str, str] = {}
+
+        def watch(
+            name: str, done: int, rounds: int, record: "Record | None", share: float | None = None
+        ) -> None:
+            if record and record["views"]:
+                own = next(iter(record["views"].values()))["mean"]
+                latest[name] = f", {own:.1f} on own data"
+            progress.update(
+                bar,
+                description=name,
+                completed=done / rounds if share is None else share,
+                status=f"round {done} of {rounds}{latest.get(name, '')}",
+            )
+
+        yield watch
+
+
+def _show(path: Path, results: "list[Record]", quiet: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(results))
+    elif not quiet:
+        from masquerade.report import terminal
+
+        _print(terminal(results))
+        typer.echo(f"Report: {path / 'report.html'}")
+
+
+def _print(what: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    # A pipe has no width of its own: give it room instead of folding columns.
+    console.print(what) if console.is_terminal else Console(width=160).print(what)

@@ -1,0 +1,72 @@
+"""Several trainings side by side, in one directory: each a run of its own, and results over all."""
+
+import json
+from pathlib import Path
+
+from masquerade import config as configuration
+from masquerade import experiment
+from masquerade.config import Config
+from masquerade.errors import MasqueradeError
+from masquerade.experiment import Watch
+from masquerade.rundir import RunDirectory
+from masquerade.simulation import Record
+
+MARK = "comparison.json"
+
+
+def is_comparison(path: Path) -> bool:
+    """Tell a comparison's directory from a run's."""
+    return (path / MARK).is_file()
+
+
+def start(config: Config, path: Path, watch: Watch) -> list[Record]:
+    """Train everything that a configuration names, in a new directory."""
+    with RunDirectory.create(path, configuration.dump(config)) as directory:
+        folders = [training.folder for training in experiment.trainings(config)]
+        directory.write_text(MARK, json.dumps({"trainings": folders}))
+        return _complete(directory, config, watch)
+
+
+def carry_on(path: Path, watch: Watch) -> list[Record]:
+    """Do what is left of a comparison: finished trainings are read, others resumed or begun."""
+    with RunDirectory.open(path) as directory:
+        config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
+        return _complete(directory, config, watch)
+
+
+def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Record]:
+    planned = experiment.trainings(config)
+    results: list[Record] = []
+    for place, training in enumerate(planned):
+        path = directory.path / training.folder
+
+        def tell(
+            name: str, done: int, rounds: int, record: Record | None, place: int = place
+        ) -> None:
+            watch(name, done, rounds, record, (place + done / rounds) / len(planned))
+
+        if (path / "summary.json").is_file():
+            results += experiment.collect(path)
+        elif (path / "config.toml").is_file():
+            results += experiment.resume(path, tell)
+        else:
+            results += experiment.start(config, training, path, tell)
+    order = {name: place for place, name in enumerate(config.methods)}
+    results.sort(key=lambda result: (result["seed"], order[result["method"]]))
+    directory.write_text("results.json", json.dumps(results, indent=1))
+    write_report(directory.path, results, config)
+    return results
+
+
+def write_report(path: Path, results: list[Record], config: Config) -> None:
+    """Write the page of some results."""
+    from masquerade.report import page
+
+    title = f"{results[0]['data']}: {', '.join(dict.fromkeys(r['title'] for r in results))}"
+    text = page(results, configuration.dump(config), title)
+    temporary = path / ".report.html"
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path / "report.html")
+    except OSError as error:
+        raise MasqueradeError("E502", f"cannot write {path / 'report.html'}: {error}") from None

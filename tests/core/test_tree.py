@@ -1,0 +1,121 @@
+"""Trees and states: selection never multiplies, and structure survives every trip."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.part import Axis, Part
+from masquerade.core.tree import State
+
+NAN, INF = math.nan, math.inf
+
+
+def state() -> State:
+    """A state with every kind of node that methods make."""
+    return {
+        "params": {"fc.weight": torch.tensor([[1.0, 2.0]]), "fc.bias": torch.tensor([3.0])},
+        "shared": Part(
+            {"w": torch.tensor([[4.0], [5.0]])}, {"w": torch.tensor([True, False])}, {"w": Axis(0)}
+        ),
+        "count": torch.tensor(7),
+    }
+
+
+def test_each_pairs_tensors_by_name_and_not_by_position() -> None:
+    left = {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}
+    right = {"b": torch.tensor(10.0), "a": torch.tensor(20.0)}
+    assert {name: float(value) for name, value in tree.each(torch.sub, left, right).items()} == {
+        "a": -19.0,
+        "b": -8.0,
+    }
+
+
+@pytest.mark.parametrize("poison", [NAN, INF, -INF])
+def test_what_is_not_chosen_cannot_leak(poison: float) -> None:
+    keep = {"w": torch.tensor([True, False])}
+    chosen = {"w": torch.tensor([1.0, poison]), "b": torch.tensor([2.0])}
+    otherwise = {"w": torch.tensor([poison, 4.0]), "b": torch.tensor([poison])}
+    found = tree.where(keep, chosen, otherwise)
+    assert found["w"].tolist() == [1.0, 4.0]
+    assert found["b"].tolist() == [2.0]
+    assert tree.only(keep, chosen)["w"].tolist() == [1.0, 0.0]
+
+
+def test_a_name_absent_from_a_mask_is_whole() -> None:
+    values = {"w": torch.tensor([1.0, 2.0])}
+    assert tree.where({}, values, tree.zeros(values))["w"].tolist() == [1.0, 2.0]
+    assert tree.only({}, values)["w"].tolist() == [1.0, 2.0]
+
+
+def test_masking_keeps_the_type_of_numbers() -> None:
+    keep = {"w": torch.tensor([True, False])}
+    for dtype in (torch.float16, torch.float32, torch.float64, torch.int64, torch.bool):
+        assert tree.only(keep, {"w": torch.ones(2, dtype=dtype)})["w"].dtype is dtype
+
+
+def test_squared_distance_counts_floating_numbers_only() -> None:
+    left = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([[0.5]]), "n": torch.tensor(100)}
+    right = {"w": torch.tensor([4.0, -2.0]), "b": torch.tensor([[0.0]]), "n": torch.tensor(0)}
+    # 3² + 4² + 0.5² = 25.25; the counter `n` is no parameter.
+    assert float(tree.squared_distance(left, right)) == 25.25
+
+
+def test_size_counts_numbers_and_zeros_have_the_same_form() -> None:
+    values = {"w": torch.ones(2, 3), "s": torch.tensor(4), "none": torch.empty(0, 5)}
+    assert tree.size(values) == 6 + 1 + 0
+    for name, zero in tree.zeros(values).items():
+        assert zero.shape == values[name].shape
+        assert zero.dtype is values[name].dtype
+        assert not zero.any()
+
+
+def test_taking_a_client_out_of_a_stack_gives_it_back() -> None:
+    one, two = state(), tree.transform(lambda value: value + 1, state() | {"shared": {}})
+    one = one | {"shared": {}}
+    stacked = tree.stack([one, two])
+    for index, original in enumerate((one, two)):
+        same(tree.take(stacked, index), original)
+    same(tree.take(stacked, torch.tensor([1, 0])), tree.stack([two, one]))
+
+
+def test_an_empty_state_has_no_leaves_and_stacks() -> None:
+    assert tree.leaves({}) == []
+    assert tree.stack([{}, {}]) == {}
+
+
+def test_names_are_paths_of_the_state() -> None:
+    assert sorted(tree.named(state())) == [
+        "count",
+        "params/fc.bias",
+        "params/fc.weight",
+        "shared/keep/w",
+        "shared/values/w",
+    ]
+
+
+def test_names_number_the_entries_of_lists() -> None:
+    assert list(tree.named([torch.tensor(1), {"a": torch.tensor(2)}])) == ["0", "1/a"]
+
+
+def test_rebuilding_from_names_restores_the_state_in_any_order() -> None:
+    original = state()
+    tensors = dict(reversed(tree.named(original).items()))
+    again = tree.rebuild(tree.transform(torch.zeros_like, original), tensors)
+    same(again, original)
+    assert isinstance(again["shared"], Part)
+    assert again["shared"].grain == {"w": Axis(0)}
+
+
+def same(left: object, right: object) -> None:
+    """Assert equal structure and equal bits."""
+    one, two = tree.named(left), tree.named(right)
+    assert one.keys() == two.keys()
+    different = [name for name in one if not bits_equal(one[name], two[name])]
+    assert not different
+
+
+def bits_equal(left: Tensor, right: Tensor) -> bool:
+    return left.dtype is right.dtype and torch.equal(left, right)
