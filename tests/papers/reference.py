@@ -1,0 +1,316 @@
+"""DM-PFL, FedAvg and its kin once more, in plain PyTorch, from the papers' algorithm boxes.
+
+Modules, autograd and loops; a mask is a tensor of zeros and ones that is multiplied, and names that
+stay dense have ones. Nothing is taken from the library but batches, so that both sides see the same
+samples in the same order, and `DMPFL` as a record of settings.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from masquerade.core.round import Batch, Round, Stage
+from masquerade.data import Federation
+from masquerade.data.batches import Feed
+from masquerade.methods import DMPFL
+
+Weights = dict[str, Tensor]
+Penalty = Callable[[Weights, Weights], Tensor]
+"""From the weights being trained and those received to what is added to the loss."""
+
+SIZES = (7, 12, 3, 9, 16, 5)
+"""Training samples per client: ragged, one smaller than a batch of 4."""
+
+
+def federation(validation: bool = True) -> Federation:
+    """Make six ragged clients with three features and three classes."""
+    generator = torch.Generator().manual_seed(11)
+    x = torch.randn(3 * sum(SIZES), 3, generator=generator, dtype=torch.float64)
+    y = (x @ torch.randn(3, 3, generator=generator, dtype=torch.float64)).argmax(1)
+    train, others, test = torch.arange(len(x)).split(sum(SIZES))
+    none = tuple(torch.empty(0, dtype=torch.int64) for _ in SIZES)
+    return Federation(
+        "toy",
+        x,
+        y,
+        3,
+        train.split(SIZES),
+        others.split(SIZES) if validation else none,
+        test.split(SIZES),
+    )
+
+
+def network() -> nn.Module:
+    """Make a network of three layers, in float64, whose weights depend on nothing but this text."""
+    layers = [nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)]
+    module = nn.Sequential(*layers).double()
+    generator = torch.Generator().manual_seed(12)
+    for value in module.parameters():
+        value.data = torch.randn(value.shape, generator=generator, dtype=torch.float64) / 2
+    return module
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """Copy the weights out of a module."""
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+@dataclass(frozen=True)
+class World:
+    """What a run is played on, and who is sampled in which round."""
+
+    federation: Federation
+    network: nn.Module
+    cohorts: list[list[int]]
+    seed: int
+    batch: int
+    rate_decay: float
+
+    def epoch(
+        self, client: int, number: int, epoch: int, kind: str = "train"
+    ) -> list[tuple[Tensor, Tensor]]:
+        """List the training batches of one epoch."""
+        stage = Stage("any", lambda work, batch, round: work, epoch=epoch)
+        here = Round(kind, None, *[torch.zeros(())] * 3)
+        feed = Feed(self.federation, self.seed, self.batch)
+        orders = feed.orders(torch.tensor([client]), stage, here, number)
+        return [(b.x, b.y) for b in feed.of_client(orders, 0) if isinstance(b, Batch)]
+
+    def share(self, client: int) -> int:
+        """Return |D_c|."""
+        return len(self.federation.train[client])
+
+    def output(self, weights: Weights, x: Tensor) -> Tensor:
+        """Run the network with some weights."""
+        module = copy.deepcopy(self.network)
+        module.load_state_dict(weights)
+        return module(x).detach()  # type: ignore[no-any-return]
+
+
+class Learner:
+    """SGD by hand: w ← w − η · (momentum · past + (g + decay · w) ⊙ moves)."""
+
+    def __init__(
+        self, world: World, weights: Weights, rate: float, momentum: float, decay: float
+    ) -> None:
+        self.module = copy.deepcopy(world.network)
+        self.module.load_state_dict(weights)
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+        self.past = {name: torch.zeros_like(value) for name, value in weights.items()}
+
+    def step(
+        self, x: Tensor, y: Tensor, moves: Weights | None = None, penalty: Tensor | None = None
+    ) -> Weights:
+        """Take one step; return the whole gradient."""
+        self.module.zero_grad()
+        loss = cross_entropy(self.module(x), y)
+        (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]
+        gradient: Weights = {}
+        with torch.no_grad():
+            for name, value in self.module.named_parameters():
+                assert value.grad is not None
+                gradient[name] = value.grad.clone()
+                slope = gradient[name] + self.decay * value
+                if moves is not None:
+                    slope = slope * moves[name]
+                self.past[name] = self.momentum * self.past[name] + slope
+                value -= self.rate * self.past[name]
+        return gradient
+
+    def multiply(self, mask: Weights) -> None:
+        """Apply a mask to the weights and to the momentum."""
+        with torch.no_grad():
+            for name, value in self.module.named_parameters():
+                value *= mask[name]
+                self.past[name] = self.past[name] * mask[name]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """FedAvg, FedProx and Local: what they share is local SGD."""
+
+    world: World
+    rate: float
+    epochs: int
+    momentum: float = 0.0
+    decay: float = 0.0
+    penalty: Penalty | None = None
+
+    def train(self, weights: Weights, client: int, number: int, kind: str = "train") -> Weights:
+        """Train one client from some weights."""
+        speed = self.rate * self.world.rate_decay**number
+        learner = Learner(self.world, weights, speed, self.momentum, self.decay)
+        for epoch in range(self.epochs):
+            for x, y in self.world.epoch(client, number, epoch, kind):
+                here = dict(learner.module.named_parameters())
+                learner.step(x, y, penalty=self.penalty and self.penalty(here, weights))
+        return weights_of(learner.module)
+
+    def average(self, weights: Weights, number: int) -> Weights:
+        """Do a round of FedAvg: the mean of the sampled clients, by the size of their data."""
+        cohort = self.world.cohorts[number]
+        trained = [self.train(weights, client, number) for client in cohort]
+        total = sum(self.world.share(client) for client in cohort)
+        mean = {name: torch.zeros_like(value) for name, value in weights.items()}
+        for client, found in zip(cohort, trained, strict=True):
+            for name, value in found.items():
+                mean[name] = mean[name] + self.world.share(client) / total * value
+        return mean
+
+
+class DualMasks:
+    """DM-PFL by the letter of Eq. 4, Eq. 5 and Algorithms 1 to 4, with the choices of `DMPFL`."""
+
+    def __init__(self, world: World, paper: DMPFL, rounds: int) -> None:
+        self.world, self.paper, self.rounds = world, paper, rounds
+        self.w_g = weights_of(world.network)
+        self.sparse = list(self.w_g)
+        if paper.biases_dense:
+            self.sparse = [name for name in self.sparse if "bias" not in name]
+        if paper.first_dense:
+            self.sparse = [name for name in self.sparse if name != "0.weight"]
+        sizes = {name: self.w_g[name].numel() for name in self.sparse}
+        self.count = {name: int(n * (1 - paper.sparsity) + 1e-9) for name, n in sizes.items()}
+        self.m_g = {name: torch.ones_like(value) for name, value in self.w_g.items()}
+        for name in self.sparse:
+            everywhere = list(range(sizes[name]))
+            largest = by_size(self.w_g[name], everywhere)[: self.count[name]]
+            self.m_g[name] = ones_at(largest, self.w_g[name])
+        clients = range(world.federation.clients)
+        self.m = [dict(self.m_g) for _ in clients]
+        self.w = [product(self.w_g, self.m_g) for _ in clients]
+        self.begun = [-1 for _ in clients]
+
+    def compose(self, client: int) -> Weights:
+        """Return θ_c (Eq. 4)."""
+        return {
+            name: self.w_g[name] * (self.m_g[name] * m_c)
+            + self.w[client][name] * (m_c * (1 - self.m_g[name]))
+            for name, m_c in self.m[client].items()
+        }
+
+    def learner(self, weights: Weights, number: int) -> Learner:
+        """Start SGD from some weights."""
+        speed = self.paper.rate * self.world.rate_decay**number
+        return Learner(self.world, weights, speed, self.paper.momentum, self.paper.weight_decay)
+
+    def dual(self, number: int, readjust: bool) -> None:
+        """Do a round of Algorithm 1."""
+        cohort, epochs = self.world.cohorts[number], self.paper.epochs
+        for client in cohort:
+            learner = self.learner(self.compose(client), number)
+            for epoch in range(epochs):
+                for x, y in self.world.epoch(client, number, epoch):
+                    gradient = learner.step(x, y, self.m[client])
+                if readjust and epoch + 1 == max(1, epochs - self.paper.settle):
+                    self.readjust(learner, client, gradient, number)
+            self.w[client] = weights_of(learner.module)
+        self.aggregate(
+            [self.w[client] for client in cohort], [self.m[client] for client in cohort], cohort
+        )
+        for name in self.sparse:
+            holders = sum(self.m[client][name] for client in cohort)
+            assert isinstance(holders, Tensor)
+            bar = self.paper.votes * len(cohort) + 1e-9
+            able = [i for i, votes in enumerate(holders.flatten().tolist()) if votes > bar]
+            largest = by_size(self.w_g[name], able)[: self.count[name]]
+            self.m_g[name] = ones_at(largest, self.w_g[name])
+
+    def readjust(self, learner: Learner, client: int, gradient: Weights, number: int) -> None:
+        """Prune α_s of m_c by magnitude, regrow as many by gradient; the pruned may return."""
+        ratio = self.paper.readjust / 2 * (1 + math.cos(math.pi * number / self.rounds))
+        weights = weights_of(learner.module)
+        for name in self.sparse:
+            inside = self.m[client][name].flatten().nonzero().flatten().tolist()
+            moved = math.ceil(ratio * len(inside))
+            stay = by_size(weights[name], inside)[: len(inside) - moved]
+            outside = [i for i in range(weights[name].numel()) if i not in stay]
+            grown = by_size(gradient[name], outside)[:moved]
+            self.m[client] |= {name: ones_at(stay + grown, weights[name])}
+        learner.multiply(self.m[client])
+
+    def aggregate(self, weights: list[Weights], masks: list[Weights], cohort: list[int]) -> None:
+        """Average over the holders, by the size of their data (Eq. 5)."""
+        for name, old in self.w_g.items():
+            above, below = torch.zeros_like(old), torch.zeros_like(old)
+            for w_c, m_c, client in zip(weights, masks, cohort, strict=True):
+                above += self.world.share(client) * w_c[name] * m_c[name]
+                below += self.world.share(client) * m_c[name]
+            self.w_g[name] = torch.where(below > 0, above / below.clamp(min=1), old)
+
+    def refine_global(self, number: int) -> None:
+        """Do a round of Algorithm 2."""
+        cohort, found = self.world.cohorts[number], []
+        for client in cohort:
+            learner = self.learner(product(self.w_g, self.m_g), number)
+            for epoch in range(self.paper.epochs):
+                for x, y in self.world.epoch(client, number, epoch):
+                    learner.step(x, y, self.m_g)
+            found.append(weights_of(learner.module))
+        self.aggregate(found, [self.m_g] * len(cohort), cohort)
+
+    def refine_personal(self, number: int, iteration: int) -> None:
+        """Do a round of Algorithm 3, at the sampled clients."""
+        for client in self.world.cohorts[number]:
+            if self.paper.restart and self.begun[client] != iteration:
+                self.w[client] = {name: 0 * value for name, value in self.w[client].items()}
+            self.begun[client] = iteration
+            own = {name: m_c * (1 - self.m_g[name]) for name, m_c in self.m[client].items()}
+            learner = self.learner(self.compose(client), number)
+            for epoch in range(self.paper.epochs):
+                for x, y in self.world.epoch(client, number, epoch):
+                    learner.step(x, y, own)
+            self.w[client] = weights_of(learner.module)
+
+    def base(self, client: int) -> tuple[float, float]:
+        """Return BE(θ_c) and BE(θ_g): validation data, or training data where there is none."""
+        data = self.world.federation
+        chosen = data.validation[client] if len(data.validation[client]) else data.train[client]
+        own, common = self.both(client, data.x[chosen])
+        return sum(map(entropy, own)) / len(own), sum(map(entropy, common)) / len(common)
+
+    def both(self, client: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs of θ_c and of θ_g."""
+        theta_g = product(self.w_g, self.m_g)
+        return self.world.output(self.compose(client), x), self.world.output(theta_g, x)
+
+    def answer(self, client: int, x: Tensor) -> tuple[Tensor, list[bool]]:
+        """Return the outputs of Algorithm 4, and for each whether θ_c gave it."""
+        be_c, be_g = self.base(client)
+        rows, surer = [], []
+        for own, common in zip(*self.both(client, x), strict=True):
+            pair = (own, common)
+            if self.paper.similarity == "probabilities":
+                pair = (own.softmax(0), common.softmax(0))
+            shift = 1 - float(cosine_similarity(*pair, dim=0))
+            surer.append(entropy(own) - shift * be_c < entropy(common) - shift * be_g)
+            rows.append(own if surer[-1] else common)
+        return torch.stack(rows), surer
+
+
+def product(weights: Weights, mask: Weights) -> Weights:
+    """Return w ⊙ m."""
+    return {name: value * mask[name] for name, value in weights.items()}
+
+
+def by_size(values: Tensor, places: list[int]) -> list[int]:
+    """Sort places by the magnitude of the values there, largest first; of equals the lower."""
+    size = values.abs().flatten().tolist()
+    return sorted(places, key=lambda place: (-size[place], place))
+
+
+def ones_at(places: list[int], like: Tensor) -> Tensor:
+    """Return a mask with ones at some places."""
+    flat = torch.zeros(like.numel(), dtype=like.dtype)
+    flat[places] = 1
+    return flat.reshape(like.shape)
+
+
+def entropy(output: Tensor) -> float:
+    """Return −Σ p log p of one output."""
+    return -sum(p * math.log(p) for p in output.softmax(0).tolist())
