@@ -26,6 +26,9 @@ class Data:
     partition: str = "dirichlet:0.3"
     split: tuple[float, float, float] = (0.6, 0.2, 0.2)
     """Shares of each client's samples for training, validation and test."""
+    seed: int = 1
+    """Seed of partition and split: training seeds leave every sample where it is, so that what one
+    run is chosen by can never be what another is tested on."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
+    "data.seed": (0, math.inf),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
     "train.participation": (1e-9, 1),

@@ -109,7 +109,7 @@ def run(
     if unknown:
         raise MasqueradeError("E202", f"unknown views {unknown}; there are {method.views}")
     name = type(method).__name__
-    with _simulate(
+    with simulate(
         method,
         task,
         federation,
@@ -133,7 +133,7 @@ def run(
 
 
 @contextmanager
-def _simulate(*arguments: Any) -> Iterator[Simulation]:
+def simulate(*arguments: Any) -> Iterator[Simulation]:
     """Make a simulation, leave torch's global settings as they were, end its processes."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
@@ -186,15 +186,16 @@ def trainings(config: Config) -> list[Training]:
     ]
 
 
-def federation_of(config: Config, seed: int) -> Federation:
+def federation_of(config: Config) -> Federation:
     """Load the data of a configuration and spread it over clients."""
     data = config.data
-    return partition(load(data.name), data.clients or None, parse(data.partition), seed, data.split)
+    rule = parse(data.partition)
+    return partition(load(data.name), data.clients or None, rule, data.seed, data.split)
 
 
-def _simulation(config: Config, training: Training) -> tuple[Any, ...]:
+def arrange(config: Config, training: Training) -> tuple[Any, ...]:
     seed = training.seed
-    federation = federation_of(config, seed)
+    federation = federation_of(config)
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
         raise MasqueradeError(
@@ -219,7 +220,7 @@ def _simulation(config: Config, training: Training) -> tuple[Any, ...]:
 
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
     """Run one training in a new directory; return its summaries."""
-    with _simulate(*_simulation(config, training)) as simulation:
+    with simulate(*arrange(config, training)) as simulation:
         resolved = dataclasses.replace(
             training.config(config),
             compute=simulation.compute,
@@ -234,7 +235,7 @@ def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
     with RunDirectory.open(path) as directory:
         config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
         (training,) = trainings(config)
-        with _simulate(*_simulation(config, training)) as simulation:
+        with simulate(*arrange(config, training)) as simulation:
             commit = directory.latest()
             if commit is None:
                 progress = simulation.begin()

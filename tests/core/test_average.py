@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from random import Random
 from typing import Literal
 
 import pytest
@@ -80,7 +81,7 @@ def test_average_is_the_mean_over_the_holders(case: Case) -> None:
 
 @given(cases(), st.randoms(use_true_random=False))
 @quick
-def test_the_order_of_clients_is_irrelevant(case: Case, random: "st.Random") -> None:
+def test_the_order_of_clients_is_irrelevant(case: Case, random: Random) -> None:
     order = list(range(len(case.values)))
     random.shuffle(order)
     assert torch.equal(case.found(order), case.found())
@@ -120,7 +121,9 @@ def test_weights_of_zero_keep_what_was_there() -> None:
 
 
 def test_absent_entries_count_as_zeros_when_asked() -> None:
-    part = Part({"w": torch.tensor([[6.0], [9.0], [5.0]])}, {"w": torch.tensor([[True], [True], [False]])})
+    part = Part(
+        {"w": torch.tensor([[6.0], [9.0], [5.0]])}, {"w": torch.tensor([[True], [True], [False]])}
+    )
     weights, old = torch.tensor([1, 2, 3]), {"w": torch.tensor([100.0])}
     # Over the holders (1×6 + 2×9) / 3 = 8; with a zero of weight 3 beside them 24 / 6 = 4.
     assert average(part, weights, old)["w"].tolist() == [8.0]

@@ -1,13 +1,14 @@
 """Randomness as data: the same bits for integers, tensors and maps, and good enough numbers."""
 
 import zlib
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from masquerade.core.random import draw, fold, normal, order, uniform
+from masquerade.core.random import choose, draw, fold, normal, order, uniform
 
 quick = settings(deadline=None, max_examples=50)
 keys = st.integers(-(2**63), 2**63 - 1)
@@ -47,7 +48,9 @@ def test_a_key_and_a_word_are_hashed_in_turn(key: int, word: int | str) -> None:
 
 @given(keys, words, words)
 @quick
-def test_integers_and_tensors_make_the_same_keys(key: int, first: int | str, then: int | str) -> None:
+def test_integers_and_tensors_make_the_same_keys(
+    key: int, first: int | str, then: int | str
+) -> None:
     expected = fold(key, first, then)
     assert int(fold(torch.tensor(key), first, then)) == expected
     as_tensor = then if isinstance(then, str) else torch.tensor(then)
@@ -64,7 +67,12 @@ def test_a_key_is_a_64_bit_integer_of_its_words_alone(key: int, word: int) -> No
 
 
 def test_keys_of_different_words_differ() -> None:
-    found = {fold(seed, "client", id, round) for seed in range(5) for id in range(40) for round in range(40)}
+    found = {
+        fold(seed, "client", id, round)
+        for seed in range(5)
+        for id in range(40)
+        for round in range(40)
+    }
     assert len(found) == 5 * 40 * 40
     assert fold(1, "a", "b") != fold(1, "b", "a")
     assert fold(1, 2, 3) != fold(1, 3, 2)
@@ -91,12 +99,27 @@ def test_an_order_is_a_permutation(key: int, count: int) -> None:
     assert sorted(order(key, count).tolist()) == list(range(count))
 
 
+@given(keys, st.sets(st.integers(0, 99), min_size=1), st.integers(0, 100))
+@quick
+def test_a_choice_is_a_sorted_subset(key: int, things: set[int], count: int) -> None:
+    chosen = choose(key, torch.tensor(sorted(things)), count).tolist()
+    assert chosen == sorted(set(chosen))
+    assert set(chosen) <= things
+    assert len(chosen) == min(count, len(things))
+
+
+def test_everybody_is_chosen_equally_often() -> None:
+    chosen = torch.cat([choose(fold(1, number), torch.arange(5), 2) for number in range(2000)])
+    # 2000 × 2/5 = 800, with a standard deviation of √(2000 × 2/5 × 3/5) ≈ 22.
+    assert (chosen.bincount() - 800).abs().max() < 5 * 22
+
+
 def test_all_orders_of_three_come_equally_often() -> None:
     orders = order(torch.arange(6000), 3)
-    kinds, counts = orders.unique(dim=0, return_counts=True)
-    assert len(kinds) == 6
+    counts = Counter(map(tuple, orders.tolist()))
+    assert len(counts) == 6
     # 6000 / 6 = 1000, with a standard deviation of √(6000 × 1/6 × 5/6) ≈ 29.
-    assert (counts - 1000).abs().max() < 5 * 29
+    assert all(abs(count - 1000) < 5 * 29 for count in counts.values())
 
 
 @pytest.mark.parametrize("from_one_key", [True, False])
@@ -106,7 +129,7 @@ def test_uniform_numbers_have_the_moments_of_the_interval(from_one_key: bool) ->
     if not from_one_key:
         # Neighboring keys, as those of clients and rounds are, must not give related numbers.
         numbers = uniform(torch.arange(count), (1,), torch.float64).flatten()
-    assert 0 <= numbers.min()
+    assert numbers.min() >= 0
     assert numbers.max() < 1
     # Five standard errors: σ = 1/√12 of the mean, about 0.0745/√n of the variance.
     assert abs(numbers.mean() - 1 / 2) < 5 * 0.2887 / count**0.5

@@ -1,23 +1,25 @@
 """DM-PFL, FedAvg and its kin once more, in plain PyTorch, from the papers' algorithm boxes.
 
 Modules, autograd and loops; a mask is a tensor of zeros and ones that is multiplied, and names that
-stay dense have ones. Nothing is taken from the library but batches, so that both sides see the same
-samples in the same order, and `DMPFL` as a record of settings.
+stay dense have ones. Nothing is taken from the library but who is sampled and the batches, so that
+both sides see the same samples in the same order, and `DMPFL` as a record of settings.
 """
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from masquerade.core.round import Batch, Round, Stage
+from masquerade.config import Compute, Evaluate, Train
+from masquerade.core import Batch, Method, Round, Stage, Task
 from masquerade.data import Federation
 from masquerade.data.batches import Feed
 from masquerade.methods import DMPFL
+from masquerade.simulation import Simulation
 
 Weights = dict[str, Tensor]
 Penalty = Callable[[Weights, Weights], Tensor]
@@ -32,17 +34,9 @@ def federation(validation: bool = True) -> Federation:
     generator = torch.Generator().manual_seed(11)
     x = torch.randn(3 * sum(SIZES), 3, generator=generator, dtype=torch.float64)
     y = (x @ torch.randn(3, 3, generator=generator, dtype=torch.float64)).argmax(1)
-    train, others, test = torch.arange(len(x)).split(sum(SIZES))
-    none = tuple(torch.empty(0, dtype=torch.int64) for _ in SIZES)
-    return Federation(
-        "toy",
-        x,
-        y,
-        3,
-        train.split(SIZES),
-        others.split(SIZES) if validation else none,
-        test.split(SIZES),
-    )
+    parts = torch.split(torch.arange(len(x)), [*SIZES] * 3)
+    none = (torch.empty(0, dtype=torch.int64),) * len(SIZES)
+    return Federation("toy", x, y, 3, parts[:6], parts[6:12] if validation else none, parts[12:])
 
 
 def network() -> nn.Module:
@@ -89,7 +83,29 @@ class World:
         """Run the network with some weights."""
         module = copy.deepcopy(self.network)
         module.load_state_dict(weights)
-        return module(x).detach()  # type: ignore[no-any-return]
+        with torch.no_grad():
+            output: Tensor = module(x)
+        return output
+
+
+def stage(
+    method: Method, rounds: int, data: Federation | None = None, rate_decay: float = 0.9
+) -> tuple[Simulation, World]:
+    """Return a simulation of a method, and the world in which the reference is to follow it."""
+    data, module = data or federation(), network()
+    train = Train("", rounds, 4, 0.67, rate_decay)
+    made = Simulation(
+        method, Task(module), data, train, Evaluate(0), Compute("loop", "cpu"), 5, method.views
+    )
+    cohorts = [made.cohort(number).tolist() for number in range(rounds)]
+    return made, World(data, module, cohorts, 5, 4, rate_decay)
+
+
+def assert_same(found: Mapping[str, Tensor], expected: Weights) -> None:
+    """Hold a tree against the reference, to 1e-9."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-9)
 
 
 class Learner:
@@ -107,27 +123,23 @@ class Learner:
         self, x: Tensor, y: Tensor, moves: Weights | None = None, penalty: Tensor | None = None
     ) -> Weights:
         """Take one step; return the whole gradient."""
-        self.module.zero_grad()
         loss = cross_entropy(self.module(x), y)
-        (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]
-        gradient: Weights = {}
-        with torch.no_grad():
-            for name, value in self.module.named_parameters():
-                assert value.grad is not None
-                gradient[name] = value.grad.clone()
-                slope = gradient[name] + self.decay * value
-                if moves is not None:
-                    slope = slope * moves[name]
-                self.past[name] = self.momentum * self.past[name] + slope
-                value -= self.rate * self.past[name]
+        names, values = zip(*self.module.named_parameters(), strict=True)
+        found = torch.autograd.grad(loss if penalty is None else loss + penalty, values)
+        gradient = dict(zip(names, found, strict=True))
+        for name, value in self.module.named_parameters():
+            slope = gradient[name] + self.decay * value.data
+            if moves is not None:
+                slope = slope * moves[name]
+            self.past[name] = self.momentum * self.past[name] + slope
+            value.data = value.data - self.rate * self.past[name]
         return gradient
 
     def multiply(self, mask: Weights) -> None:
         """Apply a mask to the weights and to the momentum."""
-        with torch.no_grad():
-            for name, value in self.module.named_parameters():
-                value *= mask[name]
-                self.past[name] = self.past[name] * mask[name]
+        for name, value in self.module.named_parameters():
+            value.data = value.data * mask[name]
+            self.past[name] = self.past[name] * mask[name]
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,7 @@ class Plain:
         learner = Learner(self.world, weights, speed, self.momentum, self.decay)
         for epoch in range(self.epochs):
             for x, y in self.world.epoch(client, number, epoch, kind):
-                here = dict(learner.module.named_parameters())
+                here: Weights = {**dict(learner.module.named_parameters())}
                 learner.step(x, y, penalty=self.penalty and self.penalty(here, weights))
         return weights_of(learner.module)
 
@@ -313,4 +325,5 @@ def ones_at(places: list[int], like: Tensor) -> Tensor:
 
 def entropy(output: Tensor) -> float:
     """Return −Σ p log p of one output."""
-    return -sum(p * math.log(p) for p in output.softmax(0).tolist())
+    shares: list[float] = output.softmax(0).tolist()
+    return -sum(p * math.log(p) for p in shares)

@@ -1,7 +1,6 @@
 """FedAvg, FedAvg+FT, FedProx and Local: by hand, and against a second text of each."""
 
-import math
-from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -13,22 +12,15 @@ from masquerade.data import Federation
 from masquerade.methods import FedAvg, FedProx, Local
 from masquerade.simulation import Progress, Simulation
 from tests.papers import reference
-from tests.papers.reference import Plain, Weights, World
+from tests.papers.reference import Plain, Weights, assert_same, stage
 
 ROUNDS = 4
-SGD = {"rate": 0.2, "epochs": 2, "momentum": 0.5, "weight_decay": 0.01}
+SGD: dict[str, Any] = {"rate": 0.2, "epochs": 2, "momentum": 0.5, "weight_decay": 0.01}
 
 
-def played(method: Method, **settings: float) -> tuple[Simulation, Plain]:
+def played(method: Method) -> tuple[Simulation, Plain]:
     """Return a simulation of a method, and the reference that is to follow it."""
-    train = Train("", ROUNDS, 4, 0.67, 0.9)
-    data, network = reference.federation(), reference.network()
-    made = Simulation(
-        method, Task(network), data, train, Evaluate(0), Compute("loop"), 5, method.views
-    )
-    cohorts = [made.cohort(number).tolist() for number in range(ROUNDS)]
-    assert all(len(cohort) == 4 for cohort in cohorts)
-    world = World(data, network, cohorts, 5, 4, 0.9)
+    made, world = stage(method, ROUNDS)
     return made, Plain(world, method.rate, method.epochs, method.momentum, method.weight_decay)
 
 
@@ -40,13 +32,6 @@ def follow(made: Simulation, plain: Plain) -> Progress:
         weights = plain.average(weights, number)
         assert_same(progress.server["params"], weights)
     return progress
-
-
-def assert_same(found: Mapping[str, Tensor], expected: Weights) -> None:
-    """Hold a tree against the reference, to 1e-9."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-9)
 
 
 def test_fedavg_equals_its_reference() -> None:
@@ -80,13 +65,18 @@ PULL = 0.7
 
 def squared(here: Weights, received: Weights) -> Tensor:
     """Return μ/2 · ‖w − w_t‖²."""
-    return PULL / 2 * sum(((here[name] - received[name]) ** 2).sum() for name in here)
+    return (
+        PULL
+        / 2
+        * torch.stack([(here[name] - received[name]).square().sum() for name in here]).sum()
+    )
 
 
 def unsquared(here: Weights, received: Weights) -> Tensor:
     """Return μ/2 · ‖w − w_t‖, a common mistake."""
     apart = torch.cat([(here[name] - received[name]).flatten() for name in here])
-    return PULL / 2 * torch.linalg.vector_norm(apart)
+    norm: Tensor = torch.linalg.vector_norm(apart)
+    return PULL / 2 * norm
 
 
 def whole(here: Weights, received: Weights) -> Tensor:
@@ -126,11 +116,13 @@ def one_weight(method: Method, samples: list[list[tuple[float, float]]]) -> floa
     model = nn.Linear(1, 1, bias=False).double()
     model.weight.data.zero_()
     flat = torch.tensor([pair for part in samples for pair in part], dtype=torch.float64)
-    parts = torch.arange(len(flat)).split([len(part) for part in samples])
+    parts = torch.split(torch.arange(len(flat)), [len(part) for part in samples])
     data = Federation("hand", flat[:, :1], flat[:, 1:], None, parts, parts, parts)
     task = Task(model, loss=lambda output, y: ((output - y) ** 2).flatten())
     train = Train("", 1, 4, 1.0)
-    made = Simulation(method, task, data, train, Evaluate(0), Compute("loop"), 1, method.views)
+    made = Simulation(
+        method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views
+    )
     progress = made.begin()
     made.advance(progress)
     return float(progress.server["params"]["weight"])
@@ -153,12 +145,3 @@ def test_fedprox_by_hand() -> None:
     assert one_weight(FedProx(rate=0.25, epochs=2, pull=2.0), samples) == 1.0
     # Without a pull: 1 + 1/4 · 2 = 3/2.
     assert one_weight(FedProx(rate=0.25, epochs=2, pull=0.0), samples) == 1.5
-
-
-def test_the_rate_of_a_round_is_decayed_once_per_round() -> None:
-    made, _ = played(FedAvg(**SGD))
-    assert [float(made.setting.round("train", "train", n).decay) for n in (0, 1, 3)] == [
-        1.0,
-        0.9,
-        pytest.approx(math.prod([0.9] * 3)),
-    ]

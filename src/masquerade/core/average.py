@@ -29,20 +29,28 @@ def average(
     >>> average(part, torch.tensor([1., 3.]), {"w": torch.tensor([0., 9.])})
     {'w': tensor([2.5000, 9.0000])}
     """
+    shares = weights.tolist()
     result: Tree = {}
     for name, values in part.values.items():
-        old = otherwise[name]
         held = part.held(name)
+        old = otherwise[name]
+        total = torch.zeros(old.shape, dtype=torch.float64, device=old.device)
         if held is None:
-            held = torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape)
-        weight = weights.to(values.device, torch.float64).reshape(-1, *[1] * (values.ndim - 1))
-        total = torch.where(held, values.to(torch.float64) * weight, 0).sum(0)
-        mass = torch.where(held, weight, 0).sum(0) if absent == "skip" else weight.sum(0)
-        enough = (held.sum(0) >= least) & (mass > 0)
+            for value, share in zip(values, shares, strict=True):
+                total.add_(value, alpha=share)
+            mass, count = torch.tensor(float(sum(shares))), torch.tensor(len(shares))
+        else:
+            mass, count = torch.zeros_like(total), held.sum(0)
+            for value, mine, share in zip(values, held, shares, strict=True):
+                total.add_(torch.where(mine, value, 0), alpha=share)
+                mass.add_(mine, alpha=share)
+            if absent == "zero":
+                mass = mass.fill_(sum(shares))
+        enough = (count >= least) & (mass > 0)
         mean = total / torch.where(mass > 0, mass, 1)
         if not old.is_floating_point():
             mean = mean.round()
-        result[name] = torch.where(enough, mean.to(old.dtype), old)
+        result[name] = torch.where(enough.to(old.device), mean.to(old.dtype), old)
     return result
 
 

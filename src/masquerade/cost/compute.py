@@ -16,6 +16,10 @@ PROBE = 2
 """Samples in the batch that a stage is measured with; layers that normalize need two."""
 
 
+Shares = tuple[dict[str, Tensor], dict[str, Tensor], bool]
+"""Densities by weight name, forward and gradient, and whether there is a gradient at all."""
+
+
 @dataclass(frozen=True)
 class Flops:
     """Operations per client [clients]: dense, as masks allow, and as 3 × the forward pass."""
@@ -53,7 +57,7 @@ class Meter:
         """Return the operations of one sample's forward pass by weight name; "" has the rest."""
         shape = x.shape[1:]
         if shape not in self._layers:
-            sample = x[:1].repeat(PROBE, *[1] * len(shape))
+            sample = _twice(x)
             counts = _measured(lambda: self.task(self.task.initial, sample))
             root = type(self.task.module).__name__
             found = {
@@ -65,29 +69,27 @@ class Meter:
             self._layers[shape] = found | {"": total - sum(found.values())}
         return self._layers[shape]
 
-    def step(self, stage: Stage, work: State, batch: Any, round: Round) -> float:
+    def step(self, stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> float:
         """Return the operations of one sample in one step of a stage, dense."""
         key = (round.kind, round.phase, stage.name)
         if key not in self._steps:
-            probe = tuple(_probe(part) for part in batch) if stage.draws > 1 else _probe(batch)
-            counts = _measured(lambda: stage.step(work, probe, round))
+            probe = Batch(_twice(x), _twice(y), None, torch.tensor(0, device=x.device))
+            given = probe if stage.draws == 1 else (probe,) * stage.draws
+            counts = _measured(lambda: stage.step(work, given, round))
             self._steps[key] = counts.get("Global", 0) / PROBE / stage.draws
         return self._steps[key]
 
     def stage(
-        self, stage: Stage, per_sample: float, samples: Tensor, keep: Any, x: Tensor
+        self, stage: Stage, per_sample: float, samples: Tensor, keep: Shares | None, x: Tensor
     ) -> Flops:
-        """Return what a stage costs clients that saw `samples` [clients] in it.
-
-        `keep` are the densities that `shares` made of the stage's masks, or None for a dense one.
-        """
+        """Return what a stage costs clients that saw `samples` [clients] in it."""
         layers = self.forward(x)
-        forward, gradient, trains = keep if keep is not None else ({}, {}, True)
-        first = next(iter(layers))
-        one = torch.ones_like(samples)
-        dense = torch.zeros_like(samples)
-        masked = torch.zeros_like(samples)
-        paper = torch.zeros_like(samples)
+        if keep is None:
+            spent = per_sample * samples
+            return Flops(spent, spent, 3 * sum(layers.values()) * samples)
+        forward, gradient, trains = keep
+        first, one = next(iter(layers)), torch.ones_like(samples)
+        dense, masked, paper = (torch.zeros_like(samples) for _ in range(3))
         for name, flops in layers.items():
             density = forward.get(name, one)
             # Nobody asks for the gradient of the data, so the first layer has no input gradient.
@@ -100,15 +102,11 @@ class Meter:
         return Flops(per_sample * samples, per_sample * samples * ratio, paper * samples)
 
 
-def _probe(batch: Batch) -> Batch:
-    x = batch.x[:1].repeat(PROBE, *[1] * (batch.x.ndim - 1))
-    y = batch.y[:1].repeat(PROBE, *[1] * (batch.y.ndim - 1))
-    return Batch(x, y, None, batch.key)
+def _twice(samples: Tensor) -> Tensor:
+    return samples[:1].repeat(PROBE, *[1] * (samples.ndim - 1))
 
 
-def shares(
-    stage: Stage, work: State, lead: int
-) -> tuple[dict[str, Tensor], dict[str, Tensor], bool] | None:
+def shares(stage: Stage, work: State, lead: int) -> Shares | None:
     """Read the densities of a stage's masks off its work: (forward, gradient, trains) or None."""
     if stage.keep is None:
         return None

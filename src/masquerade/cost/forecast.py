@@ -14,7 +14,7 @@ from torch import Tensor
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.random import choose, fold
-from masquerade.core.round import Batch, Round, Stage, Who, client_round
+from masquerade.core.round import Round, Stage, Who, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Meter, shares
@@ -113,8 +113,7 @@ def _measure(
     flops = torch.zeros(3, dtype=torch.float64)
 
     def observe(stage: Stage, work: State) -> None:
-        batch = Batch(x[:1], y[:1], None, torch.tensor(0))
-        per_sample = meter.step(stage, work, batch, round)
+        per_sample = meter.step(stage, work, x, y, round)
         seen = torch.tensor([float(stage.epochs)], dtype=torch.float64)
         found = meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x[:1])
         flops.add_(torch.cat([found.dense, found.masked, found.paper]))
@@ -122,8 +121,8 @@ def _measure(
     download = method.download(task, method.server_init(task), _first_row(method, task), round)
     client = method.client_init(task, Who(0, 1, 0))
     upload, _ = client_round(method, task, download, client, lambda stage: (), round, observe)
-    known = {name: digest(part) for name, part in download.items()}
-    return _Exchange(_sizes(download), (float(nbytes(download, known)), 0.0), _sizes(upload), flops)
+    same = dict.fromkeys(download, True)
+    return _Exchange(_sizes(download), (float(nbytes(download, same)), 0.0), _sizes(upload), flops)
 
 
 def _sizes(message: Message) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Bytes down and up, from the messages themselves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,15 @@ from torch import Tensor
 
 from masquerade.core.part import Message, Part
 from masquerade.core.tree import Tree
-from masquerade.wire.codec import Known, digest, nbytes, values_bytes
+from masquerade.wire.codec import digest, nbytes, values_bytes
+
+Known = Mapping[str, Tensor]
+"""Of every part name the digest of the version that a client got last; stacked, one per client."""
+
+ANY = ""
+"""The name under which `known` holds what every part starts as."""
+
+Seen = dict[tuple[int, ...], tuple[Tensor, tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True)
@@ -25,40 +34,38 @@ class Traffic:
         return (self.values_down + self.values_up) / 2
 
 
-ANY = ""
-"""The name under which `known` holds what every part starts as."""
-
-
 def at_first(initial: Tree, clients: int) -> dict[str, Tensor]:
     """Return what both sides hold before the first message: any part is as `task.initial`."""
     return {ANY: digest(Part(initial)).expand(clients).clone()}
 
 
 def measure(
-    download: Message, upload: Message, known: Known, lead: int
+    download: Message, upload: Message, known: Known, lead: int, seen: Seen | None = None
 ) -> tuple[Traffic, dict[str, Tensor]]:
-    """Count what one exchange costs, and return the digests that both sides hold after it.
+    """Count what one exchange costs, and return the digests of what the client now holds.
 
-    A part equal to the version that was last exchanged, in either direction, costs its flag only.
+    A download equal to the last one that the client got costs its flag only. `seen` keeps digests
+    of downloads that several clients get, so that each is made once.
     """
-    after = dict(known)
-    for name in (*download, *upload):
-        after.setdefault(name, known[ANY])
-    sizes, values = [], []
-    for message in (download, upload):
-        sizes.append(nbytes(message, after, lead))
-        values.append(_values(message, after, lead))
-        after |= {name: digest(part, lead) for name, part in message.items()}
-    clients = known[ANY].shape
-    down, up, values_down, values_up = (
-        count.to(torch.float64).cpu().expand(clients) for count in (*sizes, *values)
+    fresh = {name: _digest(part, lead, seen) for name, part in download.items()}
+    same = {name: value == known.get(name, known[ANY]) for name, value in fresh.items()}
+    counts = (
+        nbytes(download, same, lead),
+        nbytes(upload, lead=lead),
+        values_bytes(download, same, lead),
+        values_bytes(upload, lead=lead),
     )
-    return Traffic(down, up, values_down, values_up), after
+    clients = known[ANY].shape
+    columns = (count.to("cpu", torch.float64).expand(clients) for count in counts)
+    return Traffic(*columns), {**known, **fresh}
 
 
-def _values(message: Message, known: Known, lead: int) -> Tensor:
-    total = torch.zeros((), dtype=torch.int64)
-    for name, part in message.items():
-        new = digest(part, lead) != known[name]
-        total = total + torch.where(new, values_bytes({name: part}, lead), 0).cpu()
-    return total
+def _digest(part: Part, lead: int, seen: Seen | None) -> Tensor:
+    if seen is None:
+        return digest(part, lead)
+    tensors = (*part.values.values(), *part.keep.values())
+    key = tuple(id(tensor) for tensor in tensors)
+    if key not in seen:
+        # Holding the tensors keeps their identities from being given to others.
+        seen[key] = (digest(part, lead), tensors)
+    return seen[key][0]

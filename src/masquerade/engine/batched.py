@@ -168,14 +168,11 @@ class Batched:
         def observe(stage: Stage, work: State) -> None:
             nonlocal total
             made = orders[stage.name]
-            batch = next(feed.of_client(made, 0), None)
-            if batch is None:
-                return
             single = plain[stage.name]
-            per_sample = setting.meter.step(single, tree.take(work, 0), batch, round)
+            x, y = feed.federation.x[:1], feed.federation.y[:1]
+            per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
             seen = torch.tensor(made.counts, dtype=torch.float64) * stage.epochs
             keep = compute.shares(stage, work, lead=1)
-            x = feed.federation.x[made.indices[0, 0, :1]]
             total = total + setting.meter.stage(single, per_sample, seen, keep, x)
 
         upload, client = client_round(

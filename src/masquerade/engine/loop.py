@@ -80,6 +80,7 @@ class Loop:
     ) -> list[tuple[Any, ...]]:
         """Return (upload, client, known, traffic, flops) of every client."""
         orders: dict[str, Orders] = {}
+        digests_seen: traffic.Seen = {}
         done = []
         for place, id in enumerate(ids.tolist()):
             row, client, digests = (tree.take(state, place) for state in (rows, clients, known))
@@ -88,7 +89,7 @@ class Loop:
             upload, client, flops = self._one(
                 download, client, ids, place, id, round, number, orders
             )
-            cost, after = traffic.measure(download, upload, digests, lead=0)
+            cost, after = traffic.measure(download, upload, digests, 0, digests_seen)
             columns = (cost.down, cost.up, cost.values_down, cost.values_up)
             done.append((upload, client, after, columns, (flops.dense, flops.masked, flops.paper)))
         return done
@@ -114,20 +115,16 @@ class Loop:
                 yield batch
 
         def observe(stage: Stage, work: State) -> None:
-            first = feed.federation.x[orders[stage.name].indices[place, 0, :1]]
-            batch = next(feed.of_client(orders[stage.name], place), None)
-            if batch is None:
-                return
-            per_sample = setting.meter.step(stage, work, batch, round)
-            seen = torch.tensor([float(orders[stage.name].counts[place] * stage.epochs)])
+            x, y = feed.federation.x[:1], feed.federation.y[:1]
+            per_sample = setting.meter.step(stage, work, x, y, round)
+            count = orders[stage.name].counts[place] * stage.epochs
+            seen = torch.tensor([count], dtype=torch.float64)
             keep = compute.shares(stage, work, lead=0)
-            diary.flops = diary.flops + setting.meter.stage(
-                stage, per_sample, seen.double(), keep, first
-            )
+            diary.flops = diary.flops + setting.meter.stage(stage, per_sample, seen, keep, x)
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
-        torch.manual_seed(fold(feed.seed, round.kind, number, id))
+        torch.default_generator.manual_seed(fold(feed.seed, round.kind, number, id))
         try:
             upload, client = client_round(
                 setting.method, setting.task, download, client, batches, round, observe

@@ -1,5 +1,5 @@
 """What crosses the wire: parts as bytes, and what need not be sent again."""
 
-from masquerade.wire.codec import Known, decode, digest, encode, nbytes, values_bytes
+from masquerade.wire.codec import Same, decode, digest, encode, nbytes, values_bytes
 
-__all__ = ["Known", "decode", "digest", "encode", "nbytes", "values_bytes"]
+__all__ = ["Same", "decode", "digest", "encode", "nbytes", "values_bytes"]

@@ -23,8 +23,8 @@ from masquerade.core.random import draw, fold
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 
-Known = Mapping[str, Tensor]
-"""Of every part name the digest of the version that both sides hold; stacked, one per client."""
+Same = Mapping[str, Tensor | bool]
+"""Of every part name whether it equals the version that the receiver holds; stacked, [clients]."""
 
 _HEADER = struct.Struct("<2sBBI")
 _MAGIC, _VERSION = b"MQ", 1
@@ -66,56 +66,58 @@ def digest(part: Part, lead: int = 0) -> Tensor:
     return total
 
 
-def _kept(part: Part, name: str, lead: int) -> Tensor:
-    """Count the values of a tensor that travel: shape [clients] of a stacked part."""
-    values = part.values[name]
+def _kept(part: Part, name: str, lead: int) -> Tensor | int:
+    """Count the values of a tensor that travel: one number, or [clients] under a stacked mask."""
     held = part.held(name)
     if held is None:
-        count = values[0].numel() if lead else values.numel()
-        return torch.full(values.shape[:lead], count, device=values.device)
+        return part.values[name].shape[lead:].numel()
     return held.flatten(lead).sum(-1)
 
 
-def values_bytes(message: Message, lead: int = 0) -> Tensor:
-    """Count the bytes of the kept values alone, the way the papers count."""
-    total = torch.zeros((), dtype=torch.int64)
-    for part in message.values():
-        for name, values in part.values.items():
-            kept = _kept(part, name, lead)
-            is_bits = values.dtype is torch.bool
-            total = total.to(kept.device) + (
-                (kept + 7) // 8 if is_bits else kept * values.element_size()
-            )
+def _values_bytes(part: Part, lead: int) -> Tensor | int:
+    total: Tensor | int = 0
+    for name, values in part.values.items():
+        kept = _kept(part, name, lead)
+        bits = values.dtype is torch.bool
+        total = total + ((kept + 7) // 8 if bits else kept * values.element_size())
     return total
 
 
-def nbytes(message: Message, known: Known | None = None, lead: int = 0) -> Tensor:
-    """Count the bytes of a message, from counts alone; `lead` = 1 for a stacked one: [clients]."""
-    if not message:
-        return torch.zeros((), dtype=torch.int64)
-    total: Tensor | int = _HEADER.size
-    for part_name, part in message.items():
-        whole = values_bytes({part_name: part}, lead)
-        for name in part.values:
-            bits = part.keep[name].flatten(lead).shape[-1] if name in part.keep else 0
-            whole = whole + 1 + (bits + 7) // 8
-        if known is not None and part_name in known:
-            whole = torch.where(digest(part, lead) == known[part_name], 0, whole)
-        total = total + 1 + whole
+def values_bytes(message: Message, same: Same | None = None, lead: int = 0) -> Tensor:
+    """Count the bytes of the kept values alone, the way the papers count."""
+    total: Tensor | int = 0
+    for name, part in message.items():
+        total = total + _unless_same(_values_bytes(part, lead), name, same)
     return torch.as_tensor(total)
+
+
+def nbytes(message: Message, same: Same | None = None, lead: int = 0) -> Tensor:
+    """Count the bytes of a message, from counts alone; `lead` = 1 for a stacked one: [clients]."""
+    total: Tensor | int = _HEADER.size if message else 0
+    for name, part in message.items():
+        masks = sum((keep.shape[lead:].numel() + 7) // 8 for keep in part.keep.values())
+        whole = _values_bytes(part, lead) + masks + len(part.values)
+        total = total + 1 + _unless_same(whole, name, same)
+    return torch.as_tensor(total)
+
+
+def _unless_same(size: Tensor | int, name: str, same: Same | None) -> Tensor | int:
+    if same is None or name not in same:
+        return size
+    return torch.where(torch.as_tensor(same[name]), 0, torch.as_tensor(size))
 
 
 def _pack(bits: Tensor) -> bytes:
     return np.packbits(bits.reshape(-1).cpu().numpy(), bitorder="little").tobytes()
 
 
-def encode(message: Message, known: Known | None = None) -> bytes:
+def encode(message: Message, same: Same | None = None) -> bytes:
     """Turn one client's message into bytes; an empty message is no bytes at all."""
     if not message:
         return b""
     body = bytearray()
     for part_name, part in sorted(message.items()):
-        if known is not None and part_name in known and digest(part) == known[part_name]:
+        if same is not None and same.get(part_name):
             body.append(0)
             continue
         body.append(1)
