@@ -193,7 +193,8 @@ def test_uncovered_positions_keep_their_bits() -> None:
 def test_global_refine_averages_inside_a_fixed_mask() -> None:
     # (1 · 3 + 2 · 0) / 3 = 1 at all four; the negative, small and zero ones stay in m_g.
     message = uploads(("1111 0000", [3, -3, 0.03, 0]), ("1111 0000", [0, 0, 0, 0]))
-    weight, keep = aggregated(message, [1, 2], GLOBAL)
+    # Nobody votes here: that two of twenty answered does not thin m_g out.
+    weight, keep = aggregated(message, [1, 2], GLOBAL, asked=20)
     torch.testing.assert_close(weight, eight(1, -1, 0.01, 0, 5, 6, 7, 8), rtol=0, atol=1e-15)
     assert torch.equal(keep, M_G)
 

@@ -109,10 +109,8 @@ class Descent:
                 # A mask that moved leaves nothing behind in the optimizer's state.
                 slope = tree.only(keep, slope) if keep is not None else slope
                 result["momentum"][entry] = slope
-            new = _move(old, slope, rate, round)
-            if keep is not None:
-                new = tree.where(keep, new, old)
-            result[entry] = {**work[entry], **new}
+            # Outside the mask the slope is zero, so those values keep their bits.
+            result[entry] = {**work[entry], **_move(old, slope, rate, round)}
         result[self.on[0]] = {**result[self.on[0]], **buffers}
         return self.project(result) if self.project else result
 

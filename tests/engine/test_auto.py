@@ -1,0 +1,169 @@
+"""The choice of an engine: a fixed rule, and a reason whenever a run cannot be batched."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from masquerade.core import Batch, Method, Round, Stage, State, Task
+from masquerade.cost.compute import Meter
+from masquerade.data import Federation
+from masquerade.data.batches import Feed
+from masquerade.engine.auto import FEWEST, LARGEST, choose, make, obstacle
+from masquerade.engine.setting import Setting
+from masquerade.errors import MasqueradeWarning
+from masquerade.methods import FedAvg
+from masquerade.models import MLP, DigitsCNN
+from tests.support import federation, network
+
+CPU = torch.device("cpu")
+
+
+def setting(
+    method: Method, model: nn.Module | None = None, data: Federation | None = None, size: int = 4
+) -> Setting:
+    task = Task(model or network())
+    return Setting(method, task, Feed(data or federation(), 5, size), Meter(task), 6)
+
+
+@pytest.mark.parametrize(
+    ("model", "cohort", "expected"),
+    [
+        (MLP(784, (), 10), FEWEST, "batched"),
+        (MLP(784, (), 10), FEWEST - 1, "loop"),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), 10, "batched"),
+        (MLP(784, (200,), 10), 50, "loop"),
+        (DigitsCNN(), 50, "loop"),
+        (nn.Embedding(5, 3), 50, "loop"),
+    ],
+    ids=["logistic", "few clients", "norm", "large", "convolution", "embedding"],
+)
+def test_the_rule_on_a_cpu(model: nn.Module, cohort: int, expected: str) -> None:
+    assert choose(Task(model), CPU, cohort) == expected
+
+
+def test_the_rule_counts_parameters() -> None:
+    inputs = LARGEST // 2 - 1
+    # Two outputs: twice the inputs and two biases are just as many as allowed.
+    assert choose(Task(nn.Linear(inputs, 2)), CPU, FEWEST) == "batched"
+    assert choose(Task(nn.Linear(inputs + 1, 2)), CPU, FEWEST) == "loop"
+
+
+def test_a_gpu_is_always_batched() -> None:
+    assert choose(Task(DigitsCNN()), torch.device("cuda"), 1) == "batched"
+
+
+def test_a_loop_that_was_asked_for_is_given_without_a_trial() -> None:
+    assert make(setting(FedAvg(), droppy()), "loop", 1, 64).name == "loop"
+
+
+def droppy() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def even(samples: int) -> Federation:
+    """The toy federation with as many training samples for every client, as far as they reach."""
+    data = federation()
+    everything = torch.arange(len(data.y))
+    train = tuple(everything[id * samples : (id + 1) * samples] for id in range(6))
+    return replace(data, train=train)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(Method):
+    """A method as PyTorch is usually written: numbers on the host, boolean indexing."""
+
+    epochs: int = 1
+    fault: str = "item"
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        descent = self.descend(task)
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            loss, _ = task.loss(work["params"], batch)
+            if self.fault == "item":
+                return descent(work, batch, round) if loss.item() > 0 else work
+            chosen = batch.y > 0
+            rest = Batch(batch.x[chosen], batch.y[chosen], None, batch.key)
+            return descent(work, rest, round) if len(rest.y) else work
+
+        return (Stage("plain", step, self.epochs),)
+
+
+OBSTACLES: dict[str, tuple[Method, Callable[[], nn.Module], Federation, str]] = {
+    "dropout": (FedAvg(), droppy, federation(), "random"),
+    "item": (Plain(fault="item"), network, federation(), "item"),
+    "indexing": (Plain(fault="indexing"), network, federation(), "shape"),
+    "ragged batches": (FedAvg(), normed, federation(), "ragged"),
+    "ragged last batch": (FedAvg(), normed, even(6), "ragged"),
+}
+each_obstacle = pytest.mark.parametrize(
+    ("method", "model", "data", "word"), OBSTACLES.values(), ids=OBSTACLES
+)
+
+
+@each_obstacle
+def test_what_cannot_be_batched_is_looped_with_one_warning(
+    method: Method, model: Callable[[], nn.Module], data: Federation, word: str
+) -> None:
+    with pytest.warns(MasqueradeWarning) as caught:
+        engine = make(setting(method, model(), data), "batched", 1, 64)
+    assert engine.name == "loop"
+    (warning,) = caught
+    assert str(warning.message).startswith("W501 ")
+    # One line that a person can read, with the reason in it.
+    assert "\n" not in str(warning.message)
+    assert word in str(warning.message)
+
+
+def test_batchnorm_with_full_batches_of_equal_clients_is_batched() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make(setting(FedAvg(), normed(), even(8)), "batched", 1, 64).name == "batched"
+
+
+def test_a_method_that_fails_in_a_later_phase_is_found() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Late(Method):
+        """Fine at first."""
+
+        def schedule(self, number: int, rounds: int) -> str:
+            return "late" if number == rounds - 1 else "train"
+
+        def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+            if round.phase == "late":
+                return Plain().plan(task, round)
+            return super().plan(task, round)
+
+    why = obstacle(setting(Late(epochs=1)))
+    assert why is not None
+    assert "item" in why
+
+
+def test_a_view_that_cannot_be_batched_is_found() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Judge(Method):
+        """Trains like any other and predicts by looking at numbers."""
+
+        def predict(self, task: Task, personal: Any, x: torch.Tensor) -> torch.Tensor:
+            output = super().predict(task, personal, x)
+            return output / float(output.abs().max())
+
+    assert obstacle(setting(Judge(epochs=1))) is not None
+
+
+def test_a_trial_leaves_no_trace() -> None:
+    made = setting(FedAvg())
+    before = {name: value.clone() for name, value in made.task.initial.items()}
+    state = torch.random.get_rng_state()
+    obstacle(made)
+    assert all(torch.equal(made.task.initial[name], value) for name, value in before.items())
+    assert torch.equal(torch.random.get_rng_state(), state)

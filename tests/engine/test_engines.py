@@ -1,0 +1,482 @@
+"""Engines in trouble: errors, dropout, BatchNorm, plain PyTorch, regression, empty clients."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import masquerade as mq
+from masquerade.config import Compute, Evaluate, Train
+from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task, Who, tree
+from masquerade.core.random import normal
+from masquerade.data import Federation
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.methods import DMPFL, FedAvg
+from masquerade.simulation import Progress, Simulation
+from tests import support
+from tests.support import SIZES, federation, network
+
+EMPTY = torch.empty(0, dtype=torch.int64)
+each_engine = pytest.mark.parametrize("engine", ["loop", "batched"])
+simulate: Callable[..., tuple[Simulation, Progress]] = support.simulate
+simulation: Callable[..., Simulation] = support.simulation
+
+
+def world(
+    method: Method, task: Task, data: Federation, rounds: int = 3, **compute: Any
+) -> Simulation:
+    """A simulation of any data, with batches of 4."""
+    return Simulation(
+        method,
+        task,
+        data,
+        Train("", rounds, 4, 1.0, 0.97, (5,)),
+        Evaluate(every=0, draws=2),
+        Compute(**compute),
+        5,
+        method.views,
+    )
+
+
+def finish(made: Simulation) -> Progress:
+    progress = made.begin()
+    while progress.number < made.train.rounds:
+        made.advance(progress)
+    made.close()
+    return progress
+
+
+def assert_same(left: Progress, right: Progress) -> None:
+    """Bit for bit."""
+    one, two = left.tensors(), right.tensors()
+    assert one.keys() == two.keys()
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+    assert left.costs == right.costs
+
+
+def assert_close(left: Progress, right: Progress) -> None:
+    """Equal to rounding."""
+    one, two = left.tensors(), right.tensors()
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, two[name], rtol=1e-9, atol=1e-9, msg=name)
+    for kind, sums in left.costs.items():
+        assert right.costs[kind] == pytest.approx(sums, rel=1e-12)
+
+
+class Broken(Exception):
+    """What a user's own code raises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaking(Method):
+    """FedAvg in two stages that breaks at client 3, at a place of choice."""
+
+    epochs: int = 1
+    place: str = "step"
+
+    def client_init(self, task: Task, who: Who) -> State:
+        return {"id": torch.tensor(who.id)}
+
+    def check(self, place: str, work: State) -> State:
+        if place == self.place and int(work["id"]) == 3:
+            raise Broken(place)
+        return work
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        work = super().start(task, message, client, round)
+        return self.check("start", {**work, "id": client["id"], "count": torch.tensor(0)})
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        descent = self.descend(task)
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            if int(work["count"]) == 4:
+                self.check("step", work)
+            return {**descent(work, batch, round), "count": work["count"] + 1}
+
+        return (
+            Stage("first", step),
+            Stage(
+                "second",
+                step,
+                begin=lambda work, round: self.check("begin", work),
+                then=lambda work, round: self.check("then", work),
+            ),
+        )
+
+    def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
+        if self.place == "predict":
+            raise Broken("predict")
+        return super().predict(task, personal, x)
+
+
+# Client 3 has 9 samples, three steps an epoch: its fifth step is step 1 of the second stage.
+@pytest.mark.parametrize(
+    ("place", "note"),
+    [
+        ("start", "in client 3, stage `start`, step 0"),
+        ("step", "in client 3, stage `second`, step 1"),
+        ("then", "in client 3, stage `second`, step 2"),
+        ("begin", "in client 3, stage `second`, step 0"),
+    ],
+)
+def test_an_error_names_client_stage_and_step(place: str, note: str) -> None:
+    made = simulation(Breaking(place=place), participation=1.0)
+    with pytest.raises(Broken) as caught:
+        finish(made)
+    assert caught.value.__notes__ == [note]
+
+
+def test_an_error_names_its_client_from_another_process() -> None:
+    made = simulation(Breaking(), participation=1.0, workers=2)
+    with pytest.raises(Broken) as caught:
+        finish(made)
+    made.close()
+    assert "in client 3, stage `second`, step 1" in caught.value.__notes__
+
+
+def test_a_broken_step_is_found_by_the_trial_and_shown_by_the_loop() -> None:
+    with pytest.warns(MasqueradeWarning, match="W501"):
+        made = simulation(Breaking(), participation=1.0, engine="batched")
+    with pytest.raises(Broken) as caught:
+        finish(made)
+    assert caught.value.__notes__ == ["in client 3, stage `second`, step 1"]
+
+
+def test_an_error_in_use_names_the_client() -> None:
+    made = simulation(Breaking(place="predict"), rounds=1)
+    progress = finish(made)
+    with pytest.raises(Broken) as caught:
+        made.verdict(progress)
+    assert any("client 0" in note for note in getattr(caught.value, "__notes__", []))
+
+
+DROPPY = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(Method):
+    """FedAvg in two stages, so that something may happen between them."""
+
+    epochs: int = 1
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        step = self.descend(task)
+        return Stage("first", step), Stage("second", step, epoch=1)
+
+
+each_dropout = pytest.mark.parametrize("method", [FedAvg(epochs=2), Twice()], ids=["one", "two"])
+
+
+@each_dropout
+@pytest.mark.parametrize("workers", [2, 5])
+def test_dropout_gives_the_same_bits_for_any_number_of_workers(
+    method: Method, workers: int
+) -> None:
+    _, alone = simulate(method, task=Task(DROPPY), rounds=2)
+    _, together = simulate(method, task=Task(DROPPY), rounds=2, workers=workers)
+    assert_same(alone, together)
+
+
+@each_dropout
+def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> None:
+    found = []
+    for order in ([0, 1, 3, 4], [4, 0, 3, 1]):
+        made = simulation(method, task=Task(DROPPY))
+        progress, ids = made.begin(), torch.tensor(order)
+        outcome = made.engine.work(
+            progress.server,
+            progress.rows.take(ids),
+            progress.clients.take(ids),
+            tree.take(progress.known, ids),
+            ids,
+            made.setting.round("train", "train", 0),
+            0,
+        )
+        found.append(tree.take(outcome.uploads, ids.argsort()))
+    for left, right in zip(*map(tree.leaves, found), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_dropout_drops() -> None:
+    """Otherwise the tests of its bits would say nothing."""
+    quiet = nn.Sequential(DROPPY[0], nn.Dropout(0.0), DROPPY[2])
+    _, dropped = simulate(FedAvg(epochs=1), task=Task(DROPPY), rounds=1)
+    _, kept = simulate(FedAvg(epochs=1), task=Task(quiet), rounds=1)
+    assert not torch.equal(dropped.server["params"]["0.weight"], kept.server["params"]["0.weight"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(Method):
+    """A step as PyTorch is usually written: numbers on the host, boolean indexing."""
+
+    epochs: int = 1
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        descent = self.descend(task)
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            losses, _ = task.losses(work["params"], batch)
+            hard = losses > losses.mean().item()
+            chosen = Batch(batch.x[hard], batch.y[hard], None, batch.key)
+            return descent(work, chosen, round) if len(chosen.y) else work
+
+        return (Stage("hard", step, self.epochs),)
+
+
+UNBATCHABLE: dict[str, tuple[Method, nn.Module]] = {
+    "dropout": (FedAvg(epochs=1), DROPPY),
+    "plain PyTorch": (Plain(), network()),
+    "ragged BatchNorm": (
+        FedAvg(epochs=1),
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double(),
+    ),
+}
+
+
+def data_of(method: Method) -> Federation:
+    """The toy federation, but no batch of one sample, which BatchNorm refuses."""
+    data = federation()
+    train = tuple(part[: len(part) - (len(part) % 4 == 1)] for part in data.train)
+    return replace(data, train=train)
+
+
+@pytest.mark.parametrize("name", UNBATCHABLE)
+def test_a_run_that_cannot_be_batched_is_looped_with_one_warning(name: str) -> None:
+    method, model = UNBATCHABLE[name]
+    data = data_of(method)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = mq.run(method, model, data, 2, batch=4, compute=Compute(engine="batched"))
+    assert [(one.category, str(one.message)[:4]) for one in caught] == [(MasqueradeWarning, "W501")]
+    looped = mq.run(method, model, data, 2, batch=4, compute=Compute(engine="loop"))
+    for left, right in zip(tree.leaves(found.personal), tree.leaves(looped.personal), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
+    everything = torch.arange(6 * 8)
+    data = replace(federation(), train=tuple(everything.reshape(6, 8)))
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    method = FedAvg(epochs=2, momentum=0.5, tune_epochs=1)
+    made = [world(method, Task(model), data, engine=name) for name in ("loop", "batched")]
+    assert [one.engine.name for one in made] == ["loop", "batched"]
+    loop, batched = map(finish, made)
+    assert_close(loop, batched)
+    server = batched.server["params"]
+    # Two batches an epoch, two epochs, three rounds; counters are averaged like everything else.
+    assert int(server["1.num_batches_tracked"]) == 2 * 2 * 3
+    assert server["1.running_mean"].any()
+    verdicts = [
+        one.verdict(progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
+    ]
+    for left, right in zip(*verdicts, strict=True):
+        assert left["accuracy"] == right["accuracy"]
+
+
+@pytest.mark.parametrize("width", [1, 4, 64])
+def test_the_width_of_a_chunk_changes_nothing(width: int) -> None:
+    method = support.METHOD_TABLE["dmpfl"]
+    _, reference = simulate(method, rounds=3, participation=1.0, engine="batched", width=6)
+    _, other = simulate(method, rounds=3, participation=1.0, engine="batched", width=width)
+    assert_close(reference, other)
+
+
+def test_host_memory_changes_no_bit() -> None:
+    method = support.METHOD_TABLE["dmpfl"]
+    _, device = simulate(method, rounds=3)
+    _, host = simulate(method, rounds=3, store="host")
+    assert_same(device, host)
+
+
+def squared(output: Tensor, y: Tensor) -> Tensor:
+    """Squared error of every sample."""
+    return (output[:, 0] - y).square()
+
+
+def absolute(output: Tensor, y: Tensor) -> Tensor:
+    """Absolute error of every sample."""
+    return (output[:, 0] - y).abs()
+
+
+@each_engine
+def test_a_regression_from_end_to_end(engine: str) -> None:
+    x = normal(1, (240, 5))
+    y = x @ normal(2, (5,)) + 0.1 * normal(3, (240,))
+    data = mq.partition(mq.from_arrays(x, y), clients=12, by=mq.IID(), seed=1)
+    assert data.classes is None
+    task = mq.Task(nn.Linear(5, 1), loss=squared, metric=absolute, better="lower")
+    compute = Compute(engine=engine)
+    first, last = (
+        mq.run(
+            FedAvg(rate=rate, epochs=1), task, data, 15, batch=4, views=["global"], compute=compute
+        )
+        for rate in (0.0, 0.05)
+    )
+    before, after = (result.summaries[0]["accuracy"]["own"] for result in (first, last))
+    # Noise of 0.1 leaves an absolute error of 0.08.
+    assert after["mean"] < 0.15 < before["mean"]
+    summary = last.summaries[0]
+    assert (summary["metric"], summary["better"]) == ("absolute", "lower")
+    # The bottom decile is the worst end: of twelve clients the one with the second largest error.
+    errors = sorted(summary["per_client"]["own"], reverse=True)
+    assert after["bottom_decile"] == pytest.approx(errors[1])
+    assert errors[1] > after["mean"]
+    own = data.test[3]
+    by_hand = (last.client(3).predict(data.x[own])[:, 0] - data.y[own]).abs().double().mean()
+    assert summary["per_client"]["own"][3] == pytest.approx(float(by_hand))
+
+
+def test_the_bottom_decile_of_an_accuracy_is_its_low_end() -> None:
+    made = simulation(FedAvg())
+    figures = made.spread([50.0, 10.0, 90.0, 80.0, 70.0, 60.0])
+    assert figures["bottom_decile"] == 10.0
+    assert figures["mean"] == 60.0
+    # Weighted by training samples: 7, 12, 3, 9, 16, 5 of 52.
+    total = 7 * 50 + 12 * 10 + 3 * 90 + 9 * 80 + 16 * 70 + 5 * 60
+    assert figures["weighted"] == pytest.approx(total / 52)
+    # Deviations −10, −50, 30, 20, 10, 0: squares 100 + 2500 + 900 + 400 + 100 = 4000.
+    assert figures["std"] == pytest.approx(math.sqrt(4000 / 6))
+
+
+def without(split: str, *ids: int) -> Federation:
+    """The toy federation, some clients having nothing in one split."""
+    data = federation()
+    parts = [EMPTY if id in ids else part for id, part in enumerate(getattr(data, split))]
+    changes: dict[str, Any] = {split: tuple(parts)}
+    return replace(data, **changes)
+
+
+@each_engine
+def test_a_client_without_training_data_is_never_sampled(engine: str) -> None:
+    made = world(FedAvg(epochs=1), Task(network()), without("train", 0, 3), 4, engine=engine)
+    assert {id for number in range(50) for id in made.cohort(number).tolist()} == {1, 2, 4, 5}
+    progress = made.begin()
+    for _ in range(4):
+        assert made.advance(progress)["clients"] == [1, 2, 4, 5]
+    assert all(value.isfinite().all() for value in tree.leaves(progress.server))
+
+
+@each_engine
+def test_a_client_without_training_data_uses_the_shared_model_untuned(engine: str) -> None:
+    method = FedAvg(epochs=1, momentum=0.5, weight_decay=0.1, tune_epochs=2)
+    made = world(method, Task(network()), without("train", 0, 3), engine=engine)
+    progress = finish(made)
+    summaries, personal = made.verdict(progress)
+    for id, model in enumerate(personal["tuned"]):
+        same = [
+            torch.equal(value, progress.server["params"][name])
+            for name, value in model["params"].values.items()
+        ]
+        assert all(same) if id in (0, 3) else not any(same)
+    # 6 → 8 → 6 → 3: a step costs 3 · 228 − 96 = 588 for each sample of each of two epochs.
+    tuned = sum(SIZES[id] for id in (1, 2, 4, 5))
+    adapt = summaries[1]["adapt"]["flops"]
+    assert adapt == {"dense": pytest.approx(588 * 2 * tuned / 6), "masked": adapt["dense"]}
+    assert summaries[0]["per_client"]["samples"] == [0, 12, 3, 0, 16, 5]
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("name", ["fedavg", "dmpfl", "thin_pfedgate"])
+def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) -> None:
+    method = support.METHOD_TABLE[name]
+    data = without(split, 0, 3)
+    made = [world(method, Task(network()), data, 4, engine=one) for one in ("loop", "batched")]
+    assert [one.engine.name for one in made] == ["loop", "batched"]
+    loop, batched = map(finish, made)
+    assert_close(loop, batched)
+    (left, models), (right, others) = (
+        one.verdict(progress) for one, progress in zip(made, (loop, batched), strict=True)
+    )
+    for one, two in zip(left, right, strict=True):
+        assert one["accuracy"] == two["accuracy"]
+        assert one.get("adapt") == two.get("adapt")
+    for value, other in zip(tree.leaves(models), tree.leaves(others), strict=True):
+        assert value.isfinite().all()
+        torch.testing.assert_close(value, other, rtol=1e-9, atol=1e-9)
+
+
+@each_engine
+def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
+    made = world(FedAvg(epochs=1), Task(network()), without("test", 1, 5), 2, engine=engine)
+    progress = finish(made)
+    for summary in made.verdict(progress)[0]:
+        own = summary["per_client"]["own"]
+        assert [id for id, figure in enumerate(own) if figure is None] == [1, 5]
+        present = [figure for figure in own if figure is not None]
+        assert summary["accuracy"]["own"]["mean"] == pytest.approx(sum(present) / 4)
+        assert all(
+            math.isfinite(entry["mean"])
+            for entry in list(summary["accuracy"]["shift"].values())[:-1]
+        )
+    assert made.look(progress)["views"]["global"]["mean"] == pytest.approx(
+        made.verdict(progress)[0][0]["accuracy"]["own"]["mean"]
+    )
+
+
+def test_a_federation_without_training_data_is_refused() -> None:
+    with pytest.raises(MasqueradeError, match="E303"):
+        world(FedAvg(), Task(network()), without("train", *range(6)))
+
+
+def test_a_federation_without_test_data_is_refused_when_it_is_judged() -> None:
+    made = world(FedAvg(epochs=1), Task(network()), without("test", *range(6)), rounds=1)
+    with pytest.raises(MasqueradeError, match="E304"):
+        made.verdict(finish(made))
+
+
+def test_a_round_knows_its_decay() -> None:
+    made = simulation(FedAvg(), rounds=8)
+    round = made.setting.round("train", "train", 3)
+    assert float(round.decay) == pytest.approx(0.97**3)
+    assert (float(round.number), float(round.rounds)) == (3, 8)
+    assert round.decay.dtype is torch.float64
+
+
+@each_engine
+def test_a_run_leaves_torch_as_it_was(engine: str) -> None:
+    model, data = network(), federation()
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    mq.run(FedAvg(epochs=1), model, data, 1, batch=4, compute=Compute(engine=engine))
+    with pytest.raises(Broken):
+        mq.run(Breaking(), model, data, 1, batch=4, compute=Compute(engine="loop"))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_user_module_and_its_data_are_untouched_by_a_run() -> None:
+    model, data = network(torch.float32), federation()
+    before = [value.clone() for value in (*model.state_dict().values(), data.x, data.y)]
+    mq.run(DMPFL(epochs=2), model, data, 4, batch=4)
+    after = [*model.state_dict().values(), data.x, data.y]
+    assert all(map(torch.equal, before, after))
+
+
+def test_a_message_of_bits_and_grains_passes_through_both_engines() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Odd(Method):
+        """FedAvg that also sends bits, and whole rows of one layer."""
+
+        epochs: int = 1
+
+        def finish(
+            self, task: Task, work: State, message: Message, client: State, round: Round
+        ) -> tuple[Message, State]:
+            upload, client = super().finish(task, work, message, client, round)
+            weight = work["params"]["0.weight"]
+            rows = Part({"w": weight}, {"w": weight.sum(1) > 0}, {"w": mq.Axis(0)})
+            return upload | {"bits": Part({"b": weight > 0}), "rows": rows}, client
+
+    ended = [
+        finish(world(Odd(), Task(network()), federation(), engine=one))
+        for one in ("loop", "batched")
+    ]
+    assert_close(*ended)
+    assert ended[0].costs["train"]["up"] > 0
