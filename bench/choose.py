@@ -27,7 +27,7 @@ TUNING = [{"tune_rate": rate, "tune_epochs": epochs} for rate in RATES for epoch
 
 
 def score(config: Config, method: Method, name: str, tuning: list[dict]) -> tuple[float, dict]:
-    """Train once; return validation accuracy of the default view, and of each tuning by its view."""
+    """Train once; return the validation accuracy of the default view, and of each tuning."""
     config = dataclasses.replace(
         config, evaluate=dataclasses.replace(config.evaluate, split="validation", every=0)
     )

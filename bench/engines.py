@@ -1,4 +1,4 @@
-"""Client-steps per second of a bare PyTorch loop, our loop, our loop with masks, our batched engine.
+"""Client-steps per second: a bare PyTorch loop, our loop, it with masks, our batched engine.
 
     python bench/engines.py            # exit status 1 when a bar is missed
     python bench/engines.py --quick    # one repetition of each, to see that it runs

@@ -80,8 +80,6 @@ class Compute:
     """Where clients' states lie between rounds: "device" or "host"."""
     commit_every: float = 5.0
     """Seconds between commits; 0 commits every round."""
-    deterministic: bool = True
-    """Whether to allow only operations that give the same bits every time."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.core.task import Task
 from masquerade.data import Federation, load, parse, partition
+from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.models import build, suitable
@@ -134,9 +135,9 @@ def run(
 
 @contextmanager
 def simulate(*arguments: Any) -> Iterator[Simulation]:
-    """Make a simulation, leave torch's global settings as they were, end its processes."""
+    """Make a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), exact_numbers():
         simulation = Simulation(*arguments)
         try:
             yield simulation

@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -94,8 +92,13 @@ def check_name(name: str) -> str:
 
 def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
     """Read the bytes of the safetensors file `name`; anything else is refused by its content."""
+    # Here and below: simulating without a run directory needs torch and numpy alone.
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     try:
-        return load(data)
+        tensors: dict[str, Tensor] = load(data)
+        return tensors
     except (SafetensorError, KeyError) as fault:
         known = {b"\x80": "a pickle file; pickle can run code", b"P": "a zip archive"}
         kind = known.get(data[:1], "not a safetensors file")
@@ -103,10 +106,13 @@ def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
 
 
 def _encode(tensors: Tensors) -> bytes:
+    from safetensors.torch import save
+
     # Safetensors takes neither strided tensors nor two names for one memory.
     own = torch.contiguous_format
     copies = {name: each.detach().cpu().clone(memory_format=own) for name, each in tensors.items()}
-    return save(copies)
+    data: bytes = save(copies)
+    return data
 
 
 def _fingerprint(data: bytes) -> dict[str, object]:

@@ -130,6 +130,27 @@ def test_outside_its_mask_nothing_moves_and_no_state_builds_up(momentum: float) 
             assert velocity[inside].any()
 
 
+def test_outside_its_mask_odd_numbers_keep_their_bits() -> None:
+    def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        return work["params"]["w"][0].square(), {}
+
+    odd = torch.tensor([1.0, -0.0, 0.0, math.nan, math.inf, 1e-310], dtype=torch.float64)
+    keep = {"w": torch.arange(6) == 0}
+    step = descend(
+        Task(nn.Linear(1, 1)), loss, rate=0.1, within=lambda work: keep, momentum=0.9, decay=0.1
+    )
+    work = step.prepare({"params": {"w": odd}}, now())
+    batch = batches(1)[0]
+    looped = step(work, batch, now())
+    with batching():
+        mapped = torch.func.vmap(lambda w: step({**work, "params": {"w": w}}, batch, now()))(
+            odd[None]
+        )
+    for found in (looped["params"]["w"], mapped["params"]["w"][0]):
+        assert torch.equal(found.view(torch.int64)[1:], odd.view(torch.int64)[1:])
+        assert found[0] < 1
+
+
 def test_a_masked_step_equals_the_step_of_a_smaller_problem() -> None:
     """One Linear layer, half of its weights frozen at their values: work it out by hand."""
     task = Task(nn.Linear(2, 1, bias=False), loss=lambda output, y: (output[:, 0] - y).square() / 2)

@@ -418,9 +418,10 @@ def test_nothing_arrives_at_the_server_in_personal_refine() -> None:
     assert after is before
 
 
-def test_personal_refine_moves_personal_weights_alone() -> None:
-    """Momentum and weight decay are on, which would move a frozen weight without a gradient."""
-    method = DMPFL(epochs=2, momentum=0.9, weight_decay=0.1, readjust=0.6, iterations=1)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_personal_refine_moves_personal_weights_alone(momentum: float) -> None:
+    """Weight decay is on, which would move a frozen weight without a gradient."""
+    method = DMPFL(epochs=2, momentum=momentum, weight_decay=0.1, readjust=0.6, iterations=1)
     made, _ = stage(method, 8)
     progress = made.begin()
     first = names(method, 8).index("personal")
@@ -445,7 +446,7 @@ def test_personal_refine_moves_personal_weights_alone() -> None:
             assert not values[id][~m_c].any()
             assert (values[id][own] != before[name][id][own]).all()
             personal += int(own.sum())
-    assert personal > 10
+    assert personal > 5
 
 
 # Adaptive inference
