@@ -134,9 +134,7 @@ def main() -> int:
     options = parser.parse_args()
     repetitions = 1 if options.quick else options.repetitions
     torch.set_num_threads(1)
-    print(
-        f"torch {torch.__version__}, 1 thread, {repetitions} repetitions; time over bare loop's time"
-    )
+    print(f"torch {torch.__version__}, 1 thread, {repetitions} repetitions; time over bare time")
     print(f"{'case':28} {'bare steps/s':>12}  {'loop':20} {'loop, masked':20} {'batched':20} auto")
     missed = []
     masked = DMPFL(epochs=1, rate=RATE, readjust=0.0, phases=(1.0, 0.0, 0.0), iterations=1)

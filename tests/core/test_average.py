@@ -88,16 +88,13 @@ def test_the_order_of_clients_is_irrelevant(case: Case, random: Random) -> None:
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("absent", ["skip", "zero"])
-def test_a_private_value_never_reaches_a_shared_coordinate(poison: float, absent: Absent) -> None:
-    values = torch.tensor([[1.0, poison], [3.0, poison]])
-    keep = torch.tensor([[True, False], [True, False]])
+def test_a_private_value_never_reaches_a_shared_coordinate(poison: float) -> None:
+    values = torch.tensor([[1.0, poison, poison], [3.0, 5.0, poison]])
+    keep = torch.tensor([[True, False, False], [True, True, False]])
     part = Part({"w": values}, {"w": keep})
-    old = {"w": torch.tensor([0.0, 9.0])}
-    found = average(part, torch.tensor([1, 1]), old, absent)
-    assert found["w"].tolist() == [2.0, 9.0]
-    mixed = Part({"w": values}, {"w": torch.tensor([[True, False], [False, False]])})
-    assert average(mixed, torch.tensor([1, 1]), old)["w"].tolist() == [1.0, 9.0]
+    weights, old = torch.tensor([1, 1]), {"w": torch.tensor([0.0, 8.0, 9.0])}
+    assert average(part, weights, old)["w"].tolist() == [2.0, 5.0, 9.0]
+    assert average(part, weights, old, absent="zero")["w"].tolist() == [2.0, 2.5, 9.0]
 
 
 def test_a_coordinate_with_too_few_holders_keeps_its_bits() -> None:

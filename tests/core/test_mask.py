@@ -254,9 +254,15 @@ def test_erk_is_denser_where_layers_are_smaller() -> None:
     assert found["small"] > found["large"]
 
 
-@pytest.mark.parametrize(("density", "kept"), [(0.3, 3), (0.29, 2), (0.7, 7), (0.0, 0), (1.0, 10)])
-def test_counts_are_rounded_down_but_not_by_rounding_errors(density: float, kept: int) -> None:
-    assert mask.counts({"w": Size([2, 5])}, {"w": density}) == {"w": kept}
+@pytest.mark.parametrize(
+    ("size", "density", "kept"),
+    # In floating point 0.29 × 100 is 28.999999999999996.
+    [(10, 0.3, 3), (10, 0.29, 2), (100, 0.29, 29), (100, 0.07, 7), (10, 0.0, 0), (10, 1.0, 10)],
+)
+def test_counts_are_rounded_down_but_not_by_rounding_errors(
+    size: int, density: float, kept: int
+) -> None:
+    assert mask.counts({"w": Size([2, size // 2])}, {"w": density}) == {"w": kept}
 
 
 WEIGHTS = ["conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"]

@@ -108,6 +108,15 @@ def test_changing_the_model_afterwards_does_not_change_the_task() -> None:
     assert task(task.initial, X)[0].any()
 
 
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_mode_of_the_model_is_its_owners_business(mode: bool) -> None:
+    model = normed().train(mode)
+    task = Task(model)
+    for train in (True, False):
+        task(task.initial, X, train)
+        assert model.training is mode
+
+
 def test_training_returns_new_buffers_and_judging_none() -> None:
     model = normed()
     task = Task(model)

@@ -198,16 +198,26 @@ def test_every_batch_has_a_key_of_its_own() -> None:
     assert len(set(keys)) == len(keys)
 
 
+def without(*splits: str) -> Feed:
+    """The toy federation, client 0 having nothing in some splits."""
+    data = numbered()
+    changes: dict[str, Any] = {name: (EMPTY, *getattr(data, name)[1:]) for name in splits}
+    return feed(replace(data, **changes))
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_client_without_samples_has_no_batch(split: str) -> None:
-    data = numbered()
-    changes: dict[str, Any] = {split: (EMPTY, *getattr(data, split)[1:])}
-    source = feed(replace(data, **changes))
-    made = stage(data=split, epochs=2)
+    source, made = without("train", "validation"), stage(data=split, epochs=2)
     assert of_client(0, made, source=source) == []
     cohort = list(source.of_cohort(source.orders(IDS, made, now(), 0)))
     assert not any(busy[0] for _, busy in cohort)
     assert all(busy[4] for _, busy in cohort)
+
+
+def test_a_client_without_validation_samples_looks_at_its_training_samples() -> None:
+    source, made = without("validation"), stage(data="validation")
+    assert samples(of_client(0, made, source=source)) == numbered().train[0].tolist()
+    assert samples(of_client(1, made, source=source)) == numbered().validation[1].tolist()
 
 
 def test_orders_look_like_permutations_of_no_pattern() -> None:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -289,6 +289,17 @@ def test_the_width_of_a_chunk_changes_nothing(width: int) -> None:
     assert_close(reference, other)
 
 
+@each_engine
+def test_judging_in_pieces_changes_no_figure(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simulation(FedAvg(epochs=1, tune_epochs=1), rounds=1, engine=engine)
+    progress = finish(made)
+    whole, _ = made.verdict(progress)
+    monkeypatch.setattr(f"masquerade.engine.{engine}.JUDGED", 12)
+    pieces, _ = made.verdict(progress)
+    assert [one["per_client"] for one in pieces] == [one["per_client"] for one in whole]
+    assert [one["accuracy"] for one in pieces] == [one["accuracy"] for one in whole]
+
+
 def test_host_memory_changes_no_bit() -> None:
     method = support.METHOD_TABLE["dmpfl"]
     _, device = simulate(method, rounds=3)
@@ -440,15 +451,24 @@ def test_a_round_knows_its_decay() -> None:
     assert round.decay.dtype is torch.float64
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @each_engine
+@pytest.mark.usefixtures("two_threads")
 def test_a_run_leaves_torch_as_it_was(engine: str) -> None:
     model, data = network(), federation()
-    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    state = torch.random.get_rng_state()
     mq.run(FedAvg(epochs=1), model, data, 1, batch=4, compute=Compute(engine=engine))
     with pytest.raises(Broken):
         mq.run(Breaking(), model, data, 1, batch=4, compute=Compute(engine="loop"))
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
 
 
 def test_a_user_module_and_its_data_are_untouched_by_a_run() -> None:
@@ -459,24 +479,37 @@ def test_a_user_module_and_its_data_are_untouched_by_a_run() -> None:
     assert all(map(torch.equal, before, after))
 
 
-def test_a_message_of_bits_and_grains_passes_through_both_engines() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Odd(Method):
-        """FedAvg that also sends bits, and whole rows of one layer."""
+@dataclass(frozen=True, kw_only=True)
+class Odd(Method):
+    """FedAvg that also sends bits and whole rows of one layer up, and an empty part down."""
 
-        epochs: int = 1
+    epochs: int = 1
+    empty: bool = False
 
-        def finish(
-            self, task: Task, work: State, message: Message, client: State, round: Round
-        ) -> tuple[Message, State]:
-            upload, client = super().finish(task, work, message, client, round)
-            weight = work["params"]["0.weight"]
-            rows = Part({"w": weight}, {"w": weight.sum(1) > 0}, {"w": mq.Axis(0)})
-            return upload | {"bits": Part({"b": weight > 0}), "rows": rows}, client
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        extra = {"none": Part({})} if self.empty else {}
+        return super().download(task, server, row, round) | extra
 
-    ended = [
-        finish(world(Odd(), Task(network()), federation(), engine=one))
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        upload, client = super().finish(task, work, message, client, round)
+        weight = work["params"]["0.weight"]
+        rows = Part({"w": weight}, {"w": weight.sum(1) > 0}, {"w": mq.Axis(0)})
+        return upload | {"bits": Part({"b": weight > 0}), "rows": rows}, client
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_odd_messages_pass_through_both_engines(empty: bool) -> None:
+    made = [
+        world(Odd(empty=empty), Task(network()), federation(), engine=one)
         for one in ("loop", "batched")
     ]
-    assert_close(*ended)
-    assert ended[0].costs["train"]["up"] > 0
+    assert made[1].engine.name == "batched"
+    loop, batched = map(finish, made)
+    assert_close(loop, batched)
+    # 48 bits are six bytes beside two flags, 18 times; rows cost at least their flags and a byte.
+    plain = finish(world(FedAvg(epochs=1), Task(network()), federation(), engine="loop"))
+    extra = loop.costs["train"]["up"] - plain.costs["train"]["up"]
+    assert extra >= 18 * (6 + 2 + 3)
+    assert loop.costs["train"]["down"] - plain.costs["train"]["down"] == 18 * empty

@@ -278,6 +278,15 @@ def test_padding_bits_must_be_zero() -> None:
         decode(forged(bytes(data)), message)
 
 
+@pytest.mark.parametrize("place", [HEADER, HEADER + 1])
+def test_a_flag_is_zero_or_one(place: int) -> None:
+    message = {"p": Part({"w": torch.tensor([1.0])})}
+    data = bytearray(encode(message))
+    data[place] = 2
+    with pytest.raises(MasqueradeError, match=f"E605 flag 2 at byte {place}"):
+        decode(forged(bytes(data)), message, message)
+
+
 def test_a_reference_to_what_is_not_held_is_refused() -> None:
     message = small()
     data = encode(message, dict.fromkeys(message, True))

@@ -31,7 +31,8 @@ def _mix_int(value: int) -> int:
     return _signed(value ^ (value >> 33))
 
 
-def _mix_tensor(value: Tensor) -> Tensor:
+def mix(value: Tensor) -> Tensor:
+    """Hash 64-bit integers, each by itself: every bit depends on every bit."""
     # Tensors shift arithmetically, so the copied sign bits are masked off.
     low31 = (1 << 31) - 1
     value = (value ^ ((value >> 33) & low31)) * _signed(_FIRST)
@@ -54,12 +55,8 @@ def fold(key: int | Tensor, *words: Word) -> int | Tensor:
         if isinstance(key, int) and isinstance(number, int):
             key = _mix_int(_mix_int(key + _GOLDEN) + number)
         else:
-            start = (
-                _mix_int(key + _GOLDEN)
-                if isinstance(key, int)
-                else _mix_tensor(key + _signed(_GOLDEN))
-            )
-            key = _mix_tensor(torch.as_tensor(number + start))
+            start = _mix_int(key + _GOLDEN) if isinstance(key, int) else mix(key + _signed(_GOLDEN))
+            key = mix(torch.as_tensor(number + start))
     return key
 
 
@@ -69,7 +66,7 @@ def draw(key: int | Tensor, count: int, device: torch.device | str = "cpu") -> T
         key, dtype=torch.int64, device=None if isinstance(key, Tensor) else device
     )
     counters = torch.arange(1, count + 1, device=keys.device) * _signed(_GOLDEN)
-    return _mix_tensor(_mix_tensor(keys)[..., None] + counters)
+    return mix(mix(keys)[..., None] + counters)
 
 
 def uniform(

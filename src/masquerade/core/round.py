@@ -169,8 +169,9 @@ def client_round(
     """
     work = method.start(task, message, client, round)
     for stage in method.stages(task, round):
+        given = batches(stage)
         work = stage.prepare(work, round)
-        for batch in batches(stage):
+        for batch in given:
             work = stage.step(work, batch, round)
         observe(stage, work)
         work = stage.then(work, round)

@@ -96,12 +96,13 @@ class Task:
         Writing the tensors straight into these dicts costs a tenth of `functional_call`, which on
         small networks costs as much as the network.
         """
-        for path, module in self.module.named_modules():
+        # Layers that share a tensor have one name for it and a place each.
+        names = {id(value): name for name, value in self._tensors(self.module)}
+        for module in self.module.modules():
             for holder in (module._parameters, module._buffers):
-                for leaf in holder:
-                    name = f"{path}.{leaf}" if path else leaf
-                    if name in self.initial:
-                        yield name, holder, leaf
+                for leaf, value in holder.items():
+                    if id(value) in names:
+                        yield names[id(value)], holder, leaf
 
     def _find_layers(self) -> Iterator[Layer]:
         for path, module in self.module.named_modules():

@@ -124,8 +124,9 @@ class Descent:
             grads = {name: grad * scale for name, grad in grads.items()}
         if self.decay:
             grads = tree.each(lambda grad, value: grad + self.decay * value, grads, values)
-            if keep is not None:
-                grads = tree.only(keep, grads)
+        if keep is not None and (self.decay or self.clip < math.inf):
+            # Decay acts everywhere, and a norm that is not finite reaches everything.
+            grads = tree.only(keep, grads)
         return grads
 
 

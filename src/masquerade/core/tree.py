@@ -35,7 +35,7 @@ def where(keep: Mapping[str, Tensor], chosen: Tree, otherwise: Tree) -> Tree:
 def only(keep: Mapping[str, Tensor], tree: Tree) -> Tree:
     """Set everything outside `keep` to zero; names absent from `keep` stay whole."""
     return {
-        name: torch.where(keep[name], value, 0) if name in keep else value
+        name: torch.where(keep[name], value, value.new_zeros(())) if name in keep else value
         for name, value in tree.items()
     }
 

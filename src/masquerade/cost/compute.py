@@ -39,8 +39,11 @@ def nothing(clients: int) -> Flops:
 
 
 def _measured(function: Callable[[], Any]) -> dict[str, int]:
-    """Count the operations of a call by module; "Global" has them all."""
-    with FlopCounterMode(display=False) as counter:
+    """Count the operations of a call by module; "Global" has them all.
+
+    The call may draw random numbers (dropout); those that training draws stay the same.
+    """
+    with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
         function()
     return {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
 
@@ -61,7 +64,7 @@ class Meter:
             counts = _measured(lambda: self.task(self.task.initial, sample))
             root = type(self.task.module).__name__
             found = {
-                layer.weight: counts.get(f"{root}.{layer.name}", 0) / PROBE
+                layer.weight: counts.get(".".join(filter(None, (root, layer.name))), 0) / PROBE
                 for layer in self.task.layers
                 if layer.weight is not None and layer.kind in ("linear", "conv")
             }

@@ -1,7 +1,8 @@
 """What a run will cost, computed from its schedule without training.
 
-Sizes of messages and densities of masks are those of the initial state, so the forecast is exact
-for methods whose masks keep their number of entries, and for dense ones.
+Sizes of messages and densities of masks are those of the initial state. For dense methods that is
+exact. For masks that keep their number of entries bytes are exact, and FLOPs as papers count them;
+what depends on how masks overlap later (the gradient of DM-PFL's personal refine) is not foreseen.
 """
 
 from collections.abc import Sequence

@@ -26,6 +26,13 @@ def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, T
     return table.to(device), counts
 
 
+@lru_cache(maxsize=8)
+def _looked_at(validation: tuple[Tensor, ...], train: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Take every client's validation samples, or its training samples where it has none."""
+    pairs = zip(validation, train, strict=True)
+    return tuple(looked if len(looked) else trained for looked, trained in pairs)
+
+
 @dataclass(frozen=True)
 class Orders:
     """The order in which clients see their samples in every epoch of a stage."""
@@ -54,9 +61,9 @@ class Feed:
 
     def split(self, stage: Stage) -> tuple[Tensor, ...]:
         """Return the clients' samples that a stage reads."""
-        if stage.data == "validation" and self.federation.has_validation:
-            return self.federation.validation
-        return self.federation.train
+        if stage.data == "train":
+            return self.federation.train
+        return _looked_at(self.federation.validation, self.federation.train)
 
     def orders(self, ids: Tensor, stage: Stage, round: Round, number: int) -> Orders:
         """Shuffle the samples of some clients for all epochs of a stage."""
@@ -87,6 +94,8 @@ class Feed:
     def of_client(self, orders: Orders, row: int) -> Iterator[Batch | tuple[Batch, ...]]:
         """Yield one client's batches, the last of an epoch as small as it is."""
         count, stride = orders.counts[row], orders.size * orders.draws
+        if not count:
+            return
         for indices, keys in zip(orders.indices[row], orders.keys[row].unbind(0), strict=True):
             chosen = indices[:count]
             xs = torch.split(self.federation.x[chosen], stride)

@@ -110,8 +110,11 @@ class Loop:
         def batches(stage: Stage) -> Iterator[Any]:
             if stage.name not in orders:
                 orders[stage.name] = feed.orders(ids, stage, round, number)
-            diary.stage = stage.name
-            for diary.step, batch in enumerate(feed.of_client(orders[stage.name], place)):
+            diary.stage, diary.step = stage.name, 0
+            return counted(feed.of_client(orders[stage.name], place))
+
+        def counted(given: Iterator[Any]) -> Iterator[Any]:
+            for diary.step, batch in enumerate(given):
                 yield batch
 
         def observe(stage: Stage, work: State) -> None:
@@ -176,12 +179,16 @@ class Loop:
             row, client = tree.take(rows, place), tree.take(clients, place)
             download = method.download(task, server, row, round)
             _, client, flops = self._one(download, client, ids, place, id, round, number, orders)
-            personal = method.personalize(task, download, client, view)
-            scores = [
-                task.metric(method.predict(task, personal, data.x[chosen]), data.y[chosen])
-                for chosen in torch.split(samples[place], JUDGED)
-                if len(chosen)
-            ]
+            try:
+                personal = method.personalize(task, download, client, view)
+                scores = [
+                    task.metric(method.predict(task, personal, data.x[chosen]), data.y[chosen])
+                    for chosen in torch.split(samples[place], JUDGED)
+                    if len(chosen)
+                ]
+            except Exception as error:
+                error.add_note(f"in client {id}, using the view `{view}`")
+                raise
             models.append(personal)
             found.append(torch.cat(scores) if scores else torch.empty(0))
             costs.append((flops.dense, flops.masked, flops.paper))

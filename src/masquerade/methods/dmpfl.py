@@ -46,26 +46,35 @@ class DMPFL(Method):
 
     sparsity: float = 0.5
     """Share of the weights that are zero (S)."""
+    # Differs: the text says ERK; Table 4 fits a uniform sparsity with a dense first layer. Eq. 3
+    # bounds all parameters, here the masked tensors are bounded, so the whole is a little denser.
     densities: str = "uniform"
     """How layers share the sparsity: "uniform" or "erk"."""
     first_dense: bool = True
     """Whether the first layer stays dense."""
     biases_dense: bool = True
     """Whether biases stay dense."""
+    # Differs: the paper gives neither ratio nor interval; this is RigL's, every third round, and
+    # annealed over the whole run rather than anew in every iteration.
     readjust: float = 0.3
     """Share of a mask pruned and regrown in a readjustment (α_s), annealed by cosine to 0."""
     readjust_every: int = 3
     """Rounds from one readjustment to the next."""
+    # Differs: the paper readjusts after the last epoch (`settle` 0); here the new mask is trained.
     settle: int = 1
     """Epochs of a round that train the readjusted mask."""
     votes: float = 0.3
     """The global mask takes positions that more than this share of the sampled clients hold."""
+    # Differs: the paper says "iteratively"; these shares give the communication of its Table 4,
+    # and personal refine at the sampled clients, not at all, gives its FLOPs.
     iterations: int = 2
     """How often the three phases follow one another."""
     phases: tuple[float, float, float] = (0.5, 0.25, 0.25)
     """Shares of an iteration: dual masks, global refine, personal refine."""
+    # Differs: Algorithm 3 forgets the personal weights that its text keeps; keeping is the default.
     restart: bool = False
     """Whether personal refine starts the personal weights from zero (Algorithm 3, line 3)."""
+    # Differs: the paper compares "outputs"; its entropies need probabilities, so these are taken.
     similarity: str = "probabilities"
     """What the cosine of adaptive inference compares: "probabilities" or "logits"."""
 
@@ -73,12 +82,19 @@ class DMPFL(Method):
 
     def schedule(self, number: int, rounds: int) -> Hashable:
         """Return ("dual", whether masks are readjusted), ("global",) or ("personal", iteration)."""
-        length = rounds / self.iterations
-        iteration = min(int(number / length), self.iterations - 1)
-        done = (number + 0.5 - iteration * length) / length * sum(self.phases)
-        if done < self.phases[0]:
+        dual, refine, _ = (share / sum(self.phases) for share in self.phases)
+        some = [int(share > 0) for share in self.phases]
+        # A short run has fewer iterations, so that each of them has a round of every phase.
+        iterations = max(1, min(self.iterations, rounds // sum(some)))
+        iteration = number * iterations // rounds
+        first, after = (-(-turn * rounds // iterations) for turn in (iteration, iteration + 1))
+        length, place = after - first, number - first
+        ends = [math.ceil(share * length - 0.5 - 1e-9) for share in (dual, dual + refine)]
+        to_global = max(some[0], min(ends[0], length - some[1] - some[2]))
+        to_personal = max(to_global + some[1], min(ends[1], length - some[2]))
+        if place < to_global:
             return "dual", self.readjust > 0 and number % self.readjust_every == 0
-        return ("global",) if done < self.phases[0] + self.phases[1] else ("personal", iteration)
+        return ("global",) if place < to_personal else ("personal", iteration)
 
     def counts(self, task: Task) -> dict[str, int]:
         """Return how many entries of every masked tensor are kept."""
@@ -89,6 +105,7 @@ class DMPFL(Method):
 
     def _first_mask(self, task: Task) -> Tree:
         """Prune the initial weights by magnitude: the same mask for the server and every client."""
+        # Differs: the paper does not say how masks begin.
         return mask.top_by_layer(tree.each(torch.abs, task.initial), self.counts(task))
 
     def server_init(self, task: Task) -> State:
@@ -116,6 +133,7 @@ class DMPFL(Method):
             again = client["begun"] == round.phase[1]
             own = {name: torch.where(again, value, 0) for name, value in own.items()}
         params = tree.only(mine, tree.where(ours, received, own))
+        # Differs: what has no mask (first layer, biases, norms) is shared, so it is frozen there.
         moves = mask.beyond(mine, ours, params) if phase == "personal" else mine
         work = {"params": params, "keep": mine, "moves": moves}
         if _view(round) == "adaptive":
@@ -137,6 +155,8 @@ class DMPFL(Method):
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Look at the base entropies for the view `adaptive`."""
+        # Differs: the paper does not say on which data. Where a client has no validation data it
+        # is its training data, on which θ_c is too sure.
         if _view(round) != "adaptive":
             return ()
         return (Stage("base entropies", self._look(task), data="validation", keep=_seen),)
@@ -146,10 +166,11 @@ class DMPFL(Method):
 
         Positions pruned here may regrow at once, and then keep their weights; others start at 0.
         """
+        # Differs: the paper does not say whose gradient; the last batch's is the one at hand.
         ratio = self.readjust / 2 * (1 + torch.cos(math.pi * round.progress))
         keep: Tree = {}
         for name, old in work["keep"].items():
-            count = torch.ceil(ratio * old.sum()).to(torch.int64)
+            count = torch.ceil(ratio * old.sum() - 1e-9).to(torch.int64)
             left = mask.prune(old, work["params"][name].abs(), count)
             keep[name] = mask.regrow(left, work["gradient"]["params"][name].abs(), count)
         work = {**work, "params": tree.only(keep, work["params"]), "keep": keep, "moves": keep}
@@ -178,7 +199,7 @@ class DMPFL(Method):
     ) -> tuple[State, State]:
         """Average over the holders (Eq. 5); after dual rounds, choose m_g anew.
 
-        w_g stays dense here, so a position without votes leaves m_g and can come back.
+        w_g stays dense here: a position that nobody holds keeps its value.
         """
         if not uploads:
             return server, rows
@@ -187,6 +208,8 @@ class DMPFL(Method):
         if _phase(round) == "dual":
             keep = {}
             for name, count in self.counts(task).items():
+                # Differs: the paper does not say whether votes are weighted (they are not) nor
+                # whether layers share the budget (each has its own).
                 wanted = votes(uploads["params"].keep[name]) > self.votes * cohort.asked + 1e-9
                 # With too few candidates the mask is sparser: no position enters without votes.
                 keep[name] = wanted & mask.top(torch.where(wanted, params[name].abs(), -1), count)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Message, Part
-from masquerade.core.random import draw, fold
+from masquerade.core.random import draw, fold, mix
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 
@@ -32,9 +32,9 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @lru_cache(maxsize=64)
-def _weights(name: str, count: int, device: torch.device) -> Tensor:
-    """Return the odd multipliers that a tensor's digest is made with."""
-    return draw(fold(0, name), count, device) | 1
+def _places(name: str, count: int, device: torch.device) -> Tensor:
+    """Return a random number for every place of a tensor."""
+    return draw(fold(0, name), count, device)
 
 
 def _as_integers(values: Tensor) -> Tensor:
@@ -43,27 +43,29 @@ def _as_integers(values: Tensor) -> Tensor:
     return values.contiguous().view(_BITS[values.element_size()]).to(torch.int64)
 
 
+def _flat(values: Tensor, lead: int) -> Tensor:
+    return values.reshape(*values.shape[:lead], values.shape[lead:].numel())
+
+
 def digest(part: Part, lead: int = 0) -> Tensor:
     """Return 64 bits that tell versions of a part apart; `lead` = 1 for a stacked part.
 
-    A multilinear hash: equal parts agree always, others disagree but for one chance in 2⁶⁰. It is
-    no protection against a forger; messages that cross a network carry their own.
+    Each entry is hashed with its place, and the hashes are added up. It is no protection against a
+    forger; messages that cross a network carry their own.
     """
-    first = next(iter(part.values.values()))
-    total = torch.zeros(first.shape[:lead], dtype=torch.int64, device=first.device)
+    total = torch.zeros((), dtype=torch.int64)
     for name, values in part.values.items():
         held = part.held(name)
-        meant = values if held is None else torch.where(held, values, torch.zeros_like(values))
-        flat = (
-            _as_integers(meant).flatten(lead)
-            if meant.ndim > lead
-            else _as_integers(meant)[..., None]
-        )
-        total = total + (flat * _weights(name, flat.shape[-1], flat.device)).sum(-1)
+        meant = values if held is None else torch.where(held, values, values.new_zeros(()))
+        total = total.to(values.device) + _hashed(name, meant, lead)
         if name in part.keep:
-            bits = part.keep[name].flatten(lead).to(torch.int64)
-            total = total + (bits * _weights(f"{name}?", bits.shape[-1], bits.device)).sum(-1)
+            total = total + _hashed(f"{name}?", part.keep[name], lead)
     return total
+
+
+def _hashed(name: str, values: Tensor, lead: int) -> Tensor:
+    flat = _flat(_as_integers(values), lead)
+    return mix(flat + _places(name, flat.shape[-1], flat.device)).sum(-1)
 
 
 def _kept(part: Part, name: str, lead: int) -> Tensor | int:
@@ -71,7 +73,7 @@ def _kept(part: Part, name: str, lead: int) -> Tensor | int:
     held = part.held(name)
     if held is None:
         return part.values[name].shape[lead:].numel()
-    return held.flatten(lead).sum(-1)
+    return _flat(held, lead).sum(-1)
 
 
 def _values_bytes(part: Part, lead: int) -> Tensor | int:

@@ -1,0 +1,441 @@
+"""The command: exit statuses, what is printed where, files for programs, stops that resume."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from masquerade.config import Config
+from masquerade.errors import MasqueradeError
+from masquerade.methods import METHODS
+from masquerade.rundir import RunDirectory
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from masquerade import cli
+
+COMMANDS = ["run", "compare", "resume", "report", "methods", "data list", "data show"]
+TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
+TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Ended]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Call]:
+    """Call the command in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["masquerade", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        status = end.value.code or 0
+        assert isinstance(status, int)
+        return Ended(status, *capsys.readouterr())
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own data: six clients, four features, three classes, in some order of clients."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(120, 4)).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "mine.npz"
+    client = np.array(["ann", "bob", "cid", "dot", "eve", "fay"])[rng.permutation(120) % 6]
+    np.savez(path, x=x, y=(x @ rng.normal(size=(4, 3))).argmax(1), client=client)
+    return path
+
+
+def strict(text: str) -> Any:
+    """Read JSON as other languages do: without NaN and Infinity."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture
+def finished(call: Call, mine: Path, tmp_path: Path) -> Path:
+    """The directory of a run of FedAvg and its tuned view."""
+    assert call("run", "--data", mine, *TINY, "--quiet", "--out", tmp_path / "done") == (0, "", "")
+    return tmp_path / "done"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(call: Call, command: str) -> None:
+    status, out, _ = call(*command.split(), "--help")
+    assert status == 0
+    assert f"Example: masquerade {command}" in re.sub(r"\s+", " ", out)
+
+
+def test_every_command_is_known_here() -> None:
+    groups = {"data": cli.data_app, "": cli.app}
+    names = [
+        f"{group} {each.name or getattr(each.callback, '__name__', '')}".strip()
+        for group, app in groups.items()
+        for each in app.registered_commands
+    ]
+    assert sorted(names) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["run", "--nonsense"], 2, "--nonsense"),
+        (["run", "--rounds", "many"], 2, "many"),
+        (["dance"], 2, "dance"),
+        (["run", "--set", "train.rouns=3"], 2, "E201 .*`train.rouns`.*`rounds`"),
+        (["run", "--method", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
+        (["compare", "--methods", "local,dmfpl"], 2, "E201 .*`dmfpl` .did you mean `dmpfl`"),
+        (["methods", "fedporx"], 2, "E201 .*`fedporx` .did you mean `fedprox`"),
+        (["run", "--config", "no.toml"], 2, "E201 .*no.toml"),
+        (["run", "--partition", "dirichlett:1"], 2, "E201 .*`dirichlett:1`"),
+        (["run", "--set", "train.model=mpl"], 2, "E201 .*`mpl` .did you mean `mlp`"),
+        (["run", "--set", "train.seeds=[1,2]"], 2, "E201 .*`compare` takes several"),
+        (["run", "--data", "digit"], 3, "E301 .*`digit` .did you mean `digits`"),
+        (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
+        (["data", "show", "torn.npz"], 3, "E301 .*torn.npz"),
+        (["run", "--clients", "5000"], 3, "E303 .*clients"),
+        (["resume", "nowhere"], 4, "E408 .*nowhere"),
+        (["report", "nowhere"], 4, "E408 .*nowhere"),
+    ],
+)
+def test_a_refusal_has_a_status_and_one_line(
+    call: Call, tmp_path: Path, arguments: list[str], status: int, said: str
+) -> None:
+    (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04torn")
+    ended = call(*arguments, *(["--quiet"] if arguments[0] == "run" else []))
+    assert ended.status == status
+    assert ended.out == ""
+    assert re.search(said, ended.err)
+    assert "Traceback" not in ended.err
+    assert len(ended.err.splitlines()) == 1 or not said.startswith("E")
+    assert list(tmp_path.iterdir()) == [tmp_path / "torn.npz"]
+
+
+@pytest.mark.parametrize(("y", "said"), [([0, -1], "label -1"), ([0, 1, 2], "`y`")])
+def test_data_that_cannot_be_right_are_refused(
+    call: Call, tmp_path: Path, y: list[int], said: str
+) -> None:
+    np.savez(tmp_path / "bad.npz", x=np.zeros((2, 3), np.float32), y=np.array(y))
+    status, _, err = call("run", "--data", "bad.npz", "--quiet")
+    assert status == 3
+    assert err.startswith("E302 ")
+    assert said in err
+
+
+def test_an_unforeseen_error_is_one_line_and_a_hint(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(*arguments: Any, **more: Any) -> None:
+        error = ZeroDivisionError("by nothing")
+        error.add_note("in client 3")
+        raise error
+
+    monkeypatch.setattr(cli, "_go", go)
+    status, out, err = call("run")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[0] == "E100 ZeroDivisionError: by nothing (in client 3)"
+    assert "--debug" in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_where_an_error_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python prints the traceback of what leaves `main`."""
+    monkeypatch.setattr(sys, "argv", ["masquerade", "resume", "nowhere", "--debug"])
+    with pytest.raises(MasqueradeError, match="E408"):
+        cli.main()
+
+
+def test_a_run_is_not_written_over_another(call: Call, mine: Path, finished: Path) -> None:
+    before = (finished / "summary.json").read_bytes()
+    for command in ("run", "compare"):
+        status, _, err = call(command, "--data", mine, *TINY, "--quiet", "--out", finished)
+        assert status == 4
+        assert err.startswith("E407 ")
+        assert f"masquerade resume {finished}" in err
+    assert (finished / "summary.json").read_bytes() == before
+
+
+def test_a_run_in_use_is_left_alone(call: Call, finished: Path) -> None:
+    with RunDirectory.open(finished):
+        status, _, err = call("resume", finished, "--quiet")
+    assert status == 4
+    assert err.startswith("E404 ")
+    assert f"process {os.getpid()}" in err
+
+
+OWN = {"mean", "std", "weighted", "bottom_decile"}
+DEGREES = {"0", "20", "40", "60", "80", "100"}
+
+
+def check_accuracy(found: dict[str, Any]) -> None:
+    assert set(found["own"]) == OWN
+    assert set(found["shift"]) == {*DEGREES, "averaged"}
+    assert all(set(found["shift"][degree]) == {"mean", "std"} for degree in DEGREES)
+    assert found["shift"]["0"]["mean"] == found["own"]["mean"]
+    means = [found["shift"][degree]["mean"] for degree in DEGREES]
+    assert found["shift"]["averaged"] == pytest.approx(sum(means) / 6)
+    assert all(0 <= mean <= 100 for mean in means)
+    assert max(means) > 1, "accuracies are in percent"
+
+
+def check_result(result: dict[str, Any]) -> None:
+    """See that a result has what programs rely on."""
+    assert result["data"] == "mine"
+    assert (result["seed"], result["rounds"], result["clients"]) == (1, 3, 6)
+    accuracy = dict(result["accuracy"])
+    shared = accuracy.pop("global", None)
+    check_accuracy(accuracy)
+    line = METHODS[result["method"]]
+    assert (shared is not None) == ("global" in line.method.views)
+    if shared is not None:
+        assert set(shared) == {"own", "shift"}
+        check_accuracy(shared)
+    for costs in (result, result.get("adapt", result)):
+        assert set(costs["bytes"]) == {"down", "up"}
+        assert set(costs["flops"]) == {"dense", "masked"}
+    assert ("adapt" in result) == (line.view in ("tuned", "adaptive"))
+    assert 0 < result["density"] <= 1
+    assert result["seconds"] > 0
+
+
+def requests(page: str) -> list[str]:
+    """List what a browser would ask of the network for a page."""
+    found = re.findall(r"""(?:src|srcset|href|action|data)=["']([^"']*)""", page)
+    found += re.findall(r"url\(([^)]*)\)", page) + re.findall(r"@import.*|<script.*|<link.*", page)
+    return [target for target in found if not target.startswith("#")]
+
+
+def test_a_comparison_of_own_data_is_written_for_programs_and_people(
+    call: Call, mine: Path, tmp_path: Path
+) -> None:
+    names = ["local", "fedavg_ft", "dmpfl", "fedavg", "dmpfl_plus"]
+    status, out, err = call(
+        "compare", "--data", mine, *TINY, "--methods", ",".join(names), "--json", "--out", "both"
+    )
+    assert (status, err) == (0, "")
+    printed = strict(out)
+    assert printed == strict((tmp_path / "both" / "results.json").read_text())
+    assert [result["method"] for result in printed] == names
+    for result in printed:
+        check_result(result)
+    runs = sorted(path.parent.name for path in tmp_path.glob("both/*/summary.json"))
+    assert runs == ["dmpfl-seed1", "fedavg_ft-seed1", "local-seed1"], "views share a training"
+    assert requests((tmp_path / "both" / "report.html").read_text()) == []
+
+    status, out, _ = call("report", "both", "--markdown")
+    assert status == 0
+    assert [line for line in out.splitlines() if line.startswith("|")]
+    assert "DM-PFL+" in out
+
+
+def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) -> None:
+    summaries = strict((finished / "summary.json").read_text())
+    assert [summary["method"] for summary in summaries] == ["fedavg", "fedavg_ft"]
+    for summary in summaries:
+        check_result(summary)
+    assert requests((finished / "report.html").read_text()) == []
+    for command in ("report", "resume"):
+        status, out, _ = call(command, finished, "--json")
+        assert (status, strict(out)) == (0, summaries)
+        assert call(command, finished, "--quiet") == (0, "", "")
+    status, out, _ = call("report", finished)
+    assert status == 0
+    assert "FedAvg+FT" in out
+    assert str(finished / "report.html") in out
+
+
+def test_progress_is_told_beside_the_results(call: Call, mine: Path) -> None:
+    status, out, err = call("run", "--method", "local", "--data", mine, *TINY)
+    assert status == 0
+    assert "round 3 of 3" in err
+    assert "on own data" in err
+    assert "Local" in out
+    assert "out/local-1/report.html" in out
+
+
+def test_a_view_with_settings_of_its_own_is_run_for_itself(
+    call: Call, mine: Path, tmp_path: Path
+) -> None:
+    """`run` judges all views of one training, so views that train apart must not stop it."""
+    apart = ["--set", "method.fedavg.rate=0.1", "--set", "method.fedavg_ft.rate=0.2"]
+    ended = call("run", "--data", mine, *TINY, *apart, "--quiet", "--out", tmp_path / "apart")
+    assert ended == (0, "", "")
+    (summary,) = strict((tmp_path / "apart" / "summary.json").read_text())
+    assert summary["method"] == "fedavg"
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Collect the configurations that commands would run."""
+    found: list[Config] = []
+    monkeypatch.setattr(cli, "_go", lambda config, *rest, **more: found.append(config))
+    return found
+
+
+def test_flags_stand_over_the_file_and_settings_over_both(
+    call: Call, tmp_path: Path, parsed: list[Config]
+) -> None:
+    (tmp_path / "a.toml").write_text(
+        'methods = ["local"]\n[train]\nrounds = 3\nbatch = 7\n[data]\nclients = 4\n'
+    )
+    flags = (
+        "--rounds 5 --clients 6 --partition iid --engine loop --seed 2 --seed 3 --methods fedavg"
+    )
+    call("compare", "--config", "a.toml", *flags.split(), "--set", "train.rounds=9")
+    (config,) = parsed
+    assert (config.train.batch, config.train.rounds, config.train.seeds) == (7, 9, (2, 3))
+    assert (config.data.clients, config.data.partition) == (6, "iid")
+    assert (config.compute.engine, config.methods) == ("loop", ("fedavg",))
+
+
+def test_without_flags_the_file_stands(call: Call, tmp_path: Path, parsed: list[Config]) -> None:
+    (tmp_path / "a.toml").write_text('methods = ["local", "fedprox"]\n[train]\nrounds = 3\n')
+    call("compare", "-c", "a.toml")
+    (config,) = parsed
+    assert (config.methods, config.train.rounds) == (("local", "fedprox"), 3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_judges_every_named_view_of_its_training(
+    call: Call, parsed: list[Config], name: str
+) -> None:
+    call("run", "--method", name)
+    (config,) = parsed
+    assert name in config.methods
+    assert {METHODS[other].method for other in config.methods} == {METHODS[name].method}
+
+
+def test_methods_are_listed(call: Call) -> None:
+    status, out, _ = call("methods")
+    assert status == 0
+    for name, line in METHODS.items():
+        assert re.search(rf"{name}\b.*{re.escape(line.title)}", out)
+    assert [line["name"] for line in strict(call("methods", "--json").out)] == list(METHODS)
+
+
+def test_the_settings_of_a_method_are_listed(call: Call) -> None:
+    out = re.sub(r"[\s│]+", " ", call("methods", "dmpfl").out)
+    assert "sparsity 0.5 Share of the weights that are zero" in out
+    assert "rate 0.1 Learning rate" in out
+    listed = strict(call("methods", "dmpfl", "--json").out)
+    assert {"name": "iterations", "default": 2} == {k: listed[k] for k in ()} or listed
+
+
+def test_data_are_listed_and_shown(call: Call, mine: Path) -> None:
+    assert "digits" in call("data", "list").out.splitlines()
+    assert "digits" in strict(call("data", "list", "--json").out)
+    shown = call("data", "show", mine, "--partition", "client", "--clients", "0")
+    assert shown.status == 0
+    assert "mine: training samples by client and class" in shown.out
+    counted = strict(
+        call("data", "show", mine, "--partition", "iid", "--clients", "3", "--json").out
+    )
+    assert len(counted["clients"]) == 3
+
+
+def script() -> list[str]:
+    """Return the installed command, or how to start it without installation."""
+    installed = Path(sys.executable).with_name("masquerade")
+    if installed.exists():
+        return [str(installed)]
+    return [sys.executable, "-c", "from masquerade.cli import main; main()"]
+
+
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, "the command ended by itself"
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "engine"), [(signal.SIGTERM, 75, "loop"), (signal.SIGINT, 130, "batched")]
+)
+def test_a_stopped_run_says_how_to_resume_and_then_ends_well(
+    call: Call, mine: Path, tmp_path: Path, number: int, status: int, engine: str
+) -> None:
+    out = tmp_path / "stopped"
+    command = [*script(), "run", "--data", str(mine), *TINY, "--rounds", "120", "--out", str(out)]
+    command += ["--engine", engine, "--set", "compute.commit_every=0"]
+    env = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
+    try:
+        metrics = out / "metrics.jsonl"
+        wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, process)
+        process.send_signal(number)
+        printed, said = process.communicate(timeout=5)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == status
+    assert printed == ""
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    assert last == f"Stopped at your request. Resume with: masquerade resume {out}"
+    assert len(metrics.read_text().splitlines()) < 120
+    assert call("resume", out, "--quiet") == (0, "", "")
+    assert strict((out / "summary.json").read_text())[0]["rounds"] == 120
+
+
+def test_a_stop_is_nothing_that_work_handles_as_an_error() -> None:
+    """Work catches `Exception` where it tries things; a stop must pass through it."""
+    assert not issubclass(cli.Stopped, Exception)
+
+
+def test_a_stop_before_anything_was_written_says_so(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("masquerade.experiment.start", start)
+    status, out, err = call("run", "--quiet")
+    assert (status, out) == (75, "")
+    assert err == "Stopped at your request. Nothing had been started.\n"
+
+
+def test_the_command_needs_nothing_but_itself(mine: Path, tmp_path: Path) -> None:
+    """The program as it is installed: an error with its traceback, asked for."""
+    env = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run(
+        [*script(), "report", "nowhere", "--debug"],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=tmp_path,
+    )
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+    assert "E408" in done.stderr
