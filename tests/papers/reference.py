@@ -239,7 +239,7 @@ class DualMasks:
         weights = weights_of(learner.module)
         for name in self.sparse:
             inside = self.m[client][name].flatten().nonzero().flatten().tolist()
-            moved = math.ceil(ratio * len(inside))
+            moved = math.ceil(ratio * len(inside) - 1e-9)
             stay = by_size(weights[name], inside)[: len(inside) - moved]
             outside = [i for i in range(weights[name].numel()) if i not in stay]
             grown = by_size(gradient[name], outside)[:moved]

@@ -1,0 +1,116 @@
+"""What stands beside the code: runs, examples and documents say only what works."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from masquerade.config import parse, read_file, trainings
+from masquerade.data import parse as parse_partition
+from masquerade.models import MODELS
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
+
+    from masquerade import cli
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [page for page in sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md"))]
+ELSEWHERE = re.compile(r"/(?:work|root|home/\w+|tmp/\w+)\b")
+"""Paths that exist on one machine only."""
+
+
+def files() -> list[Path]:
+    """List what the repository holds, and what it will hold unless it is ignored."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def blocks(language: str) -> list[str]:
+    """Return the README's blocks of code in a language."""
+    text = README.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(program: str) -> Iterator[list[str]]:
+    """Yield the README's lines that call a program, split into words."""
+    for block in blocks("sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if words and words[0].endswith(program):
+                yield words
+
+
+def execute(text: Path | str, folder: Path) -> None:
+    """Run Python text, or a file of it, in a process of its own that finds the package."""
+    how = [str(text)] if isinstance(text, Path) else ["-c", text]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-W", "error::masquerade.MasqueradeWarning", *how]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("runs/**/*.toml")), ids=lambda path: path.name)
+def test_every_run_can_be_read(path: Path) -> None:
+    config = parse(read_file(path))
+    assert trainings(config)
+    assert parse_partition(config.data.partition)
+    assert config.train.model in {"auto", *MODELS}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.name)
+def test_every_example_runs(path: Path, tmp_path: Path) -> None:
+    execute(path, tmp_path)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    found = blocks("python")
+    assert found
+    execute("\n".join(found), tmp_path)
+
+
+def test_the_commands_of_the_readme_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings are parsed to the last setting, but not begun; of the rest, the flags are read."""
+    begun: list[object] = []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(cli, "_go", lambda *arguments, **more: begun.append(arguments))
+    lines = list(commands("masquerade"))
+    assert lines
+    for words in lines:
+        trains = words[1] in ("run", "compare")
+        done = CliRunner().invoke(cli.app, words[1:] if trains else [*words[1:], "--help"])
+        assert done.exit_code == 0, (words, done.output, done.exception)
+    assert begun
+
+
+def test_the_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    known = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    named = {word for words in commands("make") for word in words[1:] if "=" not in word}
+    assert {"demo", "test"} <= named <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)", text)
+    targets += re.findall(r"""(?:src|href)=["']([^"']+)""", text)
+    inner = [target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
+    assert [target for target in inner if not (page.parent / target).exists()] == []
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    found = files()
+    assert len(found) > 50
+    text = {file: file.read_text("utf-8", errors="replace") for file in found}
+    assert [str(file) for file in found if ELSEWHERE.search(text[file])] == []
