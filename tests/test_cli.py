@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from masquerade.config import Config
-from masquerade.errors import MasqueradeError
 from masquerade.methods import METHODS
 from masquerade.rundir import RunDirectory
 
@@ -268,6 +267,23 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     assert status == 0
     assert "FedAvg+FT" in out
     assert str(finished / "report.html") in out
+
+
+def test_clients_with_next_to_nothing_do_not_stop_a_run(call: Call, tmp_path: Path) -> None:
+    """One sample, two samples, one class: no figure where there is no test sample, no zero."""
+    sizes = [1, 2, 20, 20]
+    x = np.random.default_rng(5).normal(size=(sum(sizes), 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    y[3:23] = 1
+    np.savez(tmp_path / "odd.npz", x=x, y=y, client=np.repeat(np.arange(4), sizes))
+    names = "local,fedavg_ft,fedprox,dmpfl,dmpfl_plus"
+    status, out, _ = call("compare", "--methods", names, "--data", "odd.npz", *TINY, "--json")
+    assert status == 0
+    for result in strict(out):
+        assert result["per_client"]["samples"] == [1, 1, 12, 12]
+        alone, *others = result["per_client"]["own"]
+        assert alone is None
+        assert result["accuracy"]["own"]["mean"] == pytest.approx(sum(others) / 3)
 
 
 def test_progress_is_told_beside_the_results(call: Call, mine: Path) -> None:

@@ -150,9 +150,9 @@ def test_what_is_named_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", [*SECTIONS, "method"])
-@pytest.mark.parametrize("value", [3, "digits", [1]])
-def test_a_section_that_is_no_table_is_refused(name: str, value: Any) -> None:
-    assert f"`{name}`" in refusal({name: value})
+def test_a_section_that_is_no_table_is_refused(name: str) -> None:
+    for value in (3, "digits", [1]):
+        assert f"`{name}`" in refusal({name: value})
 
 
 @pytest.mark.parametrize(

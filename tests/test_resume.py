@@ -310,7 +310,7 @@ def drill_engines(path: Path) -> None:
 def drill_comparison(path: Path) -> None:
     """Kill a comparison within and between its trainings."""
     config = problem(write_data(path / "mine.npz"), "local", "fedavg_ft", "fedavg")
-    survive(partial(compare, config), path / "comparison", kills=15)
+    survive(partial(compare, config), path / "comparison", kills=12)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.report.live import live
 
 if TYPE_CHECKING:
     from masquerade.config import Config
-    from masquerade.simulation import Record
+    from masquerade.progress import Record
 
 app = typer.Typer(
     help="Personal, sparse models for every client of a federation.",
@@ -187,7 +188,7 @@ def resume(
     from masquerade import comparison, experiment
     from masquerade.config import parse, read_file
 
-    with _resumable(path), _progress(quiet or as_json) as watch:
+    with _resumable(path), live(quiet or as_json) as watch:
         if comparison.is_comparison(path):
             results = comparison.carry_on(path, watch)
         else:
@@ -327,7 +328,7 @@ def _fresh(name: str) -> Path:
 def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -> None:
     from masquerade import comparison, experiment
 
-    with _resumable(out), _progress(quiet or as_json) as watch:
+    with _resumable(out), live(quiet or as_json) as watch:
         if single:
             (training,) = experiment.trainings(config)
             results = experiment.start(config, training, out, watch)
@@ -346,49 +347,6 @@ def _resumable(path: Path) -> Iterator[None]:
         if (path / "config.toml").exists():
             error.add_note(f"Resume with: masquerade resume {path}")
         raise
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
-    """Show live progress, with the time that is left; yield what the work reports to."""
-    if quiet:
-        yield lambda name, done, rounds, record, share=None: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("preparing", total=1.0, status="")
-        latest: dict[str, str] = {}
-
-        def watch(
-            name: str, done: int, rounds: int, record: "Record | None", share: float | None = None
-        ) -> None:
-            if record and record["views"]:
-                own = next(iter(record["views"].values()))["mean"]
-                latest[name] = f", {own:.1f} on own data"
-            progress.update(
-                bar,
-                description=name,
-                completed=done / rounds if share is None else share,
-                status=f"round {done} of {rounds}{latest.get(name, '')}",
-            )
-
-        yield watch
 
 
 def _show(path: Path, results: "list[Record]", quiet: bool, as_json: bool) -> None:

@@ -8,8 +8,8 @@ from masquerade import experiment
 from masquerade.config import Config
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Watch
+from masquerade.progress import Record
 from masquerade.rundir import RunDirectory
-from masquerade.simulation import Record
 
 MARK = "comparison.json"
 

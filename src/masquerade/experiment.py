@@ -24,8 +24,9 @@ from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.models import build, suitable
+from masquerade.progress import Progress, Record
 from masquerade.rundir import RunDirectory
-from masquerade.simulation import Progress, Record, Simulation, carry_on
+from masquerade.simulation import Simulation, carry_on
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""

@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,63 +15,19 @@ from masquerade.core.part import Message
 from masquerade.core.random import choose, fold
 from masquerade.core.round import Cohort, Who
 from masquerade.core.task import Task
-from masquerade.core.tree import State
 from masquerade.cost import traffic
 from masquerade.cost.compute import Flops, Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
 from masquerade.engine import auto
-from masquerade.engine.setting import Engine, Outcome, Setting
+from masquerade.engine.setting import Engine, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError
+from masquerade.progress import COSTS, Progress, Record, totals
 from masquerade.rundir import Committer, RunDirectory
 
-Record = dict[str, Any]
 Watch = Callable[[int, Record | None], None]
 """Called with the rounds done, and the record of an evaluation where there was one."""
-
-COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "paper")
-
-
-def _totals(outcome: Outcome) -> dict[str, float]:
-    """Add up what a cohort's rounds cost."""
-    t, f = outcome.traffic, outcome.flops
-    columns = (t.down, t.up, t.values_down, t.values_up, f.dense, f.masked, f.paper)
-    return {name: float(column.sum()) for name, column in zip(COSTS, columns, strict=True)}
-
-
-@dataclass
-class Progress:
-    """Everything that changes from round to round."""
-
-    number: int
-    """Rounds completed."""
-    server: State
-    rows: Store
-    clients: Store
-    known: dict[str, Tensor]
-    costs: dict[str, dict[str, float]]
-    """Sums over clients, by kind of round: "train", "hello"."""
-    history: list[Record]
-    seconds: float = 0.0
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of all tensors, by name, for a commit."""
-        places = {
-            "server": self.server,
-            "rows": self.rows.state,
-            "clients": self.clients.state,
-            "known": {name or "any": value for name, value in self.known.items()},
-        }
-        return {
-            name: value.detach().to("cpu", copy=True).contiguous()
-            for name, value in tree.named(places).items()
-        }
-
-    def facts(self) -> Record:
-        """Return a copy of the rest, as JSON."""
-        costs = {kind: dict(sums) for kind, sums in self.costs.items()}
-        return {"costs": costs, "history": list(self.history), "seconds": self.seconds}
 
 
 class Simulation:
@@ -194,7 +149,7 @@ class Simulation:
         for name, digests in outcome.known.items():
             old = progress.known.setdefault(name, progress.known[""].clone())
             old.index_copy_(0, place, digests.to(self.device))
-        cost = _totals(outcome)
+        cost = totals(outcome)
         total = progress.costs[kind]
         for name, value in cost.items():
             total[name] += value
@@ -338,7 +293,7 @@ class Simulation:
 
     def _density(self, personal: list[Message]) -> float:
         """Return kept / all parameters of the personal models, averaged over clients."""
-        names = [name for name in self.task.initial if self.task.trainable(name)]
+        names = self.task.parameter_names
         shares = []
         for model in personal:
             kept = 0

@@ -14,11 +14,12 @@ from masquerade.cost.compute import Meter
 from masquerade.data import Federation
 from masquerade.data.batches import Feed
 from masquerade.engine.auto import FEWEST, LARGEST, choose, make, obstacle
+from masquerade.engine.batched import Batched, Lifted
 from masquerade.engine.setting import Setting
 from masquerade.errors import MasqueradeWarning
 from masquerade.methods import FedAvg
 from masquerade.models import MLP, DigitsCNN
-from tests.support import federation, network
+from tests.support import METHOD_TABLE, federation, network, simulate, simulation
 
 CPU = torch.device("cpu")
 
@@ -167,3 +168,27 @@ def test_a_trial_leaves_no_trace() -> None:
     obstacle(made)
     assert all(torch.equal(made.task.initial[name], value) for name, value in before.items())
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_too_little_memory_halves_the_width_and_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = METHOD_TABLE["dmpfl"]
+    _, whole = simulate(method, rounds=3, engine="batched", width=64)
+    chunk = Batched._chunk
+
+    def small(self: Batched, lifted: Lifted, *rest: Any) -> Any:
+        if lifted.clients > 2:
+            raise torch.OutOfMemoryError("invented")
+        return chunk(self, lifted, *rest)
+
+    made = simulation(method, rounds=3, engine="batched", width=64)
+    progress = made.begin()
+    monkeypatch.setattr(Batched, "_chunk", small)
+    with pytest.warns(MasqueradeWarning, match="W503 memory: 4 → 2 clients") as seen:
+        while progress.number < 3:
+            made.advance(progress)
+    assert len(seen) == 1
+    for name, value in whole.tensors().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, progress.tensors()[name], rtol=1e-9, atol=1e-9)

@@ -23,6 +23,8 @@ def top(scores: Tensor, count: int | Tensor) -> Tensor:
     tensor([ True, False,  True, False])
     """
     flat = scores.reshape(-1)
+    if not flat.numel():
+        return torch.zeros_like(scores, dtype=torch.bool)
     wanted = torch.as_tensor(count, device=flat.device).clamp(0, flat.numel())
     ranked = flat.sort(descending=True).values
     bar = ranked.gather(0, (wanted - 1).clamp(min=0).reshape(1))

@@ -56,7 +56,7 @@ class Axis:
         lead = keep.ndim - 1
         shape = [1] * values.ndim
         shape[:lead] = keep.shape[:lead]
-        shape[lead + self.index] = keep.shape[-1]
+        shape[lead + self.index % (values.ndim - lead)] = keep.shape[-1]
         return keep.reshape(shape).expand(values.shape)
 
 

@@ -76,6 +76,7 @@ class Task:
             name: value.detach().clone() for name, value in self._tensors(self.module)
         }
         self._buffers = {name for name, _ in self.module.named_buffers()}
+        self._frozen = {n for n, value in self.module.named_parameters() if not value.requires_grad}
         self._slots = list(self._find_slots())
         self.layers = tuple(self._find_layers())
         floats = [value for value in self.initial.values() if value.is_floating_point()]
@@ -127,12 +128,20 @@ class Task:
 
     @property
     def parameters(self) -> int:
-        """Count the parameters (buffers are none)."""
-        return sum(value.numel() for name, value in self.initial.items() if self.trainable(name))
+        """Count the parameters, frozen ones too; buffers are none."""
+        return sum(self.initial[name].numel() for name in self.parameter_names)
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """List the names of the tree that are parameters."""
+        return [name for name in self.initial if name not in self._buffers]
 
     def trainable(self, name: str) -> bool:
-        """Tell parameters from buffers; names of other trees (a gate, scores) are trainable."""
-        return name not in self._buffers
+        """Tell what training moves from buffers and frozen parameters.
+
+        Names of other trees (a gate, scores) are trainable.
+        """
+        return name not in self._buffers and name not in self._frozen
 
     def to(self, device: torch.device | str) -> "Task":
         """Return the task on a device."""
@@ -143,7 +152,10 @@ class Task:
         return moved
 
     def fresh(self, key: int) -> Tree:
-        """Draw new initial weights from a key, by the layers' own rules."""
+        """Draw new initial weights from a key, by the layers' own `reset_parameters`.
+
+        What has no such rule keeps its initial weights.
+        """
         module = copy.deepcopy(self.module).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)

@@ -50,6 +50,8 @@ def gradient(
     }
     with torch.enable_grad():
         value, extra = function(tracked)
+    if not value.requires_grad:  # A loss that none of the trees takes part in.
+        return {entry: tree.zeros(part) for entry, part in trees.items()}, value, extra
     flat = [value for part in tracked.values() for value in part.values()]
     found = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
     grads = {entry: {name: next(found) for name in part} for entry, part in tracked.items()}

@@ -47,7 +47,8 @@ def measure(
     A download equal to the last one that the client got costs its flag only. `seen` keeps digests
     of downloads that several clients get, so that each is made once.
     """
-    fresh = {name: _digest(part, lead, seen) for name, part in download.items()}
+    clients = known[ANY].shape
+    fresh = {name: _digest(part, lead, seen).expand(clients) for name, part in download.items()}
     same = {name: value == known.get(name, known[ANY]) for name, value in fresh.items()}
     counts = (
         nbytes(download, same, lead),
@@ -55,7 +56,6 @@ def measure(
         values_bytes(download, same, lead),
         values_bytes(upload, lead=lead),
     )
-    clients = known[ANY].shape
     columns = (count.to("cpu", torch.float64).expand(clients) for count in counts)
     return Traffic(*columns), {**known, **fresh}
 

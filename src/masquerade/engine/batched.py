@@ -1,5 +1,6 @@
 """A whole cohort at once: the same text of a round, every function mapped over stacked clients."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,6 +21,7 @@ from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
 from masquerade.engine.setting import Outcome, Setting
+from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096
 """Samples judged at a time, over all clients of a chunk."""
@@ -116,7 +118,32 @@ class Batched:
         round: Round,
         number: int,
     ) -> Outcome:
-        """Do the rounds of the clients `ids`."""
+        """Do the rounds of the clients `ids`; with half the width where memory does not suffice."""
+        try:
+            return self._work(server, rows, clients, known, ids, round, number)
+        except torch.OutOfMemoryError:
+            width = min(self.width, len(ids))
+            if width == 1:
+                raise
+        self.width = width // 2
+        warnings.warn(
+            f"W503 memory: {width} → {self.width} clients at a time, round {number} restarted; "
+            "the last bits may depend on it",
+            MasqueradeWarning,
+            stacklevel=2,
+        )
+        return self.work(server, rows, clients, known, ids, round, number)
+
+    def _work(
+        self,
+        server: State,
+        rows: State,
+        clients: State,
+        known: dict[str, Tensor],
+        ids: Tensor,
+        round: Round,
+        number: int,
+    ) -> Outcome:
         done: list[tuple[Any, ...]] = []
         for places, padding in self._chunks(len(ids)):
             row, client, digests = (tree.take(state, places) for state in (rows, clients, known))
