@@ -46,7 +46,7 @@ def score(config: Config, method: Method, name: str, tuning: list[dict]) -> tupl
 
 def judged(simulation, progress, view, own) -> float:
     """Mean over clients of the accuracy on their validation data."""
-    _, scores, _ = simulation.judge(progress, view, own)
+    scores = simulation.judge(progress, view, own).scores
     return simulation.spread([float(s.mean()) if len(s) else None for s in scores])["mean"]
 
 

@@ -20,7 +20,7 @@ from masquerade.cost.compute import Flops, Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
 from masquerade.engine import auto
-from masquerade.engine.setting import Engine, Setting
+from masquerade.engine.setting import Engine, Job, Judgement, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError
 from masquerade.progress import COSTS, Progress, Record, totals
@@ -138,7 +138,7 @@ class Simulation:
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = tree.take(progress.known, ids.to(self.device))
-        outcome = self.engine.work(progress.server, rows, clients, known, ids, round, number)
+        outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
         cohort = Cohort(ids, self.samples[ids], len(ids))
         progress.server, rows = self.method.aggregate(
             self.task, progress.server, rows, outcome.uploads, cohort, round
@@ -155,17 +155,19 @@ class Simulation:
             total[name] += value
         return cost
 
-    def judge(
-        self, progress: Progress, view: str, samples: list[Tensor]
-    ) -> tuple[list[Message], list[Tensor], Flops]:
-        """Use a view at every client: personal models, the metric of each sample, the cost."""
+    def judge(self, progress: Progress, view: str, samples: list[Tensor]) -> Judgement:
+        """Use a view at every client, and measure it on some samples of each."""
         everybody = torch.arange(len(self.whos))
-        round = self.setting.round("adapt", (view, False), progress.number)
-        rows, clients = progress.rows.take(everybody), progress.clients.take(everybody)
-        on_device = [chosen.to(self.device) for chosen in samples]
-        return self.engine.judge(
-            progress.server, rows, clients, everybody, round, progress.number, on_device
+        job = Job(
+            progress.server,
+            progress.rows.take(everybody),
+            progress.clients.take(everybody),
+            progress.known,
+            everybody,
+            self.setting.round("adapt", (view, False), progress.number),
+            progress.number,
         )
+        return self.engine.judge(job, [chosen.to(self.device) for chosen in samples])
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
@@ -177,7 +179,7 @@ class Simulation:
         record: Record = {"round": progress.number, "views": {}}
         for view in self.views:
             if not self.trains(view):
-                _, scores, _ = self.judge(progress, view, own)
+                scores = self.judge(progress, view, own).scores
                 record["views"][view] = self.spread(_means(scores))
         record |= self._sent(progress)
         return record
@@ -218,8 +220,9 @@ class Simulation:
             views.append("global")
         judged, costs, personal = {}, {}, {}
         for view in views:
-            personal[view], scores, costs[view] = self.judge(progress, view, asked)
-            judged[view] = self._accuracy(asked, [score.cpu() for score in scores])
+            found = self.judge(progress, view, asked)
+            personal[view], costs[view] = found.models, found.flops
+            judged[view] = self._accuracy(asked, [score.cpu() for score in found.scores])
         summaries = []
         for view in self.views:
             accuracy = dict(judged[view])

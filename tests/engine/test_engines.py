@@ -15,6 +15,7 @@ from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task, Who, tree
 from masquerade.core.random import normal
 from masquerade.data import Federation
+from masquerade.engine.setting import Job
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.simulation import Progress, Simulation
@@ -191,7 +192,7 @@ def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> 
     for order in ([0, 1, 3, 4], [4, 0, 3, 1]):
         made = simulation(method, task=Task(DROPPY))
         progress, ids = made.begin(), torch.tensor(order)
-        outcome = made.engine.work(
+        job = Job(
             progress.server,
             progress.rows.take(ids),
             progress.clients.take(ids),
@@ -200,6 +201,7 @@ def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> 
             made.setting.round("train", "train", 0),
             0,
         )
+        outcome = made.engine.work(job)
         found.append(tree.take(outcome.uploads, ids.argsort()))
     for left, right in zip(*map(tree.leaves, found), strict=True):
         assert torch.equal(left, right)

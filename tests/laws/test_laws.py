@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from masquerade import config
 from masquerade.core import Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
+from masquerade.engine.setting import Job
 from masquerade.methods import METHODS, FedAvg
 from masquerade.wire import decode, digest, encode, nbytes
 from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
@@ -172,7 +173,8 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
     for progress, order in ((one, ids), (two, mixed)):
         states = progress.rows.take(order), progress.clients.take(order)
         known = tree.take(progress.known, order)
-        outcomes.append(forward.engine.work(progress.server, *states, known, order, round, 0))
+        job = Job(progress.server, *states, known, order, round, 0)
+        outcomes.append(forward.engine.work(job))
     sort = mixed.argsort()
     assert_equal(
         tree.named([outcomes[0].uploads, outcomes[0].clients]),
@@ -264,9 +266,8 @@ def test_law_8_densities_stay_within_the_limit(name):
     checked = 0
     while progress.number < made.train.rounds:
         made.advance(progress)
-    models, _, _ = made.judge(
-        progress, method.views[0], [index[:1] for index in made.federation.test]
-    )
+    own = [index[:1] for index in made.federation.test]
+    models = made.judge(progress, method.views[0], own).models
     for who, model in zip(made.whos, models, strict=True):
         limit = method.limit(made.task, who)
         row, client = (tree.take(s.state, who.id) for s in (progress.rows, progress.clients))

@@ -639,7 +639,7 @@ def test_twelve_rounds_equal_the_reference(variant: str, validation: bool) -> No
             keep = {name: value[id] for name, value in held["keep"].items()}
             assert_masks(keep, paper.m[id], paper.sparse)
     assert_told_apart(paper)
-    models, _, _ = made.judge(progress, "adaptive", list(made.federation.test))
+    models = made.judge(progress, "adaptive", list(made.federation.test)).models
     by_own: list[bool] = []
     for id, model in enumerate(models):
         output = method.predict(made.task, model, made.federation.x)

@@ -45,14 +45,14 @@ def test_a_tuned_copy_equals_its_reference_and_never_feeds_back() -> None:
     for number in range(ROUNDS):
         made.advance(progress)
         weights = plain.average(weights, number)
-        models, _, _ = made.judge(progress, "tuned", list(made.federation.test))
+        models = made.judge(progress, "tuned", list(made.federation.test)).models
         for client, model in enumerate(models):
             copy = tune.train(weights, client, number + 1, "adapt")
             assert_same(model["params"].values, copy)
             assert not torch.equal(copy["0.weight"], weights["0.weight"])
         # Were a tuned copy averaged or kept, the next round would show it.
         assert_same(progress.server["params"], weights)
-        shared, _, _ = made.judge(progress, "global", list(made.federation.test))
+        shared = made.judge(progress, "global", list(made.federation.test)).models
         assert all(
             torch.equal(value, model["params"].values[name])
             for model in shared
@@ -104,7 +104,7 @@ def test_local_equals_its_reference() -> None:
         made.advance(progress)
         for client in plain.world.cohorts[number]:
             own[client] = plain.train(own[client], client, number)
-        models, _, _ = made.judge(progress, "personal", list(made.federation.test))
+        models = made.judge(progress, "personal", list(made.federation.test)).models
         for model, weights in zip(models, own, strict=True):
             assert_same(model["params"].values, weights)
     assert progress.server == {}

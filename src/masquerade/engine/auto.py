@@ -16,7 +16,7 @@ from masquerade.core.task import Task
 from masquerade.cost import traffic
 from masquerade.engine.batched import Batched
 from masquerade.engine.loop import Loop
-from masquerade.engine.setting import Engine, Setting
+from masquerade.engine.setting import Engine, Job, Setting
 from masquerade.errors import MasqueradeWarning
 
 LARGEST = 20_000
@@ -94,18 +94,17 @@ def obstacle(setting: Setting) -> str | None:
     )
     if method.greet(task, setting.round("hello", None, 0)):
         phases.insert(0, ("hello", None))
+    known = traffic.at_first(task.initial, len(ids))
     engine = Batched(setting, width=2, trial=True)
     for kind, phase in phases:
-        round = setting.round(kind, phase, 0)
-        server = method.server_init(task)
+        job = Job(
+            method.server_init(task), rows, clients, known, ids, setting.round(kind, phase, 0), 0
+        )
         try:
             if kind == "adapt":
-                own = [federation.train[id][:1] for id in busy]
-                engine.judge(server, rows, clients, ids, round, 0, own)
+                engine.judge(job, [federation.train[id][:1] for id in busy])
             else:
-                engine.work(
-                    server, rows, clients, traffic.at_first(task.initial, len(ids)), ids, round, 0
-                )
+                engine.work(job)
         except Exception as error:
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
     return None

@@ -20,7 +20,8 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
-from masquerade.engine.setting import Outcome, Setting
+from masquerade.engine.loop import astuple
+from masquerade.engine.setting import Job, Judgement, Outcome, Setting
 from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096
@@ -108,54 +109,33 @@ class Batched:
     trial: bool = False
     """Take one step of every stage only: enough to find what cannot be mapped."""
 
-    def work(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        known: dict[str, Tensor],
-        ids: Tensor,
-        round: Round,
-        number: int,
-    ) -> Outcome:
-        """Do the rounds of the clients `ids`; with half the width where memory does not suffice."""
+    def work(self, job: Job) -> Outcome:
+        """Do the clients' rounds, with half the width where memory does not suffice."""
         try:
-            return self._work(server, rows, clients, known, ids, round, number)
+            return self._work(job)
         except torch.OutOfMemoryError:
-            width = min(self.width, len(ids))
+            width = min(self.width, len(job.ids))
             if width == 1:
                 raise
         self.width = width // 2
         warnings.warn(
-            f"W503 memory: {width} → {self.width} clients at a time, round {number} restarted; "
+            f"W503 memory: {width} → {self.width} clients at a time, round {job.number} restarted; "
             "the last bits may depend on it",
             MasqueradeWarning,
             stacklevel=2,
         )
-        return self.work(server, rows, clients, known, ids, round, number)
+        return self.work(job)
 
-    def _work(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        known: dict[str, Tensor],
-        ids: Tensor,
-        round: Round,
-        number: int,
-    ) -> Outcome:
+    def _work(self, job: Job) -> Outcome:
         done: list[tuple[Any, ...]] = []
-        for places, padding in self._chunks(len(ids)):
-            row, client, digests = (tree.take(state, places) for state in (rows, clients, known))
+        for places, padding in self._chunks(len(job.ids)):
+            part = job.take(places)
             lifted = Lifted(self.setting.method, len(places))
-            download = lifted.download(self.setting.task, server, row, round)
-            upload, client, flops = self._chunk(
-                lifted, download, client, ids[places], padding, round, number
-            )
-            cost, after = traffic.measure(download, upload, digests, lead=1)
-            columns = (cost.down, cost.up, cost.values_down, cost.values_up)
+            download = lifted.download(self.setting.task, part.server, part.rows, part.round)
+            upload, client, flops = self._chunk(lifted, part, download, padding)
+            cost, after = traffic.measure(download, upload, part.known, lead=1)
             real = len(places) - padding
-            chunk = (upload, client, after, columns, (flops.dense, flops.masked, flops.paper))
+            chunk = (upload, client, after, astuple(cost), astuple(flops))
             done.append(tree.transform(lambda value, real=real: value[:real], chunk))
         upload, client, after, columns, flops = tree.transform(
             lambda *pieces: torch.cat(pieces), *done
@@ -170,21 +150,15 @@ class Batched:
             yield torch.cat([places, places[:1].expand(padding)]), padding
 
     def _chunk(
-        self,
-        lifted: Lifted,
-        download: Message,
-        client: State,
-        ids: Tensor,
-        padding: int,
-        round: Round,
-        number: int,
+        self, lifted: Lifted, job: Job, download: Message, padding: int
     ) -> tuple[Message, State, Flops]:
-        setting, feed = self.setting, self.setting.feed
+        """Do the rounds of one chunk, the last `padding` clients of which have no samples."""
+        setting, feed, ids, round = self.setting, self.setting.feed, job.ids, job.round
         total = compute.nothing(len(ids))
         orders: dict[str, Orders] = {}
 
         def batches(stage: Stage) -> Iterator[Any]:
-            made = feed.orders(ids, stage, round, number)
+            made = feed.orders(ids, stage, round, job.number)
             counts = made.counts[: len(ids) - padding] + [0] * padding
             orders[stage.name] = replace(made, counts=counts)
             steps = feed.of_cohort(orders[stage.name])
@@ -206,36 +180,25 @@ class Batched:
             lifted,
             setting.task,
             download,
-            client,
+            job.clients,
             batches,
             round,
             observe,
         )
         return upload, client, total
 
-    def judge(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        ids: Tensor,
-        round: Round,
-        number: int,
-        samples: list[Tensor],
-    ) -> tuple[list[Message], list[Tensor], Flops]:
+    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples."""
         method, task = self.setting.method, self.setting.task
-        data, view = self.setting.feed.federation, round.phase[0]
+        data, view = self.setting.feed.federation, job.round.phase[0]
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
-        for places, padding in self._chunks(len(ids)):
-            row, client = tree.take(rows, places), tree.take(clients, places)
+        for places, padding in self._chunks(len(job.ids)):
+            part = job.take(places)
             lifted = Lifted(method, len(places))
-            download = lifted.download(task, server, row, round)
-            _, client, flops = self._chunk(
-                lifted, download, client, ids[places], padding, round, number
-            )
+            download = lifted.download(task, part.server, part.rows, part.round)
+            _, client, flops = self._chunk(lifted, part, download, padding)
             personal = lifted.map(
                 lambda one, own: method.personalize(task, one, own, view), download, client
             )
@@ -244,8 +207,9 @@ class Batched:
             scores = self._scores(lifted, personal, chosen, data.x, data.y)
             models += [tree.take(personal, place) for place in real]
             found += [scores[place, : len(chosen[place])] for place in real]
-            costs.append([part[: len(real)] for part in (flops.dense, flops.masked, flops.paper)])
-        return models, found, Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
+            costs.append([column[: len(real)] for column in astuple(flops)])
+        total = Flops(*(torch.cat(column) for column in zip(*costs, strict=True)))
+        return Judgement(models, found, total)
 
     def _scores(
         self, lifted: Lifted, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor

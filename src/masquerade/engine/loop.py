@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from multiprocessing.pool import Pool
 from typing import Any
 
@@ -13,13 +13,19 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
-from masquerade.core.round import Round, Stage, client_round
+from masquerade.core.round import Stage, client_round
 from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
-from masquerade.engine.setting import Outcome, Setting
+from masquerade.engine.setting import Job, Judgement, Outcome, Setting
+
+
+def astuple(record: Traffic | Flops) -> tuple[Tensor, ...]:
+    """Return the columns of a record; the library's own `astuple` would copy them."""
+    return tuple(getattr(record, each.name) for each in fields(record))
+
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
@@ -29,7 +35,6 @@ JUDGED = 1024
 class _Diary:
     """Where a client's round stands, and what its stages cost."""
 
-    client: int
     stage: str = "start"
     step: int = 0
     flops: Flops = field(default_factory=lambda: compute.nothing(1))
@@ -44,72 +49,45 @@ class Loop:
     name: str = "loop"
     _pool: Pool | None = None
 
-    def work(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        known: dict[str, Tensor],
-        ids: Tensor,
-        round: Round,
-        number: int,
-    ) -> Outcome:
-        """Do the rounds of the clients `ids`."""
-        if self.workers == 1:
-            done = self._several(server, rows, clients, known, ids, round, number)
-        else:
-            done = self._spread(server, rows, clients, known, ids, round, number)
-        uploads, states, after, traffics, flops = zip(*done, strict=True)
+    def work(self, job: Job) -> Outcome:
+        """Do the clients' rounds."""
+        done = self._several(job) if self.workers == 1 else self._spread(job)
+        uploads, states, known, traffics, flops = zip(*done, strict=True)
         return Outcome(
             tree.stack(uploads),
             tree.stack(states),
-            tree.stack(after),
+            tree.stack(known),
             Traffic(*(torch.stack(column) for column in zip(*traffics, strict=True))),
             Flops(*(torch.cat(column) for column in zip(*flops, strict=True))),
         )
 
-    def _several(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        known: dict[str, Tensor],
-        ids: Tensor,
-        round: Round,
-        number: int,
-    ) -> list[tuple[Any, ...]]:
+    def _several(self, job: Job) -> list[tuple[Any, ...]]:
         """Return (upload, client, known, traffic, flops) of every client."""
+        method, task = self.setting.method, self.setting.task
         orders: dict[str, Orders] = {}
-        digests_seen: traffic.Seen = {}
+        seen: traffic.Seen = {}
         done = []
-        for place, id in enumerate(ids.tolist()):
-            row, client, digests = (tree.take(state, place) for state in (rows, clients, known))
-            method, task = self.setting.method, self.setting.task
-            download = method.download(task, server, row, round)
-            upload, client, flops = self._one(
-                download, client, ids, place, id, round, number, orders
+        for place in range(len(job.ids)):
+            row, client, known = (
+                tree.take(state, place) for state in (job.rows, job.clients, job.known)
             )
-            cost, after = traffic.measure(download, upload, digests, 0, digests_seen)
-            columns = (cost.down, cost.up, cost.values_down, cost.values_up)
-            done.append((upload, client, after, columns, (flops.dense, flops.masked, flops.paper)))
+            download = method.download(task, job.server, row, job.round)
+            upload, client, flops = self._one(job, place, download, client, orders)
+            cost, after = traffic.measure(download, upload, known, 0, seen)
+            done.append((upload, client, after, astuple(cost), astuple(flops)))
         return done
 
     def _one(
-        self,
-        download: Message,
-        client: State,
-        ids: Tensor,
-        place: int,
-        id: int,
-        round: Round,
-        number: int,
-        orders: dict[str, Orders],
+        self, job: Job, place: int, download: Message, client: State, orders: dict[str, Orders]
     ) -> tuple[Message, State, Flops]:
-        setting, feed, diary = self.setting, self.setting.feed, _Diary(id)
+        """Do one client's round; `orders` are those of the whole job, made once for each stage."""
+        setting, feed = self.setting, self.setting.feed
+        id, round = int(job.ids[place]), job.round
+        diary = _Diary()
 
         def batches(stage: Stage) -> Iterator[Any]:
             if stage.name not in orders:
-                orders[stage.name] = feed.orders(ids, stage, round, number)
+                orders[stage.name] = feed.orders(job.ids, stage, round, job.number)
             diary.stage, diary.step = stage.name, 0
             return counted(feed.of_client(orders[stage.name], place))
 
@@ -127,7 +105,7 @@ class Loop:
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
-        torch.default_generator.manual_seed(fold(feed.seed, round.kind, number, id))
+        torch.default_generator.manual_seed(fold(feed.seed, round.kind, job.number, id))
         try:
             upload, client = client_round(
                 setting.method, setting.task, download, client, batches, round, observe
@@ -137,48 +115,33 @@ class Loop:
             raise
         return upload, client, diary.flops
 
-    def _spread(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        known: dict[str, Tensor],
-        ids: Tensor,
-        round: Round,
-        number: int,
-    ) -> list[tuple[Any, ...]]:
+    def _spread(self, job: Job) -> list[tuple[Any, ...]]:
+        """Do the same in processes, a piece of the cohort in each."""
         global _working
         if self._pool is None:
             _working = self
             # Forked processes see the samples where they lie; nothing is copied to them.
-            method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-            context = multiprocessing.get_context(method)
-            self._pool = context.Pool(self.workers, _enter, (None if method == "fork" else self,))
+            start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            context = multiprocessing.get_context(start)
+            self._pool = context.Pool(self.workers, _enter, (None if start == "fork" else self,))
         jobs = []
-        for places in torch.arange(len(ids)).chunk(self.workers):
-            states = (tree.take(state, places) for state in (rows, clients, known))
-            jobs.append(_to_numpy((server, *states, ids[places], round.kind, round.phase, number)))
-        return [_to_torch(one) for chunk in self._pool.map(_do, jobs, chunksize=1) for one in chunk]
+        for places in torch.arange(len(job.ids)).chunk(self.workers):
+            part = job.take(places)
+            states = (part.server, part.rows, part.clients, part.known, part.ids)
+            jobs.append(_to_numpy((states, job.round.kind, job.round.phase, job.number)))
+        pieces = self._pool.map(_do, jobs, chunksize=1)
+        return [_to_torch(one) for piece in pieces for one in piece]
 
-    def judge(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        ids: Tensor,
-        round: Round,
-        number: int,
-        samples: list[Tensor],
-    ) -> tuple[list[Message], list[Tensor], Flops]:
+    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples."""
         method, task = self.setting.method, self.setting.task
-        data, view = self.setting.feed.federation, round.phase[0]
+        data, view = self.setting.feed.federation, job.round.phase[0]
         orders: dict[str, Orders] = {}
         models, found, costs = [], [], []
-        for place, id in enumerate(ids.tolist()):
-            row, client = tree.take(rows, place), tree.take(clients, place)
-            download = method.download(task, server, row, round)
-            _, client, flops = self._one(download, client, ids, place, id, round, number, orders)
+        for place, id in enumerate(job.ids.tolist()):
+            row, client = tree.take(job.rows, place), tree.take(job.clients, place)
+            download = method.download(task, job.server, row, job.round)
+            _, client, flops = self._one(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
                 scores = [
@@ -191,8 +154,9 @@ class Loop:
                 raise
             models.append(personal)
             found.append(torch.cat(scores) if scores else torch.empty(0))
-            costs.append((flops.dense, flops.masked, flops.paper))
-        return models, found, Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
+            costs.append(astuple(flops))
+        total = Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
+        return Judgement(models, found, total)
 
     def close(self) -> None:
         """End the processes."""
@@ -215,12 +179,12 @@ def _enter(loop: Loop | None) -> None:
     _working = loop or _working
 
 
-def _do(job: Any) -> Any:
+def _do(given: Any) -> Any:
     """Do some clients' rounds in a process of their own."""
     assert _working is not None
-    server, rows, clients, known, ids, kind, phase, number = _to_torch(job)
-    round = _working.setting.round(kind, phase, number)
-    return _to_numpy(_working._several(server, rows, clients, known, ids, round, number))
+    states, kind, phase, number = _to_torch(given)
+    job = Job(*states, _working.setting.round(kind, phase, number), number)
+    return _to_numpy(_working._several(job))
 
 
 def _to_numpy(state: Any) -> Any:

@@ -1,12 +1,13 @@
 """What every engine is given, and what it gives back."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.round import Round
@@ -41,6 +42,27 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Job:
+    """What some clients are to do: rows, states and digests stacked in the order of their ids."""
+
+    server: State
+    rows: State
+    clients: State
+    known: dict[str, Tensor]
+    ids: Tensor
+    round: Round
+    number: int
+    """The round's number, for keys; methods see it as a tensor."""
+
+    def take(self, places: Tensor) -> "Job":
+        """Return the job of some of the clients."""
+        rows, clients, known = (
+            tree.take(state, places) for state in (self.rows, self.clients, self.known)
+        )
+        return replace(self, rows=rows, clients=clients, known=known, ids=self.ids[places])
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a cohort's rounds gave, stacked [clients, …] in the order of their ids."""
 
@@ -51,38 +73,28 @@ class Outcome:
     flops: Flops
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What clients' models are and how they do, in the order of the clients' ids."""
+
+    models: list[Message]
+    scores: list[Tensor]
+    """Of every client the metric of each of its samples."""
+    flops: Flops
+    """What adapting cost."""
+
+
 class Engine(Protocol):
     """A way to run `client_round` over some clients."""
 
     name: str
 
-    def work(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        known: dict[str, Tensor],
-        ids: Tensor,
-        round: Round,
-        number: int,
-    ) -> Outcome:
-        """Do the rounds of the clients `ids`, whose rows and states are stacked."""
+    def work(self, job: Job) -> Outcome:
+        """Do the clients' rounds."""
         ...
 
-    def judge(
-        self,
-        server: State,
-        rows: State,
-        clients: State,
-        ids: Tensor,
-        round: Round,
-        number: int,
-        samples: list[Tensor],
-    ) -> tuple[list[Message], list[Tensor], Flops]:
-        """Adapt every client on a copy: personal models, the metric of each sample, and the cost.
-
-        The phase of `round` is (view, novel).
-        """
+    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
+        """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
         ...
 
     def close(self) -> None:
