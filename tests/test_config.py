@@ -313,7 +313,9 @@ def out_of_range(key: str, like: Any) -> st.SearchStrategy[Any]:
 
 
 def unknown_key(known: dict[str, Any]) -> st.SearchStrategy[str]:
-    return st.text(min_size=1).filter(lambda key: key not in known and key not in METHODS)
+    # A setting of a method may also stand under no name, for all of them.
+    taken = {*known, *METHODS, *(path[-1] for path in PLACES if path[0] == "method")}
+    return st.text(min_size=1).filter(lambda key: key not in taken)
 
 
 def name_in_tables(path: Place) -> str:
@@ -352,3 +354,8 @@ def test_every_mutation_of_a_valid_configuration_is_refused_by_name(
 def test_the_configuration_that_is_mutated_is_valid() -> None:
     assert complete(parse(TABLES)) == TABLES
     assert {name_in_tables(path) for path in PLACES} >= set(RANGES) | set(CHOICES)
+
+
+def test_a_setting_for_all_methods_is_checked_even_where_each_has_its_own() -> None:
+    tables = {"methods": ["fedavg"], "method": {"rate": "fast", "fedavg": {"rate": 0.1}}}
+    assert "`method.rate` must be float" in refusal(tables)

@@ -219,8 +219,8 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
     config = problem(write_data(tmp_path / "mine.npz"), "local", "fedavg")
     begun: list[bool] = []
 
-    def create(path: Path, text: str) -> RunDirectory:
-        directory = RunDirectory(path, text)
+    def create(path: Path, text: str, mark: str | None = None) -> RunDirectory:
+        directory = RunDirectory(path, text, mark)
         begun.append(comparison.is_comparison(path))
         return directory
 

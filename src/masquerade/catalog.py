@@ -41,7 +41,11 @@ def settings(name: str) -> list[dict[str, Any]]:
     cls = METHODS[name].method
     meanings = _meanings(Method) | _meanings(cls)
     return [
-        {"name": each.name, "default": each.default, "meaning": meanings.get(each.name, "")}
+        {
+            "name": each.name,
+            "default": each.default,
+            "meaning": meanings.get(each.name, ""),
+        }
         for each in dataclasses.fields(cls)
     ]
 

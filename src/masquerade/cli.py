@@ -1,6 +1,8 @@
 """The command `masquerade`: run, compare, resume, report, methods, data."""
 
+import dataclasses
 import json
+import math
 import signal
 import sys
 import warnings
@@ -61,19 +63,27 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-class Stopped(Exception):
-    """The process was asked to end."""
+class Stopped(BaseException):
+    """The process was asked to end; no handler of errors may take this for one."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+STATUS_WHEN_STOPPED: dict[int, int] = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 
 def main() -> None:
     """Run the command; turn every error into a message and an exit status."""
     debug = "--debug" in sys.argv
-    signal.signal(signal.SIGTERM, _stop)
+    for number in STATUS_WHEN_STOPPED:
+        signal.signal(number, _stop)
     warnings.showwarning = _show_warning
     warnings.filterwarnings("always", category=MasqueradeWarning)
     try:
         app(standalone_mode=True)
-    except (MasqueradeError, KeyboardInterrupt, Stopped, MemoryError) as error:
+    except (MasqueradeError, Stopped, MemoryError) as error:
         if debug:
             raise
         message, status = _explain(error)
@@ -93,13 +103,13 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_status
     if isinstance(error, MemoryError):
         return "E504 Out of memory. Lower compute.width or train.batch, then resume.", 5
-    stopped = isinstance(error, Stopped)
-    where = "\n".join(getattr(error, "__notes__", [])) or "Nothing had been started."
-    return f"Stopped at your request. {where}", 75 if stopped else 130
+    assert isinstance(error, Stopped)
+    where = " ".join(getattr(error, "__notes__", [])) or "Nothing had been started."
+    return f"Stopped at your request. {where}", error.status
 
 
 def _stop(number: int, frame: object) -> None:
-    raise Stopped
+    raise Stopped(STATUS_WHEN_STOPPED[number])
 
 
 def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
@@ -127,21 +137,21 @@ def run(
 
     Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
     """
+    from masquerade.config import method_of, parse
     from masquerade.methods import METHODS
 
-    line = METHODS.get(method)
-    names = [
-        name
-        for name, other in METHODS.items()
-        if line and (other.method, other.settings) == (line.method, line.settings)
-    ]
     seeds = None if seed is None else [seed]
-    tables = _tables(
-        config, names or [method], data, clients, partition, rounds, seeds, engine, settings
-    )
-    parsed = _parse(tables)
+    tables = _tables(config, [method], data, clients, partition, rounds, seeds, engine, settings)
+    parsed = parse(tables)
     if len(parsed.train.seeds) > 1:
         raise MasqueradeError("E201", "`run` takes one seed; `compare` takes several")
+    asked = method_of(method, parsed)
+    names = [
+        name
+        for name, line in METHODS.items()
+        if line.method is type(asked) and method_of(name, parsed) == asked
+    ]
+    parsed = dataclasses.replace(parsed, methods=tuple(names))
     _go(parsed, out or _fresh(method), quiet, as_json, single=True)
 
 
@@ -170,8 +180,10 @@ def compare(
     Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
     """
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
+    from masquerade.config import parse
+
     tables = _tables(config, names, data, clients, partition, rounds, seed, engine, settings)
-    _go(_parse(tables), out or _fresh("compare"), quiet, as_json, single=False)
+    _go(parse(tables), out or _fresh("compare"), quiet, as_json, single=False)
 
 
 @app.command()
@@ -234,9 +246,10 @@ def methods(
     from masquerade import catalog
 
     if as_json:
-        typer.echo(
-            json.dumps(catalog.table() if name is None else catalog.settings(name), indent=1)
-        )
+        listed = catalog.table() if name is None else catalog.settings(name)
+        # JSON has no infinity; it is written as TOML writes it.
+        finite = [{k: "inf" if v == math.inf else v for k, v in line.items()} for line in listed]
+        typer.echo(json.dumps(finite, indent=1))
     else:
         _print(catalog.overview() if name is None else catalog.sheet(name))
 
@@ -311,12 +324,6 @@ def _tables(
     return apply(tables, settings or [])
 
 
-def _parse(tables: dict[str, Any]) -> "Config":
-    from masquerade.config import parse
-
-    return parse(tables)
-
-
 def _fresh(name: str) -> Path:
     """Return a directory under out/ that does not exist yet."""
     number = 1
@@ -343,7 +350,7 @@ def _resumable(path: Path) -> Iterator[None]:
     """Say how to go on when the work is stopped."""
     try:
         yield
-    except (KeyboardInterrupt, Stopped) as error:
+    except Stopped as error:
         if (path / "config.toml").exists():
             error.add_note(f"Resume with: masquerade resume {path}")
         raise

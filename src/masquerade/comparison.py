@@ -11,7 +11,8 @@ from masquerade.experiment import Watch
 from masquerade.progress import Record
 from masquerade.rundir import RunDirectory
 
-MARK = "comparison.json"
+MARK = "comparison"
+"""The file that tells a comparison's directory from a run's."""
 
 
 def is_comparison(path: Path) -> bool:
@@ -21,9 +22,7 @@ def is_comparison(path: Path) -> bool:
 
 def start(config: Config, path: Path, watch: Watch) -> list[Record]:
     """Train everything that a configuration names, in a new directory."""
-    with RunDirectory.create(path, configuration.dump(config)) as directory:
-        folders = [training.folder for training in experiment.trainings(config)]
-        directory.write_text(MARK, json.dumps({"trainings": folders}))
+    with RunDirectory.create(path, configuration.dump(config), MARK) as directory:
         return _complete(directory, config, watch)
 
 

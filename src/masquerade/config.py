@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from masquerade.core.method import Method
+from masquerade.data import parse as parse_partition
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
+from masquerade.models import MODELS
 
 Problems = list[str]
 
@@ -141,23 +143,25 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+LENGTHS = {"data.split": 3, "method.phases": 3}
+
+
 def _fits(value: Any, default: Any, key: str, problems: Problems) -> Any:
     """Return a value in the type of the default; note what is wrong with it."""
     if isinstance(default, tuple):
-        if not isinstance(value, (list, tuple)):
-            value = [value]
-        kind = default[0] if default else value[0]
-        return tuple(_fits(one, kind, key, problems) for one in value)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        many = value if isinstance(value, (list, tuple)) else [value]
+        if len(many) != LENGTHS.get(key, len(many)):
+            problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")
+        return tuple(_fits(one, default[0], key, problems) for one in many)
+    if isinstance(default, float) and type(value) is int:
+        # TOML has integers of any size; one beyond all floats is outside of every range.
+        value = float(value) if abs(value) < 1e300 else math.nan
     if type(value) is not type(default):
         problems.append(f"`{key}` must be {type(default).__name__}, not {value!r}")
         return default
     if key in CHOICES and value not in CHOICES[key]:
-        problems.append(
-            f"`{key}` is {value!r}{nearest(value, CHOICES[key])}; choose from "
-            + ", ".join(CHOICES[key])
-        )
+        known = ", ".join(CHOICES[key])
+        problems.append(f"`{key}` is {value!r}{nearest(value, CHOICES[key])}; choose from {known}")
     low, high = RANGES.get(key, (-math.inf, math.inf))
     if isinstance(value, (int, float)) and not low <= value <= high:
         problems.append(f"`{key}` is {value}, outside {low:g} to {high:g}")
@@ -176,89 +180,108 @@ def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Probl
     return cls(**values)
 
 
-def parse(tables: Mapping[str, Any], problems: Problems | None = None) -> Config:
+def parse(tables: Mapping[str, Any]) -> Config:
     """Make a configuration of nested tables; raise E201 with all faults at once."""
-    problems = [] if problems is None else problems
+    problems: Problems = []
     known = {"methods", "method", *SECTIONS}
     problems += [f"unknown key `{key}`{nearest(key, known)}" for key in tables if key not in known]
-    sections = {
-        name: _fill(cls, tables.get(name, {}), name, problems) for name, cls in SECTIONS.items()
-    }
+    given = {}
+    for name in ("method", *SECTIONS):
+        given[name] = tables.get(name, {})
+        if not isinstance(given[name], Mapping):
+            problems.append(f"`{name}` is {given[name]!r}; write a table [{name}]")
+            given[name] = {}
+    sections = {name: _fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
     names = _fits(tables.get("methods", ["fedavg"]), ("fedavg",), "methods", problems)
-    for name in [*names, *_by_name(tables.get("method", {}))]:
-        if name not in METHODS:
-            problems.append(
-                f"unknown method `{name}`{nearest(name, METHODS)}; known are {', '.join(METHODS)}"
-            )
-    if not names:
-        problems.append("`methods` is empty; name at least one")
-    config = Config(methods=names, method=tables.get("method", {}), **sections)
-    for name in names:
-        if name in METHODS:
-            _check_method(name, config, problems)
+    config = Config(methods=names, method=given["method"], **sections)
+    _check_methods(config, problems)
     _check_rest(config, problems)
     if problems:
-        unique = list(dict.fromkeys(problems))
-        raise MasqueradeError("E201", "configuration: " + "; ".join(unique))
+        raise MasqueradeError("E201", "configuration: " + "; ".join(dict.fromkeys(problems)))
     return config
 
 
-def _by_name(settings: Mapping[str, Any]) -> Iterable[str]:
-    return [key for key, value in settings.items() if isinstance(value, Mapping)]
+def _own_tables(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {key: value for key, value in settings.items() if isinstance(value, Mapping)}
+
+
+def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+
+
+def _names_of(cls: type[Method]) -> list[str]:
+    return [each.name for each in dataclasses.fields(cls)]
 
 
 def _settings(name: str, config: Config) -> dict[str, Any]:
-    """Collect a method's settings: for all methods, then its own, or else its sibling's.
+    """Collect a method's settings: those for all methods, its family's, and over them its own.
 
-    Names that share a class are views of one training, so `fedavg_ft` reads `[method.fedavg]`
-    where it has no table of its own.
+    Names that share a class are views of one training: `fedavg_ft` reads `[method.fedavg]`, and
+    then its own table, if it has one.
     """
     line = METHODS[name]
-    siblings = [other for other, named in METHODS.items() if named.method is line.method]
-    tables = [other for other in (name, *siblings) if other in config.method]
-    common = {key: value for key, value in config.method.items() if not isinstance(value, Mapping)}
-    own = config.method[tables[0]] if tables else {}
-    return dict(line.settings) | common | dict(own)
+    tables = _own_tables(config.method)
+    family = [other for other, named in METHODS.items() if named.method is line.method]
+    first = next((tables[other] for other in family if other in tables), {})
+    common = {k: v for k, v in _common(config.method).items() if k in _names_of(line.method)}
+    return dict(line.settings) | common | dict(first) | dict(tables.get(name, {}))
 
 
-def _check_method(name: str, config: Config, problems: Problems) -> None:
-    given = _settings(name, config)
-    fields = {each.name for each in dataclasses.fields(METHODS[name].method)}
-    if len(config.methods) > 1:
-        # A setting for all methods may be one that only some of them have.
-        every = {
-            each.name
-            for other in config.methods
-            if other in METHODS
-            for each in dataclasses.fields(METHODS[other].method)
-        }
-        common = [key for key, value in config.method.items() if not isinstance(value, Mapping)]
-        given = {k: v for k, v in given.items() if k in fields or k not in common or k not in every}
-    _fill(METHODS[name].method, given, "method", problems)
+def _check_methods(config: Config, problems: Problems) -> None:
+    """Note unknown methods and settings, also in tables of methods that are not run."""
+    tables = _own_tables(config.method)
+    for name in (*config.methods, *tables):
+        if name not in METHODS:
+            known = ", ".join(METHODS)
+            problems.append(f"unknown method `{name}`{nearest(name, METHODS)}; known are {known}")
+    if not config.methods:
+        problems.append("`methods` is empty; name at least one")
+    if len(set(config.methods)) < len(config.methods):
+        problems.append(f"`methods` names one twice: {', '.join(config.methods)}")
+    used = [METHODS[name].method() for name in config.methods if name in METHODS]
+    defaults = {key: value for made in used for key, value in vars(made).items()}
+    for key, value in _common(config.method).items():
+        if key in defaults:
+            _fits(value, defaults[key], f"method.{key}", problems)
+        else:
+            problems.append(f"unknown key `method.{key}`{nearest(key, defaults)}")
+    for name in {*config.methods, *tables} & METHODS.keys():
+        made = _fill(METHODS[name].method, _settings(name, config), "method", problems)
+        phases = getattr(made, "phases", (1.0,))
+        if any(share < 0 for share in phases) or not sum(phases) > 0:
+            problems.append(
+                f"`method.phases` is {phases}; shares are not negative, and some are more"
+            )
 
 
 def _check_rest(config: Config, problems: Problems) -> None:
-    split = config.data.split
-    if len(split) != 3 or any(share < 0 for share in split) or abs(sum(split) - 1) > 1e-6:
-        problems.append(f"`data.split` is {split}; give three shares that sum to 1")
-    elif config.evaluate.split == "validation" and split[1] == 0:
+    data, train, evaluate = config.data, config.train, config.evaluate
+    if any(share < 0 for share in data.split) or abs(sum(data.split) - 1) > 1e-6:
+        problems.append(f"`data.split` is {data.split}; give three shares that sum to 1")
+    elif evaluate.split == "validation" and data.split[1] == 0:
         problems.append(
             "`evaluate.split` is validation, but `data.split` leaves no validation data"
         )
-    if any(not 0 <= degree <= 100 for degree in config.evaluate.degrees):
-        problems.append(f"`evaluate.degrees` is {config.evaluate.degrees}, outside 0 to 100")
-    if not config.train.seeds:
-        problems.append("`train.seeds` is empty; name at least one")
-    if any(seed < 0 for seed in config.train.seeds):
-        problems.append(f"`train.seeds` is {config.train.seeds}; seeds are not negative")
+    if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
+        problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
+    if not train.seeds or any(seed < 0 for seed in train.seeds):
+        problems.append(f"`train.seeds` is {train.seeds}; give one or more, none negative")
+    if len(set(train.seeds)) < len(train.seeds):
+        problems.append(f"`train.seeds` names one twice: {train.seeds}")
+    if train.model not in ("auto", *MODELS):
+        known = ", ".join(("auto", *MODELS))
+        problems.append(
+            f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
+        )
+    try:
+        parse_partition(data.partition)
+    except MasqueradeError as error:
+        problems.append(str(error).removeprefix("E201 "))
 
 
 def method_of(name: str, config: Config) -> Method:
     """Make the method that a name and the settings describe."""
-    cls = METHODS[name].method
-    fields = {each.name for each in dataclasses.fields(cls)}
-    given = {key: value for key, value in _settings(name, config).items() if key in fields}
-    made: Method = _fill(cls, given, "method", [])
+    made: Method = _fill(METHODS[name].method, _settings(name, config), "method", [])
     return made
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +224,18 @@ def arrange(config: Config, training: Training) -> tuple[Any, ...]:
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
     """Run one training in a new directory; return its summaries."""
     with simulate(*arrange(config, training)) as simulation:
+        data = config.data
+        if data.name.endswith(".npz"):
+            # A run can be resumed from any directory.
+            data = dataclasses.replace(data, name=str(Path(data.name).resolve()))
         resolved = dataclasses.replace(
             training.config(config),
+            data=data,
             compute=simulation.compute,
             train=dataclasses.replace(simulation.train, seeds=(training.seed,)),
         )
         with RunDirectory.create(path, configuration.dump(resolved)) as directory:
-            return _finish(simulation, training, simulation.begin(), directory, watch)
+            return _finish(simulation, training, resolved, simulation.begin(), directory, watch)
 
 
 def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
@@ -242,13 +248,20 @@ def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
             if commit is None:
                 progress = simulation.begin()
             else:
-                _same_world(commit.facts, simulation)
+                _same_world(commit.facts, simulation, config)
                 progress = simulation.restore(commit.number, commit.tensors, commit.facts)
-            return _finish(simulation, training, progress, directory, watch)
+            return _finish(simulation, training, config, progress, directory, watch)
 
 
-def _same_world(facts: Record, simulation: Simulation) -> None:
-    """Refuse other data than the run began with; warn of another torch."""
+def _same_world(facts: Record, simulation: Simulation, config: Config) -> None:
+    """Refuse other settings or data than the run began with; warn of another torch."""
+    began, now = facts["config"], configuration.dump(config)
+    if began != now:
+        pairs = zip_longest(began.splitlines(), now.splitlines(), fillvalue="nothing")
+        changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
+        raise MasqueradeError(
+            "E402", f"config.toml differs from the run: {changes}; put it back, or start a new run"
+        )
     if facts["data"] != simulation.federation.fingerprint():
         raise MasqueradeError(
             "E402",
@@ -266,13 +279,18 @@ def _same_world(facts: Record, simulation: Simulation) -> None:
 def _finish(
     simulation: Simulation,
     training: Training,
+    config: Config,
     progress: Progress,
     directory: RunDirectory,
     watch: Watch,
 ) -> list[Record]:
     """Do the rounds that are left, judge, and write what a run directory holds at its end."""
     rounds = simulation.train.rounds
-    world = {"data": simulation.federation.fingerprint(), "torch": torch.__version__}
+    world = {
+        "config": configuration.dump(config),
+        "data": simulation.federation.fingerprint(),
+        "torch": torch.__version__,
+    }
     carry_on(
         simulation,
         progress,

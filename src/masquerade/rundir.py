@@ -160,7 +160,7 @@ class Commit(NamedTuple):
 class RunDirectory:
     """A run's directory, held by this process alone until `close`."""
 
-    def __init__(self, path: Path, config: str | None) -> None:
+    def __init__(self, path: Path, config: str | None, mark: str | None = None) -> None:
         """Hold a new run (see `create`) or, without a config, an old one (see `open`)."""
         self.path = path
         self.last: int | None = None
@@ -174,15 +174,18 @@ class RunDirectory:
             os.register_at_fork(after_in_child=self.close)
             try:
                 self._claim()
-                self._recover() if config is None else self._begin(config)
+                self._recover() if config is None else self._begin(config, mark)
             except BaseException:
                 self.close()
                 raise
 
     @classmethod
-    def create(cls, path: str | Path, config: str) -> Self:
-        """Make the directory of a new run, with the text of its `config.toml`."""
-        return cls(Path(path), config)
+    def create(cls, path: str | Path, config: str, mark: str | None = None) -> Self:
+        """Make the directory of a new run, with the text of its `config.toml`.
+
+        `mark` names an empty file that tells one kind of directory from another.
+        """
+        return cls(Path(path), config, mark)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -268,12 +271,14 @@ class RunDirectory:
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"process {os.getpid()} on host {socket.gethostname()}".encode())
 
-    def _begin(self, config: str) -> None:
-        for name in ("rounds", "clients"):
-            os.makedirs(self._inside(name), exist_ok=True)
+    def _begin(self, config: str, mark: str | None) -> None:
+        os.makedirs(self._inside("rounds"), exist_ok=True)
         if (self.path / CONFIG).exists() or self._commits():
             todo = f"Choose another --out, or: masquerade resume {self.path}"
             raise MasqueradeError("E407", f"{self.path} already holds a run. {todo}")
+        if mark is not None:
+            _replace(self._inside(mark), b"")
+        os.makedirs(self._inside("clients"), exist_ok=True)
         _write(self._inside(METRICS), b"")
         # The config comes last, because a directory that has one is a run.
         _replace(self._inside(CONFIG), config.encode())
@@ -283,6 +288,10 @@ class RunDirectory:
         manifest, _, _ = self._newest()
         if manifest is not None:
             self.last, self._offset = manifest["number"], manifest["metrics"]
+            for folder in self._commits():
+                # A kill may have come while an old commit was being removed.
+                if int(folder.name) < self.last and isinstance(_inspect(folder), str):
+                    _remove(folder)
         for folder in (self.path, self._inside("rounds"), self._inside("clients")):
             for leftover in folder.glob(f"{TEMPORARY}*"):
                 _remove(leftover)

@@ -39,7 +39,9 @@ class Method:
     epochs: int = 5
     """Passes over a client's training data in a round (E)."""
     momentum: float = 0.0
+    """Share of the last step that the next one keeps; begun anew in every round."""
     weight_decay: float = 0.0
+    """Pull of every weight toward zero."""
     clip: float = math.inf
     """Largest norm of a gradient."""
 

@@ -182,8 +182,9 @@ def _enter(loop: Loop | None) -> None:
 def _do(given: Any) -> Any:
     """Do some clients' rounds in a process of their own."""
     assert _working is not None
-    states, kind, phase, number = _to_torch(given)
-    job = Job(*states, _working.setting.round(kind, phase, number), number)
+    (server, rows, clients, known, ids), kind, phase, number = _to_torch(given)
+    round = _working.setting.round(kind, phase, number)
+    job = Job(server, rows, clients, known, ids, round, number)
     return _to_numpy(_working._several(job))
 
 
