@@ -15,6 +15,7 @@ help:  ## show the targets
 	touch $@
 
 demo: .venv/.installed  ## train and compare six methods on the embedded digits (about a minute)
+	rm -rf out/demo
 	$(BIN)/masquerade compare --config runs/digits.toml --out out/demo
 
 test: lint types tests  ## everything that must hold: lint, types, tests

@@ -55,7 +55,7 @@ def gradient(
     flat = [value for part in tracked.values() for value in part.values()]
     found = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
     grads = {entry: {name: next(found) for name in part} for entry, part in tracked.items()}
-    return grads, value.detach(), tree.transform(torch.Tensor.detach, extra)
+    return grads, value.detach(), tree.transform(torch.Tensor.detach, extra) if extra else extra
 
 
 @dataclass(frozen=True)
