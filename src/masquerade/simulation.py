@@ -157,17 +157,15 @@ class Simulation:
 
     def judge(self, progress: Progress, view: str, samples: list[Tensor]) -> Judgement:
         """Use a view at every client, and measure it on some samples of each."""
-        everybody = torch.arange(len(self.whos))
-        job = Job(
-            progress.server,
-            progress.rows.take(everybody),
-            progress.clients.take(everybody),
-            progress.known,
-            everybody,
-            self.setting.round("adapt", (view, False), progress.number),
-            progress.number,
-        )
-        return self.engine.judge(job, [chosen.to(self.device) for chosen in samples])
+        round = self.setting.round("adapt", (view, False), progress.number)
+        found = []
+        # States of clients that lie in host memory come to the device a few at a time.
+        for ids in torch.split(torch.arange(len(self.whos)), self.compute.width):
+            rows, clients = progress.rows.take(ids), progress.clients.take(ids)
+            job = Job(progress.server, rows, clients, {}, ids, round, progress.number)
+            chosen = [samples[id].to(self.device) for id in ids.tolist()]
+            found.append(self.engine.judge(job, chosen))
+        return Judgement.joined(found)
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
@@ -190,8 +188,9 @@ class Simulation:
         return {new: cost[old] / clients for old, new in names.items()}
 
     def spread(self, values: Sequence[float | None]) -> dict[str, float]:
-        """Describe one figure per client: mean, std, mean weighted by samples, bottom decile."""
-        pairs = zip(values, self.samples.tolist(), strict=True)
+        """Describe one figure per client: mean, std, mean over all samples, bottom decile."""
+        judged = getattr(self.federation, self.evaluate.split)
+        pairs = zip(values, map(len, judged), strict=True)
         present = [(value, count) for value, count in pairs if value is not None]
         if not present:
             raise MasqueradeError(

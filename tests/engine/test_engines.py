@@ -352,9 +352,9 @@ def test_the_bottom_decile_of_an_accuracy_is_its_low_end() -> None:
     figures = made.spread([50.0, 10.0, 90.0, 80.0, 70.0, 60.0])
     assert figures["bottom_decile"] == 10.0
     assert figures["mean"] == 60.0
-    # Weighted by training samples: 7, 12, 3, 9, 16, 5 of 52.
-    total = 7 * 50 + 12 * 10 + 3 * 90 + 9 * 80 + 16 * 70 + 5 * 60
-    assert figures["weighted"] == pytest.approx(total / 52)
+    # Weighted by test samples, the larger halves of 7, 12, 3, 9, 16, 5: it is the share of all.
+    total = 4 * 50 + 6 * 10 + 2 * 90 + 5 * 80 + 8 * 70 + 3 * 60
+    assert figures["weighted"] == pytest.approx(total / 28)
     # Deviations −10, −50, 30, 20, 10, 0: squares 100 + 2500 + 900 + 400 + 100 = 4000.
     assert figures["std"] == pytest.approx(math.sqrt(4000 / 6))
 

@@ -20,8 +20,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
-from masquerade.engine.loop import astuple
-from masquerade.engine.setting import Job, Judgement, Outcome, Setting
+from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096

@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from multiprocessing.pool import Pool
 from typing import Any
 
@@ -19,13 +19,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
-from masquerade.engine.setting import Job, Judgement, Outcome, Setting
-
-
-def astuple(record: Traffic | Flops) -> tuple[Tensor, ...]:
-    """Return the columns of a record; the library's own `astuple` would copy them."""
-    return tuple(getattr(record, each.name) for each in fields(record))
-
+from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""

@@ -1,7 +1,7 @@
 """What every engine is given, and what it gives back."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -16,6 +16,11 @@ from masquerade.core.tree import State
 from masquerade.cost.compute import Flops, Meter
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Feed
+
+
+def astuple(record: Traffic | Flops) -> tuple[Tensor, ...]:
+    """Return the columns of a record; the library's own `astuple` would copy them."""
+    return tuple(getattr(record, each.name) for each in fields(record))
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,16 @@ class Judgement:
     """Of every client the metric of each of its samples."""
     flops: Flops
     """What adapting cost."""
+
+    @classmethod
+    def joined(cls, pieces: "list[Judgement]") -> "Judgement":
+        """Join what was judged a few clients at a time."""
+        columns = zip(*(astuple(piece.flops) for piece in pieces), strict=True)
+        return cls(
+            [model for piece in pieces for model in piece.models],
+            [score for piece in pieces for score in piece.scores],
+            Flops(*(torch.cat(column) for column in columns)),
+        )
 
 
 class Engine(Protocol):
