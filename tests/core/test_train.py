@@ -375,3 +375,19 @@ def test_batching_ends_even_after_an_error() -> None:
         fail()
     gradient(function, trees)
     assert mapped == [True, False]
+
+
+def test_stages_that_move_different_trees_have_a_momentum_and_gradient_each() -> None:
+    """As a method with a shared and a personal model has: the second stage finds the first's."""
+    task = Task(network())
+    shared = descend(task, rate=RATE, momentum=0.9, gradient=True)
+    personal = descend(task, on=("own",), rate=RATE, momentum=0.9, gradient=True)
+    both = {**initial(), "own": tree.each(lambda value: value * 0.5, task.initial)}
+    after = advance(personal, advance(shared, both, 3), 3)
+    alone = advance(shared, initial(), 3)
+    apart = advance(personal, {"own": both["own"]}, 3)
+    for key in ("momentum", "gradient"):
+        assert after[key].keys() == {"params", "own"}
+        for name, value in alone[key]["params"].items():
+            assert torch.equal(after[key]["params"][name], value)
+            assert torch.equal(after[key]["own"][name], apart[key]["own"][name])

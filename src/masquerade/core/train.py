@@ -75,11 +75,13 @@ class Descent:
 
     def prepare(self, work: State, round: Round) -> State:
         """Make the momentum and the last gradient where they are wanted and not there yet."""
-        moving = {entry: self._moving(work[entry]) for entry in self.on}
-        if self.momentum and "momentum" not in work:
-            work = {**work, "momentum": {entry: tree.zeros(part) for entry, part in moving.items()}}
-        if self.gradient and "gradient" not in work:
-            work = {**work, "gradient": {entry: tree.zeros(part) for entry, part in moving.items()}}
+        wanted = [key for key in ("momentum", "gradient") if getattr(self, key)]
+        for key in wanted:
+            # An earlier stage may have made those of other trees.
+            made = work.get(key, {})
+            missing = [entry for entry in self.on if entry not in made]
+            fresh = {entry: tree.zeros(self._moving(work[entry])) for entry in missing}
+            work = {**work, key: {**made, **fresh}}
         return work
 
     def _moving(self, values: Tree) -> Tree:
@@ -97,7 +99,7 @@ class Descent:
         grads, _, buffers = gradient(objective, trees)
         result = {**work}
         if self.gradient:
-            result["gradient"] = grads
+            result["gradient"] = {**work["gradient"], **grads}
         if self.momentum:
             result["momentum"] = {**work["momentum"]}
         keep = self.within(work) if self.within else None
