@@ -242,8 +242,8 @@ def test_momentum_and_gradient_that_are_there_are_kept() -> None:
     step = descend(Task(network()), rate=RATE, momentum=0.9, gradient=True)
     work = advance(step, initial(), 2)
     again = step.prepare(work, now())
-    assert again["momentum"] is work["momentum"]
-    assert again["gradient"] is work["gradient"]
+    assert again["momentum"]["params"] is work["momentum"]["params"]
+    assert again["gradient"]["params"] is work["gradient"]["params"]
 
 
 def test_a_plain_step_leaves_no_state_behind() -> None:
