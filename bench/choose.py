@@ -32,14 +32,14 @@ def score(config: Config, method: Method, name: str, tuning: list[dict]) -> tupl
         config, evaluate=dataclasses.replace(config.evaluate, split="validation", every=0)
     )
     training = Training(method, (name,), config.train.seeds[0])
-    with simulate(*arrange(config, training)) as simulation:
+    with simulate(**arrange(config, training)) as simulation:
         progress = carry_on(simulation, simulation.begin())
         own = list(simulation.federation.validation)
         default = judged(simulation, progress, method.views[0], own)
     tuned = {}
     for place, options in enumerate(tuning):
         other = dataclasses.replace(training, method=dataclasses.replace(method, **options))
-        with simulate(*arrange(config, other)) as simulation:
+        with simulate(**arrange(config, other)) as simulation:
             tuned[place] = judged(simulation, progress, "tuned", own)
     return default, tuned
 

@@ -45,8 +45,16 @@ def network(name: str, dtype: torch.dtype) -> Task:
 def run(method, task, federation, device: str, engine: str, rounds: int):
     """State, costs, personal models and figures after some rounds, on the CPU."""
     train = Train("", rounds, 10, 0.6, 0.97)
-    arguments = (method, task, federation, train, Evaluate(every=0, draws=2))
-    with simulate(*arguments, Compute(engine=engine, device=device), 1, method.views) as simulation:
+    with simulate(
+        method=method,
+        task=task,
+        federation=federation,
+        train=train,
+        evaluate=Evaluate(every=0, draws=2),
+        compute=Compute(engine=engine, device=device),
+        seed=1,
+        views=method.views,
+    ) as simulation:
         progress = simulation.begin()
         while progress.number < rounds:
             simulation.advance(progress)

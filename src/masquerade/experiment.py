@@ -113,15 +113,15 @@ def run(
         raise MasqueradeError("E202", f"unknown views {unknown}; there are {method.views}")
     name = type(method).__name__
     with simulate(
-        method,
-        task,
-        federation,
-        train,
-        evaluate or Evaluate(),
-        compute or Compute(),
-        seed,
-        chosen,
-        budgets,
+        method=method,
+        task=task,
+        federation=federation,
+        train=train,
+        evaluate=evaluate or Evaluate(),
+        compute=compute or Compute(),
+        seed=seed,
+        views=chosen,
+        budgets=budgets,
     ) as simulation:
         progress = carry_on(
             simulation,
@@ -136,11 +136,11 @@ def run(
 
 
 @contextmanager
-def simulate(*arguments: Any) -> Iterator[Simulation]:
+def simulate(**arguments: Any) -> Iterator[Simulation]:
     """Make a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]), exact_numbers():
-        simulation = Simulation(*arguments)
+        simulation = Simulation(**arguments)
         try:
             yield simulation
         finally:
@@ -196,8 +196,8 @@ def federation_of(config: Config) -> Federation:
     return partition(load(data.name), data.clients or None, rule, data.seed, data.split)
 
 
-def arrange(config: Config, training: Training) -> tuple[Any, ...]:
-    seed = training.seed
+def arrange(config: Config, training: Training) -> dict[str, Any]:
+    """Return what a training's simulation is made of."""
     federation = federation_of(config)
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
@@ -207,23 +207,22 @@ def arrange(config: Config, training: Training) -> tuple[Any, ...]:
         )
     name = suitable(shape) if config.train.model == "auto" else config.train.model
     train = dataclasses.replace(config.train, model=name)
-    model = build(name, shape, federation.classes, fold(seed, "initial"))
-    views = tuple(METHODS[name].view for name in training.names)
-    return (
-        training.method,
-        Task(model),
-        federation,
-        train,
-        config.evaluate,
-        config.compute,
-        seed,
-        views,
-    )
+    model = build(name, shape, federation.classes, fold(training.seed, "initial"))
+    return {
+        "method": training.method,
+        "task": Task(model),
+        "federation": federation,
+        "train": train,
+        "evaluate": config.evaluate,
+        "compute": config.compute,
+        "seed": training.seed,
+        "views": tuple(METHODS[name].view for name in training.names),
+    }
 
 
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
     """Run one training in a new directory; return its summaries."""
-    with simulate(*arrange(config, training)) as simulation:
+    with simulate(**arrange(config, training)) as simulation:
         data = config.data
         if data.name.endswith(".npz"):
             # A run can be resumed from any directory.
@@ -243,7 +242,7 @@ def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
     with RunDirectory.open(path) as directory:
         config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
         (training,) = trainings(config)
-        with simulate(*arrange(config, training)) as simulation:
+        with simulate(**arrange(config, training)) as simulation:
             commit = directory.latest()
             if commit is None:
                 progress = simulation.begin()
