@@ -14,7 +14,7 @@ help:  ## show the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-demo: .venv/.installed  ## train and compare six methods on the embedded digits (about a minute)
+demo: .venv/.installed  ## train and compare six methods on the embedded digits (a minute or two)
 	rm -rf out/demo
 	$(BIN)/masquerade compare --config runs/digits.toml --out out/demo
 

@@ -7,8 +7,8 @@ is chosen by that view, on the training already chosen. The file is written anew
 chosen and a comment that holds every try. Test data are not touched.
 """
 
+import argparse
 import dataclasses
-import sys
 from pathlib import Path
 
 import tomli_w
@@ -20,8 +20,8 @@ from masquerade.experiment import Training, arrange, simulate
 from masquerade.methods import METHODS
 from masquerade.simulation import carry_on
 
-RATES = (0.1, 0.05, 0.01)
-"""The grid of DM-PFL, appendix A.1.4."""
+RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
+"""The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
 TUNING = [{"tune_rate": rate, "tune_epochs": epochs} for rate in RATES for epochs in (1, 5)]
 """What the view `tuned` of FedAvg may be."""
 
@@ -81,4 +81,6 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path, help="the configuration to choose rates for")
+    main(parser.parse_args().path)

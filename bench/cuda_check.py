@@ -55,6 +55,8 @@ def run(method, task, federation, device: str, engine: str, rounds: int):
         seed=1,
         views=method.views,
     ) as simulation:
+        # A fallback to the loop would make this compare the loop with itself.
+        assert (simulation.engine.name, simulation.device.type) == (engine, device)
         progress = simulation.begin()
         while progress.number < rounds:
             simulation.advance(progress)

@@ -50,7 +50,8 @@ class Case:
             torch.manual_seed(0)
             if self.name.startswith("logistic"):
                 return MLP(784, (), 10)
-            return CifarCNN() if self.name.startswith("cnn") else MLP(784, (200,), 10)
+            hidden = 64 if "64" in self.name else 200
+            return CifarCNN() if self.name.startswith("cnn") else MLP(784, (hidden,), 10)
 
     def federation(self) -> Federation:
         """Clients of equal size, on random data."""
@@ -65,6 +66,8 @@ class Case:
 CASES = [
     Case("logistic, 10 clients", (784,), 10, 60, 10, 20, 1.4),
     Case("logistic, 50 clients", (784,), 50, 60, 10, 4, 1.4, 3.0),
+    Case("logistic, 4 clients", (784,), 4, 60, 10, 50, 1.4),
+    Case("mlp 784-64-10, 10 clients", (784,), 10, 60, 10, 20, 1.15),
     Case("mlp 784-200-10, 10 clients", (784,), 10, 60, 10, 10, 1.15),
     Case("mlp 784-200-10, 50 clients", (784,), 50, 60, 10, 2, 1.15),
     Case("cnn 797,962, 10 clients", (3, 32, 32), 10, 60, 10, 1, 1.15),

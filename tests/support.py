@@ -50,9 +50,15 @@ def _small(cls, **settings):
     return cls(epochs=3, rate=0.1, **settings)
 
 
-METHOD_TABLE = {
+_NAMED = {
     name: replace(_small(line.method, momentum=0.5), **dict(line.settings))
     for name, line in METHODS.items()
+}
+METHOD_TABLE = {
+    # Names that are views of one training are one row.
+    name: method
+    for place, (name, method) in enumerate(_NAMED.items())
+    if method not in list(_NAMED.values())[:place]
 } | {
     "thin_fedmask": _small(ThinFedMask),
     "thin_pfedgate": _small(ThinPFedGate),

@@ -357,7 +357,7 @@ def test_methods_are_listed(call: Call) -> None:
 
 def test_the_settings_of_a_method_are_listed(call: Call) -> None:
     out = re.sub(r"[\s│]+", " ", call("methods", "dmpfl").out)
-    assert "sparsity 0.5 Share of the weights that are zero" in out
+    assert "sparsity 0.5 Share of the weights of every masked layer that are zero" in out
     assert "rate 0.1 Learning rate" in out
     listed = {each["name"]: each for each in strict(call("methods", "dmpfl", "--json").out)}
     assert listed["iterations"]["default"] == 2

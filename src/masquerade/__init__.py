@@ -2,7 +2,7 @@
 
 >>> import masquerade as mq
 >>> federation = mq.partition(mq.load("digits"), clients=20, by=mq.Dirichlet(0.3), seed=1)
->>> model = mq.models.build("logistic", (1, 8, 8), classes=10, seed=1)
+>>> model = mq.models.build("digits_cnn", (1, 8, 8), classes=10, seed=1)
 >>> result = mq.run(mq.methods.DMPFL(sparsity=0.5), model, federation, rounds=1)
 
 Names are found when they are asked for, so that a command that needs no torch starts without it.

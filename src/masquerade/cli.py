@@ -39,12 +39,18 @@ ConfigFile = Annotated[
 DataName = Annotated[
     str | None, typer.Option("--data", help="Dataset: a name, or the path of an .npz file.")
 ]
-Clients = Annotated[int | None, typer.Option(help="Number of clients; 0: the dataset's own.")]
+Clients = Annotated[
+    int | None, typer.Option(help="Number of clients; by default the dataset's own, or 20.")
+]
 Partition = Annotated[
     str | None,
     typer.Option(
         help="iid, dirichlet:0.3, dirichlet:0.3:capped, pathological[:unbalanced], client."
     ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="Network: mlp, logistic, digits_cnn, mnist_cnn, cifar_cnn."),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seeds = Annotated[
@@ -61,6 +67,23 @@ EngineName = Annotated[str | None, typer.Option("--engine", help="auto, loop or 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for programs.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from masquerade import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train a personal, sparse model for every client of a federation."""
 
 
 class Stopped(BaseException):
@@ -119,13 +142,18 @@ def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Option(help="Method; see `masquerade methods`.")] = "fedavg",
+    method: Annotated[
+        str | None, typer.Option(help="Method; see `masquerade methods`. By default the file's.")
+    ] = None,
     config: ConfigFile = None,
     data: DataName = None,
     clients: Clients = None,
     partition: Partition = None,
+    model: Model = None,
     rounds: Rounds = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of training; data.seed places the samples.")
+    ] = None,
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
@@ -137,12 +165,17 @@ def run(
 
     Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
     """
-    from masquerade.config import method_of, parse
+    from masquerade.config import method_of, parse, trainings
     from masquerade.methods import METHODS
 
     seeds = None if seed is None else [seed]
-    tables = _tables(config, [method], data, clients, partition, rounds, seeds, engine, settings)
-    parsed = parse(tables)
+    named = None if method is None else [method]
+    flags = (named, data, clients, partition, model, rounds, seeds, engine, settings)
+    parsed = parse(_tables(config, *flags))
+    if len(trainings(parsed)) > 1:
+        text = f"`run` trains one method, and here are {', '.join(parsed.methods)}"
+        raise MasqueradeError("E201", f"{text}; name one with --method, or use `compare`")
+    method = parsed.methods[0]
     if len(parsed.train.seeds) > 1:
         raise MasqueradeError("E201", "`run` takes one seed; `compare` takes several")
     asked = method_of(method, parsed)
@@ -164,6 +197,7 @@ def compare(
     data: DataName = None,
     clients: Clients = None,
     partition: Partition = None,
+    model: Model = None,
     rounds: Rounds = None,
     seed: Seeds = None,
     settings: Settings = None,
@@ -179,11 +213,15 @@ def compare(
 
     Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
     """
+    from masquerade.methods import METHODS
+
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
+    if names is None and config is None:
+        names = list(METHODS)
     from masquerade.config import parse
 
-    tables = _tables(config, names, data, clients, partition, rounds, seed, engine, settings)
-    _go(parse(tables), out or _fresh("compare"), quiet, as_json, single=False)
+    flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
+    _go(parse(_tables(config, *flags)), out or _fresh("compare"), quiet, as_json, single=False)
 
 
 @app.command()
@@ -272,8 +310,8 @@ def data_list(as_json: AsJson = False, debug: Debug = False) -> None:
 @data_app.command("show")
 def data_show(
     name: Annotated[str, typer.Argument(help="A dataset: a name, or the path of an .npz file.")],
-    clients: Annotated[int, typer.Option(help="Number of clients; 0: the dataset's own.")] = 20,
-    partition: Annotated[str, typer.Option(help="As for `run`.")] = "dirichlet:0.3",
+    clients: Clients = None,
+    partition: Partition = None,
     seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -283,10 +321,11 @@ def data_show(
     Example: masquerade data show digits --clients 10 --partition pathological
     """
     from masquerade import catalog
-    from masquerade.data import load, parse
-    from masquerade.data import partition as cut
+    from masquerade.config import Data
+    from masquerade.experiment import federation_of
 
-    federation = cut(load(name), clients or None, parse(partition), seed)
+    data = Data(name, clients or 0, partition or "auto", seed=seed)
+    federation, _ = federation_of(data)
     if as_json:
         typer.echo(json.dumps(catalog.census(federation)))
     else:
@@ -299,6 +338,7 @@ def _tables(
     data: str | None,
     clients: int | None,
     partition: str | None,
+    model: str | None,
     rounds: int | None,
     seeds: list[int] | None,
     engine: str | None,
@@ -312,6 +352,7 @@ def _tables(
         ("data", "name"): data,
         ("data", "clients"): clients,
         ("data", "partition"): partition,
+        ("train", "model"): model,
         ("train", "rounds"): rounds,
         ("train", "seeds"): seeds,
         ("compute", "engine"): engine,

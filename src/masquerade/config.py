@@ -23,9 +23,10 @@ class Data:
 
     name: str = "digits"
     """A named dataset, or the path of an .npz file with x, y and perhaps client."""
-    clients: int = 20
-    """How many clients; 0 takes the dataset's own."""
-    partition: str = "dirichlet:0.3"
+    clients: int = 0
+    """How many clients; 0 takes the dataset's own where it names them, and 20 where it does not."""
+    partition: str = "auto"
+    """How samples lie with clients; "auto" takes the dataset's own clients, or dirichlet:0.3."""
     split: tuple[float, float, float] = (0.6, 0.2, 0.2)
     """Shares of each client's samples for training, validation and test."""
     seed: int = 1
@@ -258,10 +259,8 @@ def _check_rest(config: Config, problems: Problems) -> None:
     data, train, evaluate = config.data, config.train, config.evaluate
     if any(share < 0 for share in data.split) or abs(sum(data.split) - 1) > 1e-6:
         problems.append(f"`data.split` is {data.split}; give three shares that sum to 1")
-    elif evaluate.split == "validation" and data.split[1] == 0:
-        problems.append(
-            "`evaluate.split` is validation, but `data.split` leaves no validation data"
-        )
+    elif data.split[1 if evaluate.split == "validation" else 2] == 0:
+        problems.append(f"`evaluate.split` is {evaluate.split}, but `data.split` leaves none of it")
     if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
         problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
     if not train.seeds or any(seed < 0 for seed in train.seeds):
@@ -274,9 +273,20 @@ def _check_rest(config: Config, problems: Problems) -> None:
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
         )
     try:
-        parse_partition(data.partition)
+        parse_partition("iid" if data.partition == "auto" else data.partition)
     except MasqueradeError as error:
         problems.append(str(error).removeprefix("E201 "))
+
+
+def check(**records: Any) -> None:
+    """Refuse settings outside their types and ranges, given as section=record; E201 lists all."""
+    problems: Problems = []
+    for section, record in records.items():
+        for each in dataclasses.fields(record):
+            if each.default is not dataclasses.MISSING:
+                _fits(getattr(record, each.name), each.default, f"{section}.{each.name}", problems)
+    if problems:
+        raise MasqueradeError("E201", "settings: " + "; ".join(problems))
 
 
 def method_of(name: str, config: Config) -> Method:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from masquerade import config as configuration
-from masquerade.config import Compute, Config, Evaluate, Train
+from masquerade.config import Compute, Config, Data, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.part import Message
+from masquerade.core.part import Message, Part
 from masquerade.core.random import fold
 from masquerade.core.task import Task
-from masquerade.data import Federation, load, parse, partition
+from masquerade.data import Dataset, Federation, load, parse, partition
 from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
@@ -28,6 +29,7 @@ from masquerade.models import build, suitable
 from masquerade.progress import Progress, Record
 from masquerade.rundir import RunDirectory
 from masquerade.simulation import Simulation, carry_on
+from masquerade.wire.codec import digest
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
@@ -50,8 +52,9 @@ class Personal:
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for a batch of inputs (logits, for classification)."""
+        device = tree.leaves(self.parts)[0].device
         with torch.no_grad():
-            return self.method.predict(self.task, self.parts, x)
+            return self.method.predict(self.task, self.parts, x.to(device))
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ class Result:
     summaries: list[Record]
     """One per view, in the form of `summary.json`."""
     personal: dict[str, list[Message]]
+
+    def __repr__(self) -> str:
+        own = ", ".join(f"{s['title']} {s['accuracy']['own']['mean']:.4g}" for s in self.summaries)
+        return f"<Result of {self.summaries[0]['rounds']} rounds, on own data: {own}>"
 
     def table(self) -> None:
         """Print the table of results."""
@@ -98,12 +105,15 @@ def run(
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
     budgets: Sequence[float] | None = None,
+    out: str | Path | None = None,
     watch: Watch = _quiet,
 ) -> Result:
     """Train a method on a federation and judge it.
 
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
-    `budgets` gives every client the share of the parameters that its device can hold.
+    Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
+    `budgets` gives every client the share of the parameters that its device can hold. With `out`
+    the run has a directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
     train = Train("", rounds, batch, participation, rate_decay, (seed,))
@@ -112,27 +122,57 @@ def run(
     if unknown:
         raise MasqueradeError("E202", f"unknown views {unknown}; there are {method.views}")
     name = type(method).__name__
+    judged, computed = evaluate or Evaluate(), compute or Compute()
+    configuration.check(method=method, train=train, evaluate=judged, compute=computed)
     with simulate(
         method=method,
         task=task,
         federation=federation,
         train=train,
-        evaluate=evaluate or Evaluate(),
-        compute=compute or Compute(),
+        evaluate=judged,
+        compute=computed,
         seed=seed,
         views=chosen,
         budgets=budgets,
     ) as simulation:
-        progress = carry_on(
-            simulation,
-            simulation.begin(),
-            watch=lambda done, record: watch(name, done, rounds, record),
-        )
-        summaries, personal = simulation.verdict(progress)
+        told = partial(_tell, watch, name, rounds)
+        if out is None:
+            progress = carry_on(simulation, simulation.begin(), watch=told)
+            summaries, personal = simulation.verdict(progress)
+        else:
+            text = _description(simulation)
+            with _directory(Path(out), text) as directory:
+                progress = _progress(simulation, directory, text)
+                carry_on(simulation, progress, directory, told, _world(simulation, text))
+                summaries, personal = simulation.verdict(progress)
+        initial = float(tree.size(task.initial) * task.dtype.itemsize)
         for summary in summaries:
-            initial = tree.size(task.initial) * task.dtype.itemsize
-            summary |= _identity(method, summary["view"], federation.name, float(initial))
+            summary |= _identity(method, summary["view"], federation.name, initial)
+        if out is not None:
+            (Path(out) / "summary.json").write_text(json.dumps(summaries, indent=1))
         return Result(method, simulation.task, summaries, personal)
+
+
+def _tell(watch: Watch, name: str, rounds: int, done: int, record: Record | None) -> None:
+    watch(name, done, rounds, record)
+
+
+def _directory(path: Path, config: str) -> RunDirectory:
+    """Open the directory of the same run, or make it."""
+    if not (path / "config.toml").exists():
+        return RunDirectory.create(path, config)
+    return RunDirectory.open(path)
+
+
+def _description(simulation: Simulation) -> str:
+    """Describe a run that no configuration file could: its method and model are objects."""
+    import tomli_w
+
+    records = {name: getattr(simulation, name) for name in ("train", "evaluate", "compute")}
+    tables = {name: configuration.plain(record) for name, record in records.items()}
+    initial = digest(Part(simulation.task.initial))
+    facts = {"method": repr(simulation.method), "initial": int(initial), "views": simulation.views}
+    return tomli_w.dumps({"python": facts, **tables})
 
 
 @contextmanager
@@ -189,16 +229,43 @@ def trainings(config: Config) -> list[Training]:
     ]
 
 
-def federation_of(config: Config) -> Federation:
-    """Load the data of a configuration and spread it over clients."""
-    data = config.data
-    rule = parse(data.partition)
-    return partition(load(data.name), data.clients or None, rule, data.seed, data.split)
+CLIENTS = 20
+"""How many clients share data that names none."""
+
+
+def resolve(data: Data, dataset: Dataset) -> Data:
+    """Say what "auto" and 0 clients mean for a dataset."""
+    named = dataset.client is not None
+    rule = data.partition
+    if rule == "auto":
+        rule = "client" if named and not data.clients else "dirichlet:0.3"
+    clients = data.clients
+    if rule == "client" and named and not clients:
+        clients = len(torch.unique(dataset.client))
+    elif named and rule != "client":
+        warnings.warn(
+            f"W302 `{dataset.name}` names its clients, and they are mixed by {rule}; "
+            "keep them with --partition client",
+            MasqueradeWarning,
+            stacklevel=2,
+        )
+    name = data.name
+    if name.endswith(".npz"):
+        # A run can be resumed from any directory.
+        name = str(Path(name).resolve())
+    return dataclasses.replace(data, name=name, partition=rule, clients=clients or CLIENTS)
+
+
+def federation_of(data: Data) -> tuple[Federation, Data]:
+    """Load data and spread them over clients; return also what was resolved."""
+    dataset = load(data.name)
+    data = resolve(data, dataset)
+    return partition(dataset, data.clients, parse(data.partition), data.seed, data.split), data
 
 
 def arrange(config: Config, training: Training) -> dict[str, Any]:
     """Return what a training's simulation is made of."""
-    federation = federation_of(config)
+    federation, _ = federation_of(config.data)
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
         raise MasqueradeError(
@@ -223,13 +290,9 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
     """Run one training in a new directory; return its summaries."""
     with simulate(**arrange(config, training)) as simulation:
-        data = config.data
-        if data.name.endswith(".npz"):
-            # A run can be resumed from any directory.
-            data = dataclasses.replace(data, name=str(Path(data.name).resolve()))
         resolved = dataclasses.replace(
             training.config(config),
-            data=data,
+            data=federation_of(config.data)[1],
             compute=simulation.compute,
             train=dataclasses.replace(simulation.train, seeds=(training.seed,)),
         )
@@ -243,32 +306,40 @@ def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
         config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
-            commit = directory.latest()
-            if commit is None:
-                progress = simulation.begin()
-            else:
-                _same_world(commit.facts, simulation, config)
-                progress = simulation.restore(commit.number, commit.tensors, commit.facts)
+            progress = _progress(simulation, directory, configuration.dump(config))
             return _finish(simulation, training, config, progress, directory, watch)
 
 
-def _same_world(facts: Record, simulation: Simulation, config: Config) -> None:
+def _progress(simulation: Simulation, directory: RunDirectory, config: str) -> Progress:
+    """Return the state that a run goes on from."""
+    commit = directory.latest()
+    if commit is None:
+        return simulation.begin()
+    _same_world(commit.facts, _world(simulation, config))
+    return simulation.restore(commit.number, commit.tensors, commit.facts)
+
+
+def _world(simulation: Simulation, config: str) -> Record:
+    """Return the facts that have to be the same when a run is resumed."""
+    data = simulation.federation.fingerprint()
+    return {"config": config, "data": data, "torch": torch.__version__}
+
+
+def _same_world(began: Record, now: Record) -> None:
     """Refuse other settings or data than the run began with; warn of another torch."""
-    began, now = facts["config"], configuration.dump(config)
-    if began != now:
-        pairs = zip_longest(began.splitlines(), now.splitlines(), fillvalue="nothing")
+    if began["config"] != now["config"]:
+        lines = (text["config"].splitlines() for text in (began, now))
+        pairs = zip_longest(*lines, fillvalue="nothing")
         changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
         raise MasqueradeError(
-            "E402", f"config.toml differs from the run: {changes}; put it back, or start a new run"
+            "E402", f"settings differ from the run's: {changes}; put them back, or start a new run"
         )
-    if facts["data"] != simulation.federation.fingerprint():
-        raise MasqueradeError(
-            "E402",
-            "the data differ from those this run began with; restore them, or start a new run",
-        )
-    if facts["torch"] != torch.__version__:
+    if began["data"] != now["data"]:
+        text = "the data differ from those this run began with; restore them, or start a new run"
+        raise MasqueradeError("E402", text)
+    if began["torch"] != now["torch"]:
         warnings.warn(
-            f"W402 this run began under torch {facts['torch']}, this is {torch.__version__}: "
+            f"W402 this run began under torch {began['torch']}, this is {now['torch']}: "
             "the last bits may differ",
             MasqueradeWarning,
             stacklevel=2,
@@ -284,18 +355,12 @@ def _finish(
     watch: Watch,
 ) -> list[Record]:
     """Do the rounds that are left, judge, and write what a run directory holds at its end."""
-    rounds = simulation.train.rounds
-    world = {
-        "config": configuration.dump(config),
-        "data": simulation.federation.fingerprint(),
-        "torch": torch.__version__,
-    }
     carry_on(
         simulation,
         progress,
         directory,
-        lambda done, record: watch(training.names[0], done, rounds, record),
-        world,
+        partial(_tell, watch, training.names[0], simulation.train.rounds),
+        _world(simulation, configuration.dump(config)),
     )
     summaries, personal = simulation.verdict(progress)
     for summary, name in zip(summaries, training.names, strict=True):
@@ -305,10 +370,10 @@ def _finish(
             "data": simulation.federation.name,
             "initial": float(SEED_BYTES),
         }
-    view, models = next(iter(personal.items()))
-    width = len(str(len(models) - 1))
-    for id, model in enumerate(models):
-        directory.write_tensors(f"clients/{id:0{width}d}-{view}.safetensors", tree.named(model))
+    for view, models in personal.items():
+        width = len(str(len(models) - 1))
+        for id, model in enumerate(models):
+            directory.write_tensors(f"clients/{id:0{width}d}-{view}.safetensors", tree.named(model))
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
 
@@ -317,7 +382,13 @@ def collect(path: Path) -> list[Record]:
     """Read the summaries of a run directory, or the results of a comparison."""
     for name in ("results.json", "summary.json"):
         if (path / name).is_file():
-            found: list[Record] = json.loads((path / name).read_text(encoding="utf-8"))
+            try:
+                found: list[Record] = json.loads((path / name).read_text(encoding="utf-8"))
+            except ValueError as error:
+                text = (
+                    f"{path / name} is damaged ({error}); remove it, then: masquerade resume {path}"
+                )
+                raise MasqueradeError("E401", text) from None
             return found
     raise MasqueradeError(
         "E408",

@@ -36,6 +36,8 @@ class Progress:
     """Sums over clients, by kind of round: "train", "hello"."""
     history: list[Record]
     seconds: float = 0.0
+    diverged: int | None = None
+    """The first round that left values which are not finite."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return a copy of all tensors, by name, for a commit."""
@@ -53,4 +55,9 @@ class Progress:
     def facts(self) -> Record:
         """Return a copy of the rest, as JSON."""
         costs = {kind: dict(sums) for kind, sums in self.costs.items()}
-        return {"costs": costs, "history": list(self.history), "seconds": self.seconds}
+        return {
+            "costs": costs,
+            "history": list(self.history),
+            "seconds": self.seconds,
+            "diverged": self.diverged,
+        }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,16 +14,16 @@ from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.random import choose, fold
-from masquerade.core.round import Cohort, Who
+from masquerade.core.round import Batch, Cohort, Who
 from masquerade.core.task import Task
 from masquerade.cost import traffic
 from masquerade.cost.compute import Flops, Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
 from masquerade.engine import auto
-from masquerade.engine.setting import Engine, Job, Judgement, Setting
+from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.progress import COSTS, Progress, Record, totals
 from masquerade.rundir import Committer, RunDirectory
 
@@ -49,12 +50,19 @@ class Simulation:
         self.views = views
         found = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(found if compute.device == "auto" else compute.device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise MasqueradeError("E503", "there is no CUDA device here; take compute.device=cpu")
         self.task = task.to(self.device)
         self.federation = federation.to(self.device)
         self.samples = federation.samples.cpu()
         self.eligible = torch.nonzero(self.samples).flatten()
         if not len(self.eligible):
             raise MasqueradeError("E303", "no client has a training sample")
+        if not any(len(own) for own in getattr(federation, evaluate.split)):
+            raise MasqueradeError(
+                "E304", f"no client has a sample to be judged on ({evaluate.split})"
+            )
+        _try_out(self.task, self.federation)
         self.asked = max(1, round(train.participation * len(self.eligible)))
         engine = compute.engine
         if engine == "auto":
@@ -73,6 +81,7 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
+        self._warn_of_small_limits()
         self.sets = shift_sets(
             federation,
             evaluate.degrees if federation.clients > 1 else (0,),
@@ -81,6 +90,18 @@ class Simulation:
             evaluate.pooled,
             evaluate.split,
         )
+
+    def _warn_of_small_limits(self) -> None:
+        """Say when a method that bounds its models bounds only a small part of them."""
+        limit = self.method.limit(self.task, self.whos[0])["use"]
+        covered = sum(self.task.shapes[name].numel() for name in limit) / self.task.parameters
+        if limit and covered < 0.5:
+            warnings.warn(
+                f"W506 {type(self.method).__name__} masks {covered:.0%} of the parameters only, so "
+                "models stay dense (a large first layer? method.first_dense=false)",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
 
     def begin(self) -> Progress:
         """Return the state before round 0."""
@@ -113,6 +134,7 @@ class Simulation:
         }
         progress.number, progress.costs = number, facts["costs"]
         progress.history, progress.seconds = facts["history"], facts["seconds"]
+        progress.diverged = facts["diverged"]
         return progress
 
     def cohort(self, number: int) -> Tensor:
@@ -149,11 +171,28 @@ class Simulation:
         for name, digests in outcome.known.items():
             old = progress.known.setdefault(name, progress.known[""].clone())
             old.index_copy_(0, place, digests.to(self.device))
+        self._watch_for_divergence(progress, outcome, number)
         cost = totals(outcome)
         total = progress.costs[kind]
         for name, value in cost.items():
             total[name] += value
         return cost
+
+    def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
+        """Note and warn once when training has left the finite numbers."""
+        if progress.diverged is not None:
+            return
+        states = tree.leaves([progress.server, outcome.clients])
+        numbers = [value for value in states if value.is_floating_point()]
+        # A sum is finite only if all of its terms are, and costs one pass without a mask.
+        if not all(bool(value.sum().isfinite()) for value in numbers):
+            progress.diverged = number
+            warnings.warn(
+                f"W604 training diverged in round {number}: values that are not finite; "
+                "its figures mean nothing (lower method.rate?)",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
 
     def judge(self, progress: Progress, view: str, samples: list[Tensor]) -> Judgement:
         """Use a view at every client, and measure it on some samples of each."""
@@ -192,10 +231,6 @@ class Simulation:
         judged = getattr(self.federation, self.evaluate.split)
         pairs = zip(values, map(len, judged), strict=True)
         present = [(value, count) for value, count in pairs if value is not None]
-        if not present:
-            raise MasqueradeError(
-                "E304", f"no client has a sample to be judged on ({self.evaluate.split})"
-            )
         figures = torch.tensor([value for value, _ in present], dtype=torch.float64)
         weights = torch.tensor([count for _, count in present], dtype=torch.float64)
         worst_first = figures.sort(descending=self.task.better == "lower").values
@@ -241,6 +276,7 @@ class Simulation:
                     "density": self._density(personal[view]),
                     "parameters": self.task.parameters,
                     "seconds": progress.seconds,
+                    "diverged": progress.diverged,
                     "per_client": {"own": per_client, "samples": self.samples.tolist()},
                     "history": self._history(progress, view, accuracy["own"]),
                 }
@@ -323,6 +359,30 @@ class Simulation:
     def close(self) -> None:
         """Let go of processes."""
         self.engine.close()
+
+
+def _try_out(task: Task, federation: Federation) -> None:
+    """Run the network, the loss and the metric on a few samples before any work."""
+    x, y = federation.x[:3], federation.y[:3]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            output, _ = task(task.initial, x)
+            batch = Batch(x, y, None, torch.tensor(0, device=x.device))
+            found = {"loss": task.losses(task.initial, batch, train=False)[0]}
+            found["metric"] = task.metric(output, y)
+        except Exception as error:
+            given = f"x {list(x.shape)} {x.dtype}, y {list(y.shape)} {y.dtype}".replace(
+                "torch.", ""
+            )
+            error.add_note(f"while the model, loss or metric was tried on three samples: {given}")
+            raise
+    for name, values in found.items():
+        if values.shape != (len(x),):
+            raise MasqueradeError(
+                "E202",
+                f"`{name}` returned shape {list(values.shape)} for {len(x)} samples; it must "
+                "return one number per sample (mind outputs [n, 1] beside targets [n])",
+            )
 
 
 def carry_on(

@@ -117,7 +117,7 @@ def test_unknown_name_is_refused_with_the_nearest_and_all_known_names() -> None:
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:
-    with refusal("E301", "absent.npz", "No such file"):
+    with refusal("E301", "absent.npz", "does not exist"):
         load(tmp_path / "absent.npz")
 
 
@@ -130,7 +130,7 @@ def test_file_that_is_not_an_npz_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", X)
     (tmp_path / "text.npz").write_text("x,y\n1,2\n")
     for path in (tmp_path / "array.npy", tmp_path / "text.npz", tmp_path):
-        with refusal("E301", "cannot be read as an npz"):
+        with refusal("E301", "is no .npz file"):
             load(path)
 
 
@@ -146,7 +146,7 @@ def test_pickled_content_is_refused_without_running_it(tmp_path: Path) -> None:
     with refusal("E301", "without object arrays"):
         load(save(tmp_path / "trap.npz", x=X, y=trap))
     trap.dump(tmp_path / "trap.pkl")
-    with refusal("E301", "without object arrays"):
+    with refusal("E301", "is no .npz file"):
         load(tmp_path / "trap.pkl")
 
 

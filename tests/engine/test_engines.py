@@ -439,10 +439,40 @@ def test_a_federation_without_training_data_is_refused() -> None:
         world(FedAvg(), Task(network()), without("train", *range(6)))
 
 
-def test_a_federation_without_test_data_is_refused_when_it_is_judged() -> None:
-    made = world(FedAvg(epochs=1), Task(network()), without("test", *range(6)), rounds=1)
+def test_a_federation_without_test_data_is_refused_before_any_work() -> None:
     with pytest.raises(MasqueradeError, match="E304"):
-        made.verdict(finish(made))
+        world(FedAvg(epochs=1), Task(network()), without("test", *range(6)), rounds=1)
+
+
+def test_a_loss_that_is_not_one_number_per_sample_is_refused_before_any_work() -> None:
+    def square(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (output[:, :1] - y).square()
+
+    for task in (Task(network(), loss=square), Task(network(), metric=square)):
+        with pytest.raises(MasqueradeError, match=r"E202 .*shape \[3, 3\] for 3 samples"):
+            world(FedAvg(epochs=1), task, federation(), rounds=1)
+
+
+def test_training_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
+    made = world(FedAvg(epochs=1, rate=1e300), Task(network()), federation(), rounds=2)
+    with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0") as seen:
+        progress = finish(made)
+    assert len(seen) == 1
+    assert made.verdict(progress)[0][0]["diverged"] == 0
+    fine = world(FedAvg(epochs=1), Task(network()), federation(), rounds=1)
+    assert fine.verdict(finish(fine))[0][0]["diverged"] is None
+
+
+def test_a_method_that_writes_into_what_it_was_given_is_refused() -> None:
+    class Careless(FedAvg):
+        def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+            for value in message["params"].values.values():
+                value.mul_(0.5)
+            return super().start(task, message, client, round)
+
+    made = support.simulation(Careless(epochs=1), rounds=1)
+    with pytest.raises(RuntimeError, match="wrote in place"):
+        finish(made)
 
 
 def test_a_round_knows_its_decay() -> None:

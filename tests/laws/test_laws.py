@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from masquerade import config
-from masquerade.core import Round, Task, Who, client_round, tree
+from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
 from masquerade.engine.setting import Job
 from masquerade.methods import METHODS, FedAvg
@@ -103,6 +103,27 @@ def test_law_1_functions_are_pure(name):
 
 
 @every_method
+def test_law_1_aggregation_is_pure(name):
+    method = METHOD_TABLE[name]
+    made, progress = simulate(method, rounds=4)
+    ids = torch.tensor([0, 2, 4])
+    for phase in dict.fromkeys(method.schedule(number, 8) for number in range(8)):
+        round = made.setting.round("train", phase, 3)
+        rows, clients = progress.rows.take(ids), progress.clients.take(ids)
+        job = Job(progress.server, rows, clients, tree.take(progress.known, ids), ids, round, 3)
+        uploads = made.engine.work(job).uploads
+        inputs = {"server": progress.server, "rows": rows, "uploads": uploads}
+        before = {key: value.clone() for key, value in tree.named(inputs).items()}
+        cohort = Cohort(ids, made.samples[ids], 3)
+        results = [
+            method.aggregate(made.task, progress.server, rows, uploads, cohort, round)
+            for _ in range(2)
+        ]
+        assert_equal(*map(tree.named, results))
+        assert_equal(before, tree.named(inputs))
+
+
+@every_method
 def test_law_2_loop_equals_batched(name):
     method = METHOD_TABLE[name]
     loop, ended = simulate(method, rounds=10)
@@ -184,10 +205,8 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
 
 NEUTRAL = {
     "fedavg": {},
-    "fedavg_ft": {},
     "fedprox": {"pull": 0.0},
     "dmpfl": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
-    "dmpfl_plus": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
     "thin_fedselect": {"grow": 0.0},
     "thin_fedem": {"models": 1},
     "thin_heterofl": {"narrow": 1.0},

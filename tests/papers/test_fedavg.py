@@ -118,7 +118,11 @@ def one_weight(method: Method, samples: list[list[tuple[float, float]]]) -> floa
     flat = torch.tensor([pair for part in samples for pair in part], dtype=torch.float64)
     parts = torch.split(torch.arange(len(flat)), [len(part) for part in samples])
     data = Federation("hand", flat[:, :1], flat[:, 1:], None, parts, parts, parts)
-    task = Task(model, loss=lambda output, y: ((output - y) ** 2).flatten())
+
+    def square(output: Tensor, y: Tensor) -> Tensor:
+        return ((output - y) ** 2).flatten()
+
+    task = Task(model, loss=square, metric=square)
     train = Train("", 1, 4, 1.0)
     made = Simulation(
         method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views

@@ -25,6 +25,7 @@ from masquerade.core.round import Cohort, Round, Stage, Who
 from masquerade.core.task import Task
 from masquerade.core.train import Descent, Loss, descend
 from masquerade.core.tree import State
+from masquerade.errors import MasqueradeError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,13 @@ class Method:
     def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages of a round of any kind."""
         lists = {"train": self.plan, "hello": self.greet, "adapt": self.adapt}
-        return lists[round.kind](task, round)
+        stages = lists[round.kind](task, round)
+        names = [stage.name for stage in stages]
+        if len(set(names)) < len(names):
+            raise MasqueradeError(
+                "E202", f"two stages have one name ({', '.join(names)}); rename one"
+            )
+        return stages
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
@@ -117,7 +124,7 @@ class Method:
         return task(personal["params"].values, x)[0]
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
-        """Return the most entries of a tensor that may be in "use" or in an "upload"."""
+        """Return the most entries of a tensor that may be in "use", in the default view, or sent."""
         return {"use": {}, "upload": {}}
 
     def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:

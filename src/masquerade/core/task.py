@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree
+from masquerade.errors import MasqueradeError
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]
@@ -71,6 +72,8 @@ class Task:
         self._loss = loss
         self.metric = metric
         self.transform = transform
+        if better not in ("higher", "lower"):
+            raise MasqueradeError("E202", f"`better` is {better!r}; choose higher or lower")
         self.better = better
         self.initial: Tree = {
             name: value.detach().clone() for name, value in self._tensors(self.module)

@@ -1,5 +1,6 @@
 """Floating-point operations: measured once per stage, scaled by samples and by what masks allow."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from masquerade.core.round import Batch, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
+from masquerade.errors import MasqueradeWarning
 
 PROBE = 2
 """Samples in the batch that a stage is measured with; layers that normalize need two."""
@@ -61,7 +63,10 @@ class Meter:
         shape = x.shape[1:]
         if shape not in self._layers:
             sample = _twice(x)
-            counts = _measured(lambda: self.task(self.task.initial, sample))
+            key = torch.tensor(0, device=x.device)
+            # In training mode: what only predicts may run fused, where nothing is counted.
+            counts = _measured(lambda: self.task(self.task.initial, sample, True, key))
+            self._warn_of_uncounted(counts)
             root = type(self.task.module).__name__
             found = {
                 layer.weight: counts.get(".".join(filter(None, (root, layer.name))), 0) / PROBE
@@ -71,6 +76,23 @@ class Meter:
             total = counts.get("Global", 0) / PROBE
             self._layers[shape] = found | {"": total - sum(found.values())}
         return self._layers[shape]
+
+    def _warn_of_uncounted(self, counts: dict[str, int]) -> None:
+        """Say which layers torch's counter knows nothing of."""
+        root = type(self.task.module).__name__
+        unknown = [
+            layer.name or root
+            for layer in self.task.layers
+            if layer.kind in ("lstm", "gru", "other")
+            and not counts.get(".".join(filter(None, (root, layer.name))))
+        ]
+        if unknown:
+            warnings.warn(
+                f"W504 FLOPs of {', '.join(unknown)} are not counted: torch's counter does not "
+                "know them",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
 
     def step(self, stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> float:
         """Return the operations of one sample in one step of a stage, dense."""

@@ -36,6 +36,9 @@ class Federation:
     validation: tuple[Tensor, ...]
     test: tuple[Tensor, ...]
 
+    def __repr__(self) -> str:
+        return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
+
     @property
     def clients(self) -> int:
         """Return the number of clients."""

@@ -1,5 +1,6 @@
 """Where samples come from: named datasets, a user's npz file, or arrays in memory."""
 
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,12 @@ def from_arrays(
 
 
 def _read(path: Path) -> Dataset:
+    if not path.exists():
+        raise MasqueradeError("E301", f"{path} does not exist; check the path")
+    if path.is_dir() or not zipfile.is_zipfile(path):
+        raise MasqueradeError(
+            "E301", f"{path} is no .npz file; write one with `numpy.savez(path, x=x, y=y)`"
+        )
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in ("x", "y", "client") if key in archive}

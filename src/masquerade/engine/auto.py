@@ -19,9 +19,9 @@ from masquerade.engine.loop import Loop
 from masquerade.engine.setting import Engine, Job, Setting
 from masquerade.errors import MasqueradeWarning
 
-LARGEST = 20_000
+LARGEST = 60_000
 """Parameters of a dense network up to which batching wins on a CPU."""
-FEWEST = 4
+FEWEST = 8
 """Clients from which batching wins."""
 
 
@@ -77,12 +77,26 @@ def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
     return Loop(setting, workers)
 
 
+def _couples(task: Task, x: torch.Tensor) -> bool:
+    """Tell whether the output for one sample changes with the others of its batch."""
+    batch, key = x[:3], torch.tensor(0, device=x.device)
+    others = torch.cat([batch[:1], batch[1:].flip(0) + 1]) if batch.is_floating_point() else batch
+    outputs = []
+    for given in (batch, others):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(0)
+            outputs.append(task(task.initial, given, train=True, key=key)[0][0])
+    return not torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
+
+
 def obstacle(setting: Setting) -> str | None:
     """Say what keeps a run from being batched, by trying a small round of every phase."""
     task, method, federation = setting.task, setting.method, setting.feed.federation
     counts = set(federation.samples.tolist())
     if task.couples_batch and (len(counts) > 1 or max(counts) % setting.feed.size):
         return "its BatchNorm would see the padding of ragged batches"
+    if _couples(task, federation.x):
+        return "an output of its network depends on other samples of the batch, so on padding too"
     busy = [id for id, count in enumerate(federation.samples.tolist()) if count][:2]
     ids = torch.tensor(busy)
     whos = [Who(id, 1, id) for id in busy]
@@ -94,6 +108,7 @@ def obstacle(setting: Setting) -> str | None:
     )
     if method.greet(task, setting.round("hello", None, 0)):
         phases.insert(0, ("hello", None))
+    own = [federation.train[id][:1] for id in busy]
     known = traffic.at_first(task.initial, len(ids))
     engine = Batched(setting, width=2, trial=True)
     for kind, phase in phases:
@@ -102,9 +117,13 @@ def obstacle(setting: Setting) -> str | None:
         )
         try:
             if kind == "adapt":
-                engine.judge(job, [federation.train[id][:1] for id in busy])
+                engine.judge(job, own)
             else:
                 engine.work(job)
         except Exception as error:
-            return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            # What fails in the loop too is no matter of batching: let that error be seen.
+            loop = Loop(setting)
+            loop.judge(job, own) if kind == "adapt" else loop.work(job)
+            sentence = str(error).strip().splitlines()[0].split(". ")[0]
+            return f"{type(error).__name__}: {sentence[:200]}"
     return None

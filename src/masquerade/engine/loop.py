@@ -2,9 +2,11 @@
 
 import multiprocessing
 import signal
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing.pool import Pool
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
@@ -41,7 +44,7 @@ class Loop:
     setting: Setting
     workers: int = 1
     name: str = "loop"
-    _pool: Pool | None = None
+    _pool: ProcessPoolExecutor | None = None
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
@@ -100,6 +103,8 @@ class Loop:
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
         torch.default_generator.manual_seed(fold(feed.seed, round.kind, job.number, id))
+        given = tree.leaves([download, client])
+        versions = [tensor._version for tensor in given]
         try:
             upload, client = client_round(
                 setting.method, setting.task, download, client, batches, round, observe
@@ -107,9 +112,14 @@ class Loop:
         except Exception as error:
             error.add_note(f"in client {id}, stage `{diary.stage}`, step {diary.step}")
             raise
+        if versions != [tensor._version for tensor in given]:
+            raise RuntimeError(
+                "the method wrote in place into a tensor that it was given; other clients read it "
+                "too, so make a new one (`x * 0.5`, not `x.mul_(0.5)`)"
+            )
         return upload, client, diary.flops
 
-    def _spread(self, job: Job) -> list[tuple[Any, ...]]:
+    def _spread(self, job: Job, again: bool = True) -> list[tuple[Any, ...]]:
         """Do the same in processes, a piece of the cohort in each."""
         global _working
         if self._pool is None:
@@ -117,13 +127,26 @@ class Loop:
             # Forked processes see the samples where they lie; nothing is copied to them.
             start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
             context = multiprocessing.get_context(start)
-            self._pool = context.Pool(self.workers, _enter, (None if start == "fork" else self,))
+            given = (None if start == "fork" else self,)
+            self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
         jobs = []
         for places in torch.arange(len(job.ids)).chunk(self.workers):
             part = job.take(places)
             states = (part.server, part.rows, part.clients, part.known, part.ids)
             jobs.append(_to_numpy((states, job.round.kind, job.round.phase, job.number)))
-        pieces = self._pool.map(_do, jobs, chunksize=1)
+        try:
+            pieces = list(self._pool.map(_do, jobs))
+        except BrokenProcessPool:
+            self.close()
+            if not again:
+                text = "a worker process died twice in one round; lower compute.workers"
+                raise MasqueradeError("E505", text) from None
+            warnings.warn(
+                f"W505 a worker process died; round {job.number} is done again",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
+            return self._spread(job, again=False)
         return [_to_torch(one) for piece in pieces for one in piece]
 
     def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
@@ -155,8 +178,7 @@ class Loop:
     def close(self) -> None:
         """End the processes."""
         if self._pool is not None:
-            self._pool.terminate()
-            self._pool.join()
+            self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
 

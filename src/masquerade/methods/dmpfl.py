@@ -38,6 +38,7 @@ from masquerade.core import (
     tree,
 )
 from masquerade.core.average import votes
+from masquerade.errors import MasqueradeError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +46,13 @@ class DMPFL(Method):
     """A sparse global model and sparse personal models that share weights where masks overlap."""
 
     sparsity: float = 0.5
-    """Share of the weights that are zero (S)."""
+    """Share of the weights of every masked layer that are zero (S)."""
     # Differs: the text says ERK; Table 4 fits a uniform sparsity with a dense first layer. Eq. 3
     # bounds all parameters, here the masked tensors are bounded, so the whole is a little denser.
     densities: str = "uniform"
     """How layers share the sparsity: "uniform" or "erk"."""
     first_dense: bool = True
-    """Whether the first layer stays dense."""
+    """Whether the first layer stays dense; where it holds most weights, so does the model."""
     biases_dense: bool = True
     """Whether biases stay dense."""
     # Differs: the paper gives neither ratio nor interval; this is RigL's, every third round, and
@@ -99,6 +100,10 @@ class DMPFL(Method):
     def counts(self, task: Task) -> dict[str, int]:
         """Return how many entries of every masked tensor are kept."""
         names = mask.masked_names(task.layers, self.first_dense, self.biases_dense)
+        if not names:
+            raise MasqueradeError(
+                "E202", "DM-PFL finds nothing to mask in this network; try first_dense=false"
+            )
         shapes = {name: task.shapes[name] for name in names}
         spread = {"uniform": mask.uniform_densities, "erk": mask.erk_densities}[self.densities]
         return mask.counts(shapes, spread(shapes, 1 - self.sparsity))

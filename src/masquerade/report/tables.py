@@ -219,7 +219,10 @@ def _counted(result: Result) -> list[str]:
 
 def footnotes(results: Results) -> list[str]:
     """Return the sentences that a reader of the table needs."""
-    notes = ["± is the standard deviation over clients."]
+    notes = [
+        "± is the standard deviation over clients; under shift a client's figure is its mean over"
+        " the partners drawn."
+    ]
     groups = by_method(results).values()
     if any(len(seeds) > 1 for seeds in groups):
         notes[0] += " In parentheses: half of the 95 % interval over seeds (Student's t)."
@@ -227,6 +230,11 @@ def footnotes(results: Results) -> list[str]:
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."
     )
+    lost = [
+        title(seeds[0]) for seeds in groups if any(s.get("diverged") is not None for s in seeds)
+    ]
+    if lost:
+        notes.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
     for part, when in (("hello", "before training"), ("adapt", "before use")):
         costs = [
             f"{title(seeds[0])} {show_cost(traffic(seeds, part), 1e6)} MB and"
