@@ -180,8 +180,8 @@ def test_validation_needs_validation_data() -> None:
 
 
 def test_whole_numbers_are_numbers_and_one_is_a_list() -> None:
-    config = parse({"data": {"split": [1, 0, 0]}, "train": {"participation": 1, "seeds": 4}})
-    assert config.data.split == (1.0, 0.0, 0.0)
+    config = parse({"data": {"split": [0, 0, 1]}, "train": {"participation": 1, "seeds": 4}})
+    assert config.data.split == (0.0, 0.0, 1.0)
     assert isinstance(config.train.participation, float)
     assert config.train.seeds == (4,)
 

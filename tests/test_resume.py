@@ -133,7 +133,9 @@ def test_a_run_holds_its_rounds_and_its_models(whole: Path) -> None:
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, ROUNDS + 1))
     assert [line["round"] for line in lines if "views" in line] == [2, 4, 6]
-    assert len(list((whole / "clients").glob("*.safetensors"))) == 5
+    models = {path.name for path in (whole / "clients").glob("*.safetensors")}
+    views = ("personal", "adaptive")
+    assert models == {f"{id}-{view}.safetensors" for id in range(5) for view in views}
     assert sorted(os.listdir(whole / "rounds")) == ["00000007", "00000008"]
 
 

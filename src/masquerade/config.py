@@ -259,8 +259,9 @@ def _check_rest(config: Config, problems: Problems) -> None:
     data, train, evaluate = config.data, config.train, config.evaluate
     if any(share < 0 for share in data.split) or abs(sum(data.split) - 1) > 1e-6:
         problems.append(f"`data.split` is {data.split}; give three shares that sum to 1")
-    elif data.split[1 if evaluate.split == "validation" else 2] == 0:
-        problems.append(f"`evaluate.split` is {evaluate.split}, but `data.split` leaves none of it")
+    elif len(data.split) == 3 and not data.split[1 if evaluate.split == "validation" else 2]:
+        text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
+        problems.append(f"{text} {evaluate.split} data")
     if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
         problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
     if not train.seeds or any(seed < 0 for seed in train.seeds):

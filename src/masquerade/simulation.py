@@ -92,10 +92,11 @@ class Simulation:
         )
 
     def _warn_of_small_limits(self) -> None:
-        """Say when a method that bounds its models bounds only a small part of them."""
+        """Say when a method that is to make models sparse masks only a small part of them."""
         limit = self.method.limit(self.task, self.whos[0])["use"]
         covered = sum(self.task.shapes[name].numel() for name in limit) / self.task.parameters
-        if limit and covered < 0.5:
+        sparse = bool(limit) or "sparsity" in vars(self.method)
+        if sparse and covered < 0.25:
             warnings.warn(
                 f"W506 {type(self.method).__name__} masks {covered:.0%} of the parameters only, so "
                 "models stay dense (a large first layer? method.first_dense=false)",

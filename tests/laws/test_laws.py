@@ -365,7 +365,8 @@ def later(made, kind, phase, number):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_law_10_a_method_survives_the_config(name):
-    method = dataclasses.replace(METHOD_TABLE[name], rate=0.0123, epochs=7)
+    line = METHODS[name]
+    method = line.method(rate=0.0123, epochs=7, **dict(line.settings))
     text = config.dump(config.Config(methods=(name,), method={name: config.plain(method)}))
     again = config.method_of(name, config.parse(config.read(text)))
     assert again == method

@@ -104,9 +104,8 @@ class Method:
         stages = lists[round.kind](task, round)
         names = [stage.name for stage in stages]
         if len(set(names)) < len(names):
-            raise MasqueradeError(
-                "E202", f"two stages have one name ({', '.join(names)}); rename one"
-            )
+            listed = ", ".join(names)
+            raise MasqueradeError("E202", f"two stages have one name ({listed}); rename one")
         return stages
 
     def finish(
@@ -124,7 +123,7 @@ class Method:
         return task(personal["params"].values, x)[0]
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
-        """Return the most entries of a tensor that may be in "use", in the default view, or sent."""
+        """Return the most entries of a tensor in "use", in the default view, and in an "upload"."""
         return {"use": {}, "upload": {}}
 
     def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:

@@ -93,9 +93,10 @@ def obstacle(setting: Setting) -> str | None:
     """Say what keeps a run from being batched, by trying a small round of every phase."""
     task, method, federation = setting.task, setting.method, setting.feed.federation
     counts = set(federation.samples.tolist())
-    if task.couples_batch and (len(counts) > 1 or max(counts) % setting.feed.size):
+    ragged = len(counts) > 1 or max(counts) % setting.feed.size
+    if ragged and task.couples_batch:
         return "its BatchNorm would see the padding of ragged batches"
-    if _couples(task, federation.x):
+    if ragged and _couples(task, federation.x):
         return "an output of its network depends on other samples of the batch, so on padding too"
     busy = [id for id, count in enumerate(federation.samples.tolist()) if count][:2]
     ids = torch.tensor(busy)

@@ -1,12 +1,15 @@
 """One client after another, or spread over processes: the reference, and the debugger."""
 
 import multiprocessing
+import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 import torch
@@ -193,6 +196,14 @@ def _enter(loop: Loop | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _working = loop or _working
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is gone; a killed parent tells nobody."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
 
 
 def _do(given: Any) -> Any:

@@ -38,7 +38,6 @@ from masquerade.core import (
     tree,
 )
 from masquerade.core.average import votes
-from masquerade.errors import MasqueradeError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +99,6 @@ class DMPFL(Method):
     def counts(self, task: Task) -> dict[str, int]:
         """Return how many entries of every masked tensor are kept."""
         names = mask.masked_names(task.layers, self.first_dense, self.biases_dense)
-        if not names:
-            raise MasqueradeError(
-                "E202", "DM-PFL finds nothing to mask in this network; try first_dense=false"
-            )
         shapes = {name: task.shapes[name] for name in names}
         spread = {"uniform": mask.uniform_densities, "erk": mask.erk_densities}[self.densities]
         return mask.counts(shapes, spread(shapes, 1 - self.sparsity))
