@@ -1,9 +1,11 @@
 """Engines in trouble: errors, dropout, BatchNorm, plain PyTorch, regression, empty clients."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from masquerade.data import Federation
 from masquerade.engine.setting import Job
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.simulation import Progress, Simulation
+from masquerade.simulation import Progress, Simulation, carry_on
 from tests import support
 from tests.support import SIZES, federation, network
 
@@ -545,3 +547,24 @@ def test_odd_messages_pass_through_both_engines(empty: bool) -> None:
     extra = loop.costs["train"]["up"] - plain.costs["train"]["up"]
     assert extra >= 18 * (6 + 2 + 3)
     assert loop.costs["train"]["down"] - plain.costs["train"]["down"] == 18 * empty
+
+
+def test_a_worker_that_dies_costs_no_bit(tmp_path: Path) -> None:
+    """The round is done again in new processes, with one warning; a second death is an error."""
+
+    class Deadly(FedAvg):
+        def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+            # Once, in a worker: the file tells that it has happened.
+            if round.number == 1 and not (tmp_path / "died").exists():
+                (tmp_path / "died").touch()
+                os._exit(9)
+            return super().start(task, message, client, round)
+
+    _, alone = support.simulate(FedAvg(epochs=1), rounds=3)
+    made = support.simulation(Deadly(epochs=1), rounds=3, workers=2)
+    progress = made.begin()
+    with pytest.warns(MasqueradeWarning, match="W505 a worker process died; round 1") as seen:
+        carry_on(made, progress)
+    made.close()
+    assert len(seen) == 1
+    assert_same(alone, progress)
