@@ -140,7 +140,8 @@ def main() -> int:
     print(f"torch {torch.__version__}, 1 thread, {repetitions} repetitions; time over bare time")
     print(f"{'case':28} {'bare steps/s':>12}  {'loop':20} {'loop, masked':20} {'batched':20} auto")
     missed = []
-    masked = DMPFL(epochs=1, rate=RATE, readjust=0.0, phases=(1.0, 0.0, 0.0), iterations=1)
+    phases = (1.0, 0.0, 0.0)
+    masked = DMPFL(epochs=1, rate=RATE, readjust=0.0, phases=phases, first_dense=False)
     for case in CASES:
         federation = case.federation()
         runs = {

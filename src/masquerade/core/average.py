@@ -38,20 +38,22 @@ def average(
         if held is None:
             for value, share in zip(values, shares, strict=True):
                 total.add_(value, alpha=share)
-            mass, count = torch.tensor(float(sum(shares))), torch.tensor(len(shares))
-        else:
-            mass, count = torch.zeros_like(total), held.sum(0)
-            for value, mine, share in zip(values, held, shares, strict=True):
-                total.add_(torch.where(mine, value, 0), alpha=share)
-                mass.add_(mine, alpha=share)
-            if absent == "zero":
-                mass = mass.fill_(sum(shares))
-        enough = (count >= least) & (mass > 0)
+            enough = len(shares) >= least and sum(shares) > 0
+            result[name] = _like(total.div_(sum(shares)), old) if enough else old
+            continue
+        mass, count = torch.zeros_like(total), held.sum(0)
+        for value, mine, share in zip(values, held, shares, strict=True):
+            total.add_(torch.where(mine, value, 0), alpha=share)
+            mass.add_(mine, alpha=share)
+        if absent == "zero":
+            mass.fill_(sum(shares))
         mean = total / torch.where(mass > 0, mass, 1)
-        if not old.is_floating_point():
-            mean = mean.round()
-        result[name] = torch.where(enough.to(old.device), mean.to(old.dtype), old)
+        result[name] = torch.where((count >= least) & (mass > 0), _like(mean, old), old)
     return result
+
+
+def _like(mean: Tensor, old: Tensor) -> Tensor:
+    return mean.to(old.dtype) if old.is_floating_point() else mean.round().to(old.dtype)
 
 
 def votes(keep: Tensor) -> Tensor:
