@@ -106,19 +106,12 @@ def main() -> None:
     warnings.filterwarnings("always", category=MasqueradeWarning)
     try:
         app(standalone_mode=True)
-    except (MasqueradeError, Stopped, MemoryError) as error:
+    except (Stopped, Exception) as error:
         if debug:
             raise
         message, status = _explain(error)
         print(message, file=sys.stderr)
         raise SystemExit(status) from None
-    except Exception as error:
-        if debug:
-            raise
-        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))
-        print(f"E100 {type(error).__name__}: {error}{notes}", file=sys.stderr)
-        print("Run the same command with --debug for the traceback.", file=sys.stderr)
-        raise SystemExit(1) from None
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
@@ -126,9 +119,12 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_status
     if isinstance(error, MemoryError):
         return "E504 Out of memory. Lower compute.width or train.batch, then resume.", 5
-    assert isinstance(error, Stopped)
-    where = " ".join(getattr(error, "__notes__", [])) or "Nothing had been started."
-    return f"Stopped at your request. {where}", error.status
+    notes = " ".join(getattr(error, "__notes__", []))
+    if isinstance(error, Stopped):
+        return f"Stopped at your request. {notes or 'Nothing had been started.'}", error.status
+    where = f" ({notes})" if notes else ""
+    again = "Run the same command with --debug for the traceback."
+    return f"E100 {type(error).__name__}: {error}{where}\n{again}", 1
 
 
 def _stop(number: int, frame: object) -> None:

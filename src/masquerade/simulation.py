@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from masquerade import preflight
 from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.random import choose, fold
-from masquerade.core.round import Batch, Cohort, Who
+from masquerade.core.round import Cohort, Who
 from masquerade.core.task import Task
 from masquerade.cost import traffic
 from masquerade.cost.compute import Flops, Meter
@@ -62,7 +63,7 @@ class Simulation:
             raise MasqueradeError(
                 "E304", f"no client has a sample to be judged on ({evaluate.split})"
             )
-        _try_out(self.task, self.federation)
+        preflight.try_out(self.task, self.federation)
         self.asked = max(1, round(train.participation * len(self.eligible)))
         engine = compute.engine
         if engine == "auto":
@@ -81,7 +82,7 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
-        self._warn_of_small_limits()
+        preflight.warn_of_small_limits(method, self.task, self.whos[0])
         self.sets = shift_sets(
             federation,
             evaluate.degrees if federation.clients > 1 else (0,),
@@ -90,19 +91,6 @@ class Simulation:
             evaluate.pooled,
             evaluate.split,
         )
-
-    def _warn_of_small_limits(self) -> None:
-        """Say when a method that is to make models sparse masks only a small part of them."""
-        limit = self.method.limit(self.task, self.whos[0])["use"]
-        covered = sum(self.task.shapes[name].numel() for name in limit) / self.task.parameters
-        sparse = bool(limit) or "sparsity" in vars(self.method)
-        if sparse and covered < 0.25:
-            warnings.warn(
-                f"W506 {type(self.method).__name__} masks {covered:.0%} of the parameters only, so "
-                "models stay dense (a large first layer? method.first_dense=false)",
-                MasqueradeWarning,
-                stacklevel=2,
-            )
 
     def begin(self) -> Progress:
         """Return the state before round 0."""
@@ -360,30 +348,6 @@ class Simulation:
     def close(self) -> None:
         """Let go of processes."""
         self.engine.close()
-
-
-def _try_out(task: Task, federation: Federation) -> None:
-    """Run the network, the loss and the metric on a few samples before any work."""
-    x, y = federation.x[:3], federation.y[:3]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            output, _ = task(task.initial, x)
-            batch = Batch(x, y, None, torch.tensor(0, device=x.device))
-            found = {"loss": task.losses(task.initial, batch, train=False)[0]}
-            found["metric"] = task.metric(output, y)
-        except Exception as error:
-            given = f"x {list(x.shape)} {x.dtype}, y {list(y.shape)} {y.dtype}".replace(
-                "torch.", ""
-            )
-            error.add_note(f"while the model, loss or metric was tried on three samples: {given}")
-            raise
-    for name, values in found.items():
-        if values.shape != (len(x),):
-            raise MasqueradeError(
-                "E202",
-                f"`{name}` returned shape {list(values.shape)} for {len(x)} samples; it must "
-                "return one number per sample (mind outputs [n, 1] beside targets [n])",
-            )
 
 
 def carry_on(

@@ -1,0 +1,51 @@
+"""What is looked at before any work: does the network fit the data, can the method do its part."""
+
+import warnings
+
+import torch
+
+from masquerade.core.method import Method
+from masquerade.core.round import Batch, Who
+from masquerade.core.task import Task
+from masquerade.data import Federation
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+
+SMALL = 0.25
+"""The share of the parameters below which masks hardly make a model sparse."""
+
+
+def warn_of_small_limits(method: Method, task: Task, who: Who) -> None:
+    """Say when a method that is to make models sparse masks only a small part of them."""
+    limit = method.limit(task, who)["use"]
+    covered = sum(task.shapes[name].numel() for name in limit) / task.parameters
+    if (limit or "sparsity" in vars(method)) and covered < SMALL:
+        warnings.warn(
+            f"W506 {type(method).__name__} masks {covered:.0%} of the parameters only, so models "
+            "stay dense (a large first layer? method.first_dense=false)",
+            MasqueradeWarning,
+            stacklevel=2,
+        )
+
+
+def try_out(task: Task, federation: Federation) -> None:
+    """Run the network, the loss and the metric on a few samples before any work."""
+    x, y = federation.x[:3], federation.y[:3]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            output, _ = task(task.initial, x)
+            batch = Batch(x, y, None, torch.tensor(0, device=x.device))
+            found = {"loss": task.losses(task.initial, batch, train=False)[0]}
+            found["metric"] = task.metric(output, y)
+        except Exception as error:
+            given = f"x {list(x.shape)} {x.dtype}, y {list(y.shape)} {y.dtype}".replace(
+                "torch.", ""
+            )
+            error.add_note(f"while the model, loss or metric was tried on three samples: {given}")
+            raise
+    for name, values in found.items():
+        if values.shape != (len(x),):
+            raise MasqueradeError(
+                "E202",
+                f"`{name}` returned shape {list(values.shape)} for {len(x)} samples; it must "
+                "return one number per sample (mind outputs [n, 1] beside targets [n])",
+            )
