@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.report.live import live
+from masquerade.report.live import echo, live
 
 if TYPE_CHECKING:
     from masquerade.config import Config
@@ -285,7 +285,7 @@ def methods(
         finite = [{k: "inf" if v == math.inf else v for k, v in line.items()} for line in listed]
         typer.echo(json.dumps(finite, indent=1))
     else:
-        _print(catalog.overview() if name is None else catalog.sheet(name))
+        echo(catalog.overview() if name is None else catalog.sheet(name))
 
 
 @data_app.command("list")
@@ -325,7 +325,7 @@ def data_show(
     if as_json:
         typer.echo(json.dumps(catalog.census(federation)))
     else:
-        _print(catalog.picture(federation))
+        echo(catalog.picture(federation))
 
 
 def _tables(
@@ -399,13 +399,5 @@ def _show(path: Path, results: "list[Record]", quiet: bool, as_json: bool) -> No
     elif not quiet:
         from masquerade.report import terminal
 
-        _print(terminal(results))
+        echo(terminal(results))
         typer.echo(f"Report: {path / 'report.html'}")
-
-
-def _print(what: Any) -> None:
-    from rich.console import Console
-
-    console = Console()
-    # A pipe has no width of its own: give it room instead of folding columns.
-    console.print(what) if console.is_terminal else Console(width=160).print(what)

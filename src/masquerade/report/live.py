@@ -50,3 +50,12 @@ def live(quiet: bool) -> Iterator[Any]:
             )
 
         yield watch
+
+
+def echo(what: Any) -> None:
+    """Print a table in full, whatever it is printed to."""
+    from rich.console import Console
+
+    console = Console()
+    # A pipe has no width of its own: give it room instead of folding columns.
+    console.print(what) if console.is_terminal else Console(width=160).print(what)
