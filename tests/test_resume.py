@@ -276,7 +276,12 @@ def attempt(work: Work, path: Path, chance: random.Random) -> bool:
 def survive(work: Work, path: Path, kills: int) -> None:
     """Kill work so many times; what is done all the same must equal what nobody disturbed."""
     work(path / "whole", silent)
-    # A process with threads must not fork: the child would have their locks, but not them.
+    # A process with threads must not fork: the child would have their locks, but not them. Those of
+    # a pool that was shut down may take an instant to be gone.
+    for _ in range(200):
+        if len(os.listdir("/proc/self/task")) == 1:
+            break
+        time.sleep(0.05)
     assert len(os.listdir("/proc/self/task")) == 1
     chance, lives = random.Random(path.name), 1
     while kills:
