@@ -8,77 +8,53 @@ import torch
 from masquerade.core import Method, Part, Stage, average, mask, tree
 
 
-def straight_through(scores):
-    soft = scores.sigmoid()
-    return (soft >= 0.5).to(soft.dtype) + soft - soft.detach()
-
-
 @dataclass(frozen=True, kw_only=True)
 class ThinFedMask(Method):
-    share: float = 0.5
     views: ClassVar = ("personal",)
 
-    def names(self, task):
-        return [layer.weight for layer in task.layers]
-
     def server_init(self, task):
-        return {"bits": mask.full({name: task.initial[name] for name in self.names(task)})}
+        return {"bits": mask.full(task.initial)}
 
     def row_init(self, task, who):
-        return {"structure": self.server_init(task)["bits"]}
+        return {"structure": mask.full(task.initial), "bits": mask.full(task.initial)}
 
-    def client_init(self, task, who):
-        return self.row_init(task, who) | self.server_init(task)
+    client_init = row_init
 
     def download(self, task, server, row, round):
         return {"bits": Part(server["bits"], row["structure"])}
 
     def start(self, task, message, client, round):
         bits = tree.where(client["structure"], message["bits"].values, client["bits"])
-        scores = {n: torch.where(b, 0.5, -0.5).to(task.dtype) for n, b in bits.items()}
-        return {"scores": scores, "structure": client["structure"]}
+        return {**client, "scores": tree.each(lambda b: b.to(task.dtype) - 0.5, bits)}
 
     def plan(self, task, round):
         def loss(work, batch, round):
-            gates = tree.each(straight_through, work["scores"])
-            gated = {
-                n: task.initial[n] * torch.where(work["structure"][n], g, 0)
-                for n, g in gates.items()
-            }
-            return task.loss(task.initial | gated, batch)
+            soft = tree.each(torch.sigmoid, work["scores"])
+            gates = tree.each(lambda s: (s >= 0.5).to(s.dtype) + s - s.detach(), soft)
+            inside = tree.only(work["structure"], task.initial)
+            return task.loss(tree.each(torch.mul, inside, gates), batch)
 
         def structure(work, round):
-            size = {n: (s.sigmoid() * task.initial[n]).abs() for n, s in work["scores"].items()}
-            counts = {n: max(1, int(self.share * s.numel())) for n, s in size.items()}
-            return {**work, "structure": mask.top_by_layer(size, counts)}
+            size = tree.each(lambda s, w: (s.sigmoid() * w).abs(), work["scores"], task.initial)
+            return {**work, "structure": tree.each(lambda s: mask.top(s, s.numel() // 2), size)}
 
-        step = self.descend(task, loss, on=("scores",))
-        if round.kind == "hello":
-            return (Stage("structure", step, 1, then=structure),)
-        return (Stage("train", step, self.epochs),)
+        step, hello = self.descend(task, loss, on=("scores",)), round.kind == "hello"
+        return (Stage("hi", step, 1, then=structure) if hello else Stage("go", step, self.epochs),)
 
     greet = plan
 
     def finish(self, task, work, message, client, round):
-        bits = tree.each(lambda s: s >= 0, work["scores"])
-        held = {"structure": work["structure"], "bits": bits}
-        if round.kind == "hello":
-            return {"structure": Part(work["structure"])}, held
-        return {"bits": Part(bits, work["structure"])}, held
+        held = {"structure": work["structure"], "bits": tree.each(lambda s: s >= 0, work["scores"])}
+        sent = held["structure" if round.kind == "hello" else "bits"]
+        return {"bits": Part(sent, work["structure"])}, held
 
     def aggregate(self, task, server, rows, uploads, cohort, round):
         if round.kind == "hello":
-            return server, {"structure": uploads["structure"].values}
-        bits = average(uploads["bits"], torch.ones(len(cohort.ids)), server["bits"], least=2)
-        return {"bits": bits}, rows
+            return server, {**rows, "structure": uploads["bits"].values}
+        return {"bits": average(uploads["bits"], cohort.samples, server["bits"], least=2)}, rows
 
     def personalize(self, task, message, client, view):
-        return {"bits": Part(client["bits"], client["structure"])}
+        return {"bits": Part(mask.both(client["bits"], client["structure"]))}
 
     def predict(self, task, personal, x):
-        used = mask.both(personal["bits"].values, personal["bits"].keep)
-        return task(tree.only(used, task.initial), x)[0]
-
-    def limit(self, task, who):
-        counts = {n: max(1, int(self.share * task.shapes[n].numel())) for n in self.names(task)}
-        return {"use": counts, "upload": counts}
+        return task(tree.only(personal["bits"].values, task.initial), x)[0]

@@ -8,10 +8,6 @@ import torch
 from masquerade.core import Method, Part, Stage, average, mask, tree
 
 
-def nothing(task):
-    return {name: torch.zeros_like(v, dtype=torch.bool) for name, v in task.initial.items()}
-
-
 def invert(masks):
     return tree.each(torch.logical_not, masks)
 
@@ -23,10 +19,10 @@ class ThinFedSelect(Method):
     views: ClassVar = ("personal",)
 
     def row_init(self, task, who):
-        return {"personal": nothing(task)}
+        return {"personal": invert(mask.full(task.initial))}
 
     def client_init(self, task, who):
-        return {"personal": nothing(task), "params": task.initial}
+        return {"personal": invert(mask.full(task.initial)), "params": task.initial}
 
     def download(self, task, server, row, round):
         return {"params": Part(server["params"], invert(row["personal"]))}

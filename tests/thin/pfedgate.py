@@ -1,7 +1,6 @@
 """Thin pFedGate: a private gate chooses blocks under a budget per client. Shape, not fidelity."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -12,71 +11,50 @@ from masquerade.core.random import fold, normal
 
 @dataclass(frozen=True, kw_only=True)
 class ThinPFedGate(Method):
-    blocks: int = 3
-    gate_rate: float = 0.1
-    inputs: int = 6
     unit: bool = False
     views: ClassVar = ("personal",)
 
     def grain(self, task):
-        def sizes(count):
-            ends = [count * (i + 1) // self.blocks for i in range(self.blocks)]
-            return tuple(b - a for a, b in zip([0, *ends], ends, strict=False))
+        counts = {name: value.numel() for name, value in task.initial.items()}
+        return {name: Blocks((k // 3, k // 3, k - k // 3 * 2)) for name, k in counts.items()}
 
-        return {name: Blocks(sizes(value.numel())) for name, value in task.initial.items()}
+    def part(self, task, values, flags):
+        return Part(values, dict(zip(values, flags.split(3), strict=True)), self.grain(task))
 
     def client_init(self, task, who):
-        sizes = torch.tensor([s for g in self.grain(task).values() for s in g.sizes])
-        gate = normal(fold(who.key, "gate"), (self.inputs, len(sizes)), task.dtype) * 0.1
-        return {"gate": {"gate": gate}, "budget": torch.tensor(who.budget * float(sizes.sum()))}
+        sizes = torch.tensor([size for g in self.grain(task).values() for size in g.sizes])
+        gate = {"gate": 0.1 * normal(fold(who.key, "gate"), (6, len(sizes)), task.dtype)}
+        return {"gate": gate, "sizes": sizes, "last": sizes < 0, "budget": who.budget * sizes.sum()}
 
     def start(self, task, message, client, round):
-        params = message["params"].values
-        none = torch.zeros_like(client["gate"]["gate"][0], dtype=torch.bool)
-        return {"params": params, **client, "chosen": none, "last": none}
+        return {"params": message["params"].values, **client, "chosen": client["sizes"] < 0}
 
     def choose(self, task, work, batch):
-        """Return (gates through which gradients flow, the blocks chosen within the budget)."""
-        soft = (batch.x.to(task.dtype).flatten(1) @ work["gate"]["gate"]).sigmoid()
-        soft = torch.stack([batch.mean(column) for column in soft.unbind(1)])
-        sizes = torch.tensor([s for g in self.grain(task).values() for s in g.sizes])
+        columns = (batch.x.to(task.dtype) @ work["gate"]["gate"]).sigmoid().unbind(1)
+        soft = torch.stack([*map(batch.mean, columns)])
         order = soft.argsort(descending=True, stable=True)
-        fits = sizes[order].cumsum(0) <= work["budget"]
-        chosen = torch.zeros_like(fits).scatter(0, order, fits)
-        flow = chosen.to(soft.dtype) * (1 if self.unit else 1 + soft - soft.detach())
-        return flow, chosen
-
-    def spread(self, task, flags):
-        ends = list(accumulate(len(g.sizes) for g in self.grain(task).values()))
-        pieces = [flags[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        return dict(zip(task.initial, pieces, strict=True))
+        chosen = (order < 0).scatter(0, order, work["sizes"][order].cumsum(0) <= work["budget"])
+        return chosen.to(soft.dtype) * (1 if self.unit else 1 + soft - soft.detach()), chosen
 
     def plan(self, task, round):
         def step(work, batch, round):
-            _, chosen = self.choose(task, work, batch)
+            chosen = self.choose(task, work, batch)[1]
             return {**inner(work, batch, round), "chosen": work["chosen"] | chosen, "last": chosen}
 
         def loss(work, batch, round):
-            flow, _ = self.choose(task, work, batch)
-            flows, grain = self.spread(task, flow), self.grain(task)
-            gated = {n: v * grain[n].spread(flows[n], v) for n, v in work["params"].items()}
-            return task.loss(gated, batch)
+            part = self.part(task, work["params"], self.choose(task, work, batch)[0])
+            return task.loss({n: v * part.held(n) for n, v in part.values.items()}, batch)
 
-        inner = self.descend(task, loss, on=("params", "gate"), rate=(self.rate, self.gate_rate))
-        return (Stage("train", step, self.epochs, begin=inner.prepare),)
+        inner = self.descend(task, loss, on=("params", "gate"), momentum=0)
+        return (Stage("train", step, self.epochs),)
 
     adapt = plan
 
     def finish(self, task, work, message, client, round):
-        sent = Part(work["params"], self.spread(task, work["chosen"]), self.grain(task))
-        held = {"gate": work["gate"], "budget": client["budget"]}
-        return {"params": sent}, held | ({"last": work["last"]} if round.kind == "adapt" else {})
+        held = {key: work[key] for key in client}
+        return {"params": self.part(task, work["params"], work["chosen"])}, held
 
     def personalize(self, task, message, client, view):
-        keep, grain = self.spread(task, client["last"]), self.grain(task)
-        return {"params": Part(message["params"].values, keep, grain)}
-
-    def predict(self, task, personal, x):
-        part = personal["params"]
-        values = {n: torch.where(part.held(n), v, 0) for n, v in part.values.items()}
-        return task(values, x)[0]
+        part = self.part(task, message["params"].values, client["last"])
+        values = {name: value * part.held(name) for name, value in part.values.items()}
+        return {"params": Part(values, part.keep, part.grain)}
