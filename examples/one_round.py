@@ -46,7 +46,7 @@ def one_round(method: Method, task: Task) -> None:
         rows.append(row)
         uploads.append(upload)
 
-    cohort = Cohort(torch.tensor([0, 1]), torch.tensor(SAMPLES), asked=2)
+    cohort = Cohort(torch.tensor([0, 1]), torch.tensor(SAMPLES), asked=2, clients=2)
     new, _ = method.aggregate(task, server, tree.stack(rows), tree.stack(uploads), cohort, round)
     moved = tree.squared_distance(new["params"], server["params"]).sqrt()
     print(f"  the server's weights moved by {moved:.3f}")

@@ -50,8 +50,12 @@ def _small(cls, **settings):
     return cls(epochs=3, rate=0.1, **settings)
 
 
+SMALL: dict[str, dict] = {
+    # Settings, by name, that make a method quick on the toy, or show more of it there.
+}
+
 _NAMED = {
-    name: replace(_small(line.method, momentum=0.5), **dict(line.settings))
+    name: replace(_small(line.method, momentum=0.5), **dict(line.settings) | SMALL.get(name, {}))
     for name, line in METHODS.items()
 }
 METHOD_TABLE = {

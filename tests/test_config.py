@@ -12,23 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.config import (
-    CHOICES,
-    RANGES,
     SECTIONS,
     Compute,
     Config,
     Data,
     Evaluate,
+    Limits,
     Train,
     apply,
     complete,
     dump,
+    limits,
     method_of,
     parse,
     read,
     read_file,
     trainings,
 )
+from masquerade.core import Method
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
 
@@ -56,7 +57,7 @@ def test_a_configuration_survives_toml() -> None:
     method: dict[str, Any] = {"fedprox": {"pull": 0.25}, "dmpfl": {"phases": [0.5, 0.5, 0.0]}}
     config = Config(
         methods=tuple(METHODS),
-        data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7),
+        data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0)),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2)),
         evaluate=Evaluate(0, (0, 50), 2, True, "validation"),
         compute=Compute("loop", "cpu", 2, 8, 2, "host", 0.0),
@@ -266,8 +267,8 @@ def test_views_with_settings_of_their_own_are_trained_apart() -> None:
     assert trainings(config) == {FedAvg(rate=0.5): ("fedavg",), FedAvg(rate=0.25): ("fedavg_ft",)}
 
 
-TABLES = complete(parse({"methods": ["fedavg", "fedprox", "dmpfl"]}))
-"""A valid configuration with every setting of every section and of three methods."""
+TABLES = complete(parse({"methods": list(METHODS)}))
+"""A valid configuration with every setting of every section and of every method."""
 
 PLACES: list[Place] = [
     *((section, key) for section in SECTIONS for key in TABLES[section]),
@@ -304,8 +305,8 @@ def wrong_type(path: Place) -> st.SearchStrategy[Any]:
     return st.lists(wrong, min_size=1, max_size=3) if isinstance(value, list) else wrong
 
 
-def out_of_range(key: str, like: Any) -> st.SearchStrategy[Any]:
-    low, high = RANGES[key]
+def out_of_range(bounds: tuple[float, float], like: Any) -> st.SearchStrategy[Any]:
+    low, high = bounds
     beyond = [low - 1, *([high + 1] if high < math.inf else [])]
     if isinstance(like, float):
         return st.sampled_from([*beyond, -math.inf, math.nan])
@@ -318,26 +319,28 @@ def unknown_key(known: dict[str, Any]) -> st.SearchStrategy[str]:
     return st.text(min_size=1).filter(lambda key: key not in taken)
 
 
-def name_in_tables(path: Place) -> str:
-    """Return the name of a setting as RANGES and CHOICES have it."""
-    return f"{path[0]}.{path[-1]}"
+def limits_at(path: Place) -> Limits:
+    """Return the limits of a setting: its section's, or its method's."""
+    cls = METHODS[path[1]].method if path[0] == "method" else SECTIONS[path[0]]
+    return limits(cls, path[0])
 
 
 @st.composite
 def mutations(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[str, dict[str, Any]]:
     """Draw a configuration with one fault, and the key that is at fault."""
     path: Place = draw(st.sampled_from(PLACES))
-    name, like = name_in_tables(path), at(TABLES, path)
-    kinds = ["type", "key", *(["range"] * (name in RANGES)), *(["choice"] * (name in CHOICES))]
+    name, like, within = f"{path[0]}.{path[-1]}", at(TABLES, path), limits_at(path)
+    kinds = ["type", "key"]
+    kinds += ["range"] * (name in within.bounds) + ["choice"] * (name in within.choices)
     kind = draw(st.sampled_from(kinds))
     if kind == "key":
         cut = draw(st.integers(0, len(path) - 1))
         key = draw(unknown_key(at(TABLES, path[:cut])))
         return key, put((*path[:cut], key), draw(st.sampled_from([1, 0.5, "x", True, [1]])))
     if kind == "range":
-        return path[-1], put(path, draw(out_of_range(name, like)))
+        return path[-1], put(path, draw(out_of_range(within.bounds[name], like)))
     if kind == "choice":
-        word = draw(st.text().filter(lambda text: text not in CHOICES[name]))
+        word = draw(st.text().filter(lambda text: text not in within.choices[name]))
         return path[-1], put(path, word)
     return path[-1], put(path, draw(wrong_type(path)))
 
@@ -353,7 +356,23 @@ def test_every_mutation_of_a_valid_configuration_is_refused_by_name(
 
 def test_the_configuration_that_is_mutated_is_valid() -> None:
     assert complete(parse(TABLES)) == TABLES
-    assert {name_in_tables(path) for path in PLACES} >= set(RANGES) | set(CHOICES)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_setting_of_a_method_has_its_limits(name: str) -> None:
+    """Numbers have bounds and words have choices; nothing else does, and no limit is misspelled."""
+    within = limits(METHODS[name].method, "method")
+    kinds: dict[str, type] = {}
+    for each in dataclasses.fields(METHODS[name].method):
+        one = each.default[0] if isinstance(each.default, tuple) else each.default
+        kinds[f"method.{each.name}"] = type(one)
+    assert set(within.bounds) | set(within.choices) <= set(kinds)
+    for key, kind in kinds.items():
+        checked = METHODS[name].method.problems is not Method.problems
+        if kind in (int, float):
+            assert key in within.bounds or checked, key
+        if kind is str:
+            assert key in within.choices or checked, key
 
 
 def test_a_setting_for_all_methods_is_checked_even_where_each_has_its_own() -> None:

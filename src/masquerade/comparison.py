@@ -22,8 +22,8 @@ def is_comparison(path: Path) -> bool:
 
 def start(config: Config, path: Path, watch: Watch) -> list[Record]:
     """Train everything that a configuration names, in a new directory."""
-    # Data, partition and model are tried first: what cannot begin leaves no directory behind.
-    experiment.arrange(config, experiment.trainings(config)[0])
+    # What cannot begin leaves no directory behind.
+    experiment.rehearse(config)
     with RunDirectory.create(path, configuration.dump(config), MARK) as directory:
         return _complete(directory, config, watch)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from masquerade.core.method import Method
+from masquerade.core.method import Bounds, Choices, Method
 from masquerade.data import parse as parse_partition
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
@@ -32,6 +32,8 @@ class Data:
     seed: int = 1
     """Seed of partition and split: training seeds leave every sample where it is, so that what one
     run is chosen by can never be what another is tested on."""
+    budgets: tuple[float, ...] = (1.0,)
+    """Shares of the parameters that devices can hold; clients take them in turn."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
     "compute.store": ("device", "host"),
-    "method.densities": ("uniform", "erk"),
-    "method.similarity": ("probabilities", "logits"),
 }
 
 RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
     "data.seed": (0, math.inf),
+    "data.budgets": (1e-9, 1),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
     "train.participation": (1e-9, 1),
@@ -127,43 +128,47 @@ RANGES: dict[str, tuple[float, float]] = {
     "compute.width": (1, math.inf),
     "compute.threads": (1, math.inf),
     "compute.commit_every": (0, math.inf),
-    "method.rate": (0, math.inf),
-    "method.epochs": (1, math.inf),
-    "method.momentum": (0, 1),
-    "method.weight_decay": (0, math.inf),
-    "method.clip": (1e-30, math.inf),
-    "method.tune_rate": (0, math.inf),
-    "method.tune_epochs": (0, math.inf),
-    "method.pull": (0, math.inf),
-    "method.sparsity": (0, 1 - 1e-9),
-    "method.readjust": (0, 1),
-    "method.readjust_every": (1, math.inf),
-    "method.settle": (0, math.inf),
-    "method.votes": (0, 1),
-    "method.iterations": (1, math.inf),
 }
+LENGTHS = {"data.split": 3}
 
 
-LENGTHS = {"data.split": 3, "method.phases": 3}
+@dataclass(frozen=True)
+class Limits:
+    """What the values of some settings, by name, may be."""
+
+    bounds: Bounds
+    choices: Choices
 
 
-def _fits(value: Any, default: Any, key: str, problems: Problems) -> Any:
+def limits(cls: type[Any], section: str) -> Limits:
+    """Collect the limits of a section's settings, or of a method's and those it inherits."""
+    if not issubclass(cls, Method):
+        return Limits(RANGES, CHOICES)
+    lines = [line for line in reversed(cls.__mro__) if issubclass(line, Method)]
+    return Limits(
+        {f"{section}.{key}": value for line in lines for key, value in line.bounds.items()},
+        {f"{section}.{key}": value for line in lines for key, value in line.choices.items()},
+    )
+
+
+def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems) -> Any:
     """Return a value in the type of the default; note what is wrong with it."""
     if isinstance(default, tuple):
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
             problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")
-        return tuple(_fits(one, default[0], key, problems) for one in many)
+        return tuple(_fits(one, default[0], key, within, problems) for one in many)
     if isinstance(default, float) and type(value) is int:
         # TOML has integers of any size; one beyond all floats is outside of every range.
         value = float(value) if abs(value) < 1e300 else math.nan
     if type(value) is not type(default):
         problems.append(f"`{key}` must be {type(default).__name__}, not {value!r}")
         return default
-    if key in CHOICES and value not in CHOICES[key]:
-        known = ", ".join(CHOICES[key])
-        problems.append(f"`{key}` is {value!r}{nearest(value, CHOICES[key])}; choose from {known}")
-    low, high = RANGES.get(key, (-math.inf, math.inf))
+    words = within.choices.get(key, (value,))
+    if value not in words:
+        known = ", ".join(words)
+        problems.append(f"`{key}` is {value!r}{nearest(value, words)}; choose from {known}")
+    low, high = within.bounds.get(key, (-math.inf, math.inf))
     if isinstance(value, (int, float)) and not low <= value <= high:
         problems.append(f"`{key}` is {value}, outside {low:g} to {high:g}")
     return value
@@ -172,10 +177,10 @@ def _fits(value: Any, default: Any, key: str, problems: Problems) -> Any:
 def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
     """Make a dataclass of a table; unknown keys and unfit values become problems."""
     defaults = {each.name: getattr(cls(), each.name) for each in dataclasses.fields(cls)}
-    values = {}
+    values, within = {}, limits(cls, prefix)
     for key, value in given.items():
         if key in defaults:
-            values[key] = _fits(value, defaults[key], f"{prefix}.{key}", problems)
+            values[key] = _fits(value, defaults[key], f"{prefix}.{key}", within, problems)
         else:
             problems.append(f"unknown key `{prefix}.{key}`{nearest(key, defaults)}")
     return cls(**values)
@@ -193,7 +198,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
             problems.append(f"`{name}` is {given[name]!r}; write a table [{name}]")
             given[name] = {}
     sections = {name: _fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
-    names = _fits(tables.get("methods", ["fedavg"]), ("fedavg",), "methods", problems)
+    given_names = tables.get("methods", ["fedavg"])
+    names = _fits(given_names, ("fedavg",), "methods", limits(Config, ""), problems)
     config = Config(methods=names, method=given["method"], **sections)
     _check_methods(config, problems)
     _check_rest(config, problems)
@@ -239,20 +245,18 @@ def _check_methods(config: Config, problems: Problems) -> None:
         problems.append("`methods` is empty; name at least one")
     if len(set(config.methods)) < len(config.methods):
         problems.append(f"`methods` names one twice: {', '.join(config.methods)}")
-    used = [METHODS[name].method() for name in config.methods if name in METHODS]
-    defaults = {key: value for made in used for key, value in vars(made).items()}
+    used = [METHODS[name].method for name in config.methods if name in METHODS]
+    known_keys = {key for cls in used for key in _names_of(cls)}
     for key, value in _common(config.method).items():
-        if key in defaults:
-            _fits(value, defaults[key], f"method.{key}", problems)
-        else:
-            problems.append(f"unknown key `method.{key}`{nearest(key, defaults)}")
+        if key not in known_keys:
+            problems.append(f"unknown key `method.{key}`{nearest(key, known_keys)}")
+        for cls in used:
+            _fill(cls, {key: value} if key in _names_of(cls) else {}, "method", problems)
     for name in {*config.methods, *tables} & METHODS.keys():
+        before = len(problems)
         made = _fill(METHODS[name].method, _settings(name, config), "method", problems)
-        phases = getattr(made, "phases", (1.0,))
-        if any(share < 0 for share in phases) or not sum(phases) > 0:
-            problems.append(
-                f"`method.phases` is {phases}; shares are not negative, and some are more"
-            )
+        if len(problems) == before:
+            problems += made.problems()
 
 
 def _check_rest(config: Config, problems: Problems) -> None:
@@ -262,6 +266,8 @@ def _check_rest(config: Config, problems: Problems) -> None:
     elif len(data.split) == 3 and not data.split[1 if evaluate.split == "validation" else 2]:
         text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
         problems.append(f"{text} {evaluate.split} data")
+    if not data.budgets:
+        problems.append("`data.budgets` is empty; give one share or more")
     if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
         problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
     if not train.seeds or any(seed < 0 for seed in train.seeds):
@@ -283,9 +289,13 @@ def check(**records: Any) -> None:
     """Refuse settings outside their types and ranges, given as section=record; E201 lists all."""
     problems: Problems = []
     for section, record in records.items():
+        within = limits(type(record), section)
         for each in dataclasses.fields(record):
             if each.default is not dataclasses.MISSING:
-                _fits(getattr(record, each.name), each.default, f"{section}.{each.name}", problems)
+                value, key = getattr(record, each.name), f"{section}.{each.name}"
+                _fits(value, each.default, key, within, problems)
+        if isinstance(record, Method) and not problems:
+            problems += record.problems()
     if problems:
         raise MasqueradeError("E201", "settings: " + "; ".join(problems))
 

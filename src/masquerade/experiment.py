@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import cycle, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.random import fold
+from masquerade.core.round import Who
 from masquerade.core.task import Task
 from masquerade.data import Dataset, Federation, load, parse, partition
 from masquerade.engine.auto import exact_numbers
@@ -273,6 +274,9 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
             "the command trains classifiers; for other targets call `mq.run` with a `mq.Task`",
         )
     name = suitable(shape) if config.train.model == "auto" else config.train.model
+    variant = METHODS[training.names[0]].variant
+    if variant and not name.endswith(f"_{variant}"):
+        name = f"{name}_{variant}"
     train = dataclasses.replace(config.train, model=name)
     model = build(name, shape, federation.classes, fold(training.seed, "initial"))
     return {
@@ -284,7 +288,20 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
         "compute": config.compute,
         "seed": training.seed,
         "views": tuple(METHODS[name].view for name in training.names),
+        "budgets": list(islice(cycle(config.data.budgets), federation.clients)),
     }
+
+
+def rehearse(config: Config) -> None:
+    """Try whether every training can begin, so that none fails when others are done."""
+    for training in trainings(config):
+        made = arrange(config, training)
+        method, task = made["method"], made["task"]
+        method.server_init(task)
+        for budget in sorted(set(made["budgets"])):
+            who = Who(0, 1, 0, budget)
+            method.row_init(task, who)
+            method.client_init(task, who)
 
 
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:

@@ -150,7 +150,7 @@ class Simulation:
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = tree.take(progress.known, ids.to(self.device))
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
-        cohort = Cohort(ids, self.samples[ids], len(ids))
+        cohort = Cohort(ids, self.samples[ids], len(ids), len(self.eligible))
         progress.server, rows = self.method.aggregate(
             self.task, progress.server, rows, outcome.uploads, cohort, round
         )

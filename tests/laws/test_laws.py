@@ -113,7 +113,7 @@ def test_law_1_aggregation_is_pure(name):
         uploads = made.engine.work(job).uploads
         inputs = {"server": progress.server, "rows": rows, "uploads": uploads}
         before = {key: value.clone() for key, value in tree.named(inputs).items()}
-        cohort = Cohort(ids, made.samples[ids], 3)
+        cohort = Cohort(ids, made.samples[ids], 3, 6)
         results = [
             method.aggregate(made.task, progress.server, rows, uploads, cohort, round)
             for _ in range(2)

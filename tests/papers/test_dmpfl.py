@@ -160,7 +160,7 @@ def aggregated(
     message: Message, samples: list[int], round: Round, asked: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the server's new w_g and m_g."""
-    cohort = Cohort(torch.arange(len(samples)), torch.tensor(samples), asked or len(samples))
+    cohort = Cohort(torch.arange(len(samples)), torch.tensor(samples), asked or len(samples), 9)
     new, rows = EIGHT.aggregate(TASK, server(), {}, message, cohort, round)
     assert rows == {}
     return new["params"]["weight"], new["keep"]["weight"]
@@ -180,7 +180,7 @@ def test_uncovered_positions_keep_their_bits() -> None:
     odd = eight(0.1, 1 / 3, -0.0, 1e-310, math.pi, -0.7, 0.1 + 0.2, 1e300)
     old = {"params": {"weight": odd}, "keep": {"weight": M_G}}
     message = uploads(("1000 0000", [2.0]), ("1000 0000", [4.0]))
-    cohort = Cohort(torch.arange(2), torch.tensor([1, 1]), 2)
+    cohort = Cohort(torch.arange(2), torch.tensor([1, 1]), 2, 2)
     new, _ = EIGHT.aggregate(TASK, old, {}, message, cohort, DUAL)
     weight = new["params"]["weight"]
     assert weight[0, 0] == 3
@@ -260,7 +260,7 @@ def test_the_global_mask_is_taken_layer_by_layer() -> None:
         if name in ("1.weight", "2.weight")
     }
     message: Message = stack([{"params": Part(params, keep)}] * 2)
-    cohort = Cohort(torch.arange(2), torch.tensor([1, 1]), 2)
+    cohort = Cohort(torch.arange(2), torch.tensor([1, 1]), 2, 2)
     new, _ = method.aggregate(task, method.server_init(task), {}, message, cohort, DUAL)
     # The first layer and the biases have no mask; of equal weights the first are taken.
     assert new["keep"].keys() == {"1.weight", "2.weight"}
@@ -413,7 +413,7 @@ def test_restart_never_touches_a_model_in_use() -> None:
 
 
 def test_nothing_arrives_at_the_server_in_personal_refine() -> None:
-    cohort, before = Cohort(torch.arange(1), torch.tensor([1]), 1), server()
+    cohort, before = Cohort(torch.arange(1), torch.tensor([1]), 1, 1), server()
     after, _ = EIGHT.aggregate(TASK, before, {}, {}, cohort, PERSONAL)
     assert after is before
 

@@ -25,7 +25,11 @@ class ThinHeteroFL(Method):
 
     def plan(self, task, round):
         step = self.descend(task, within=lambda work: work["keep"])
-        return (Stage("train", step, self.epochs, keep=lambda work: (work["keep"], work["keep"])),)
+
+        def keep(work):
+            return work["keep"], work["keep"]
+
+        return (Stage("train", step, self.epochs, keep=keep, slim=True),)
 
     def finish(self, task, work, message, client, round):
         return {"params": Part(work["params"], work["keep"])}, client

@@ -1,7 +1,7 @@
 """The idea: trees, parts, masks, averages, stages, methods; no file and no network is touched."""
 
 from masquerade.core.average import average
-from masquerade.core.method import Method
+from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Layer, Task
@@ -12,6 +12,8 @@ __all__ = [
     "Axis",
     "Batch",
     "Blocks",
+    "Bounds",
+    "Choices",
     "Cohort",
     "Entry",
     "Layer",

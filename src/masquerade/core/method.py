@@ -13,7 +13,7 @@ client a `server` or another client's `row`.
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,9 @@ from masquerade.core.task import Task
 from masquerade.core.train import Descent, Loss, descend
 from masquerade.core.tree import State
 from masquerade.errors import MasqueradeError
+
+Bounds = Mapping[str, tuple[float, float]]
+Choices = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,20 @@ class Method:
 
     views: ClassVar[tuple[str, ...]] = ("global",)
     """What a training can be used as; the first is the default."""
+    bounds: ClassVar[Bounds] = {
+        "rate": (0, math.inf),
+        "epochs": (1, math.inf),
+        "momentum": (0, 1),
+        "weight_decay": (0, math.inf),
+        "clip": (1e-30, math.inf),
+    }
+    """The least and the most of a setting that is a number; a class states those of its own."""
+    choices: ClassVar[Choices] = {}
+    """The words that a setting may be."""
+
+    def problems(self) -> list[str]:
+        """Say what is wrong with settings that fit their bounds and do not fit one another."""
+        return []
 
     def schedule(self, number: int, rounds: int) -> Hashable:
         """Name the phase of a round: static, and the same for every client."""

@@ -91,6 +91,8 @@ class Cohort:
     samples: Tensor
     asked: int
     """How many clients were sampled; votes are shares of it."""
+    clients: int
+    """How many clients with data the federation has."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class Stage:
     """How many disjoint batches one step gets; more than one arrive as a tuple."""
     keep: Callable[[State], tuple[Tree, Tree | None]] | None = None
     """The masks (forward, gradient) that FLOPs are counted by; no gradient where none is taken."""
+    slim: bool = False
+    """The forward mask is made of rows and columns that fit together from layer to layer, so that
+    an engine may train the smaller network instead of the masked one."""
 
     def prepare(self, work: State, round: Round) -> State:
         """Run `begin`, and before it what the step itself needs in `work` (momentum, gradient)."""
@@ -154,6 +159,13 @@ class ClientSide(Protocol):
         ...
 
 
+def steps(stage: Stage, work: State, batches: Iterable[Any], round: Round) -> State:
+    """Take the steps of a stage, one after another."""
+    for batch in batches:
+        work = stage.step(work, batch, round)
+    return work
+
+
 def client_round(
     method: ClientSide,
     task: "Task",
@@ -162,17 +174,18 @@ def client_round(
     batches: Callable[[Stage], Iterable[Any]],
     round: Round,
     observe: Callable[[Stage, State], None] = lambda stage, work: None,
+    steps: Callable[[Stage, State, Iterable[Any], Round], State] = steps,
 ) -> tuple[Message, State]:
     """Do one client's round: the text that every engine runs.
 
-    `observe` sees the work of a stage before `then`; costs are read there.
+    `observe` sees the work of a stage before `then`; costs are read there. `steps` is how the steps
+    of a stage are taken; the loop takes them on a smaller network where the stage allows it.
     """
     work = method.start(task, message, client, round)
     for stage in method.stages(task, round):
         given = batches(stage)
         work = stage.prepare(work, round)
-        for batch in given:
-            work = stage.step(work, batch, round)
+        work = steps(stage, work, given, round)
         observe(stage, work)
         work = stage.then(work, round)
     return method.finish(task, work, message, client, round)

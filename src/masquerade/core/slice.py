@@ -5,14 +5,18 @@ zeros into zeros (ReLU, pooling) and its norms group a fixed number of channels.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from masquerade.core.part import Axis
+from masquerade.core.round import Round, Stage
+from masquerade.core.round import steps as plain_steps
 from masquerade.core.task import KINDS, Task
-from masquerade.core.tree import Tree
+from masquerade.core.tree import State, Tree
 from masquerade.errors import MasqueradeError
 
 Cut = dict[str, dict[int, Tensor]]
@@ -44,6 +48,59 @@ def widths(task: Task, share: float) -> Cut:
         reader, _ = chain[following]
         cut[f"{reader}weight"] = {1: _inputs(reader, weight, task.initial[f"{reader}weight"], kept)}
     return cut
+
+
+def cut_of(keep: Mapping[str, Tensor]) -> Cut:
+    """Return the rows and columns outside of which a mask keeps nothing."""
+    cut: Cut = {}
+    for name, mask in keep.items():
+        for axis in range(min(mask.ndim, 2)):
+            rest = [other for other in range(mask.ndim) if other != axis]
+            line = mask.any(rest) if rest else mask
+            if not line.all():
+                cut.setdefault(name, {})[axis] = line.nonzero().flatten()
+    return cut
+
+
+def steps(stage: Stage, work: State, batches: Iterable[Any], round: Round) -> State:
+    """Take the steps of a stage; where its mask is made of rows and columns, on the slice."""
+    if not stage.slim or stage.keep is None:
+        return plain_steps(stage, work, batches, round)
+    forward, _ = stage.keep(work)
+    cut = cut_of(forward)
+    shapes = {name: forward[name].shape for name in cut}
+    small = plain_steps(stage, _narrowed(work, cut, shapes), batches, round)
+    return _widened(small, cut, work, shapes)
+
+
+def _narrowed(state: State, cut: Cut, shapes: Mapping[str, torch.Size]) -> State:
+    """Shrink every tree of a state, momentum and masks too."""
+    nested = {
+        key: _narrowed(value, cut, shapes)
+        for key, value in state.items()
+        if isinstance(value, dict)
+    }
+    return {**state, **nested, **shrink(_cuttable(state, shapes), cut)}
+
+
+def _widened(small: State, cut: Cut, into: State, shapes: Mapping[str, torch.Size]) -> State:
+    """Put every tree of a small state back into the full one."""
+    nested = {
+        key: _widened(value, cut, into[key], shapes)
+        for key, value in small.items()
+        if isinstance(value, dict)
+    }
+    full = _cuttable(into, shapes)
+    grown = grow({name: small[name] for name in full}, cut, full)
+    return {**small, **nested, **grown}
+
+
+def _cuttable(state: State, shapes: Mapping[str, torch.Size]) -> Tree:
+    return {
+        name: state[name]
+        for name, shape in shapes.items()
+        if isinstance(state.get(name), Tensor) and state[name].shape == shape
+    }
 
 
 def keep(cut: Cut, tree: Tree) -> Tree:

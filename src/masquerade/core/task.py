@@ -139,6 +139,21 @@ class Task:
         """List the names of the tree that are parameters."""
         return [name for name in self.initial if name not in self._buffers]
 
+    def last(self, count: int) -> tuple[str, ...]:
+        """List the tensors of the last `count` weighted layers, with norms that follow them.
+
+        Layers are counted in the order in which the network registers them.
+        """
+        weighted = [layer.name for layer in self.layers if layer.kind != "norm"]
+        if not 0 <= count <= len(weighted):
+            listed = ", ".join(weighted)
+            raise MasqueradeError(
+                "E202", f"{count} layers are asked for; the network has {len(weighted)}: {listed}"
+            )
+        places = {path: place for place, (path, _) in enumerate(self.module.named_modules())}
+        first = places[weighted[-count]] if count else len(places)
+        return tuple(n for n in self.initial if places[n.rpartition(".")[0]] >= first)
+
     def trainable(self, name: str) -> bool:
         """Tell what training moves from buffers and frozen parameters.
 

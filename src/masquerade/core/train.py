@@ -115,7 +115,10 @@ class Descent:
                 result["momentum"][entry] = slope
             # Outside the mask the slope is zero, so those values keep their bits.
             result[entry] = {**work[entry], **_move(old, slope, rate, round)}
-        result[self.on[0]] = {**result[self.on[0]], **buffers}
+        for entry in self.on:
+            # Buffers move with the tree that they belong to; those of a frozen tree stay.
+            mine = {name: value for name, value in buffers.items() if name in work[entry]}
+            result[entry] = {**result[entry], **mine} if mine else result[entry]
         return self.project(result) if self.project else result
 
     def _slope(self, grads: Tree, values: Tree, keep: Mapping[str, Tensor] | None) -> Tree:

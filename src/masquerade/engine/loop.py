@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from masquerade.core import tree
+from masquerade.core import slice, tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.core.round import Stage, client_round
@@ -110,7 +110,7 @@ class Loop:
         versions = [tensor._version for tensor in given]
         try:
             upload, client = client_round(
-                setting.method, setting.task, download, client, batches, round, observe
+                setting.method, setting.task, download, client, batches, round, observe, slice.steps
             )
         except Exception as error:
             error.add_note(f"in client {id}, stage `{diary.stage}`, step {diary.step}")

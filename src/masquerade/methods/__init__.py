@@ -22,6 +22,8 @@ class Named:
     """What differs from client to client."""
     sent: str
     settings: tuple[tuple[str, Any], ...] = ()
+    variant: str = ""
+    """The kind of network it needs: of a network NAME it takes NAME_variant."""
 
 
 METHODS: dict[str, Named] = {

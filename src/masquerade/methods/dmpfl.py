@@ -23,6 +23,8 @@ from torch.nn.functional import cosine_similarity
 
 from masquerade.core import (
     Batch,
+    Bounds,
+    Choices,
     Cohort,
     Message,
     Method,
@@ -79,6 +81,24 @@ class DMPFL(Method):
     """What the cosine of adaptive inference compares: "probabilities" or "logits"."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "adaptive", "global")
+    bounds: ClassVar[Bounds] = {
+        "sparsity": (0, 1 - 1e-9),
+        "readjust": (0, 1),
+        "readjust_every": (1, math.inf),
+        "settle": (0, math.inf),
+        "votes": (0, 1),
+        "iterations": (1, math.inf),
+    }
+    choices: ClassVar[Choices] = {
+        "densities": ("uniform", "erk"),
+        "similarity": ("probabilities", "logits"),
+    }
+
+    def problems(self) -> list[str]:
+        """Refuse phases that are not three shares."""
+        fit = len(self.phases) == 3 and min(self.phases) >= 0 and sum(self.phases) > 0
+        text = "give 3 values, none negative, some more than 0"
+        return [] if fit else [f"`method.phases` is {self.phases}; {text}"]
 
     def schedule(self, number: int, rounds: int) -> Hashable:
         """Return ("dual", whether masks are readjusted), ("global",) or ("personal", iteration)."""

@@ -4,10 +4,11 @@ The text of FedAvg is `core.method.Method`; what is added here is the fine-tunin
 client when the model is used.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Message, Method, Part, Round, Stage, State, Task
+from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class FedAvg(Method):
     """Passes over the client's training data when fine-tuning."""
 
     views: ClassVar[tuple[str, ...]] = ("global", "tuned")
+    bounds: ClassVar[Bounds] = {"tune_rate": (0, math.inf), "tune_epochs": (0, math.inf)}
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Fine-tune for the view `tuned`."""

@@ -3,11 +3,13 @@
 minimize  F_c(w) + μ/2 · ‖w − w_received‖²
 """
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from masquerade.core import Batch, Message, Method, Round, Stage, State, Task, Tree
+from masquerade.core import Batch, Bounds, Message, Method, Round, Stage, State, Task, Tree
 from masquerade.core.tree import squared_distance
 
 
@@ -17,6 +19,8 @@ class FedProx(Method):
 
     pull: float = 0.05
     """Strength of the pull (μ)."""
+
+    bounds: ClassVar[Bounds] = {"pull": (0, math.inf)}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Remember the received model."""
