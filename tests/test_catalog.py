@@ -28,8 +28,9 @@ def federation() -> Federation:
 
 def test_every_method_is_described_in_full() -> None:
     for line in catalog.table():
-        assert line.keys() == {"name", "title", "paper", "view", "personal", "sent"}
-        assert all(line.values())
+        words = {"name", "title", "paper", "view", "personal", "sent"}
+        assert line.keys() == words | {"bytes", "flops"}
+        assert all(line[key] for key in words)
     assert [line["name"] for line in catalog.table()] == list(METHODS)
 
 
@@ -48,6 +49,20 @@ def test_a_sheet_shows_the_text_and_every_setting(name: str) -> None:
     assert METHODS[name].title in text
     for setting in catalog.settings(name):
         assert f"{setting['name']} " in text
+
+
+def test_costs_are_shares_of_fedavg() -> None:
+    costs = catalog.relative_costs()
+    assert costs["fedavg"] == costs["fedprox"] == (1, 1)
+    assert costs["local"] == (0, 1)
+    bytes_, flops = costs["dmpfl"]
+    assert 0 < bytes_ < 0.5
+    assert 0 < flops < 0.75
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_page_that_names_it(name: str) -> None:
+    assert f"`{name}`" in catalog.page(name)
 
 
 def test_an_unknown_method_is_refused_with_the_nearest() -> None:

@@ -269,11 +269,11 @@ def report(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, for its settings.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method, for its page.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List the methods, or the settings of one.
+    """List the methods and what they cost, or show the page and the settings of one.
 
     Example: masquerade methods dmpfl
     """

@@ -1,0 +1,79 @@
+"""Write a page of results from a comparison's directory: nothing on it is typed.
+
+masquerade compare --config runs/digits-all.toml --out out/digits-all
+python bench/results.py out/digits-all docs/results/digits.md
+"""
+
+import argparse
+import datetime
+from pathlib import Path
+
+import torch
+
+from masquerade import config as configuration
+from masquerade.experiment import collect
+from masquerade.report import markdown
+from masquerade.report.tables import by_method, heading, winners
+
+TEXT = """# {title}
+
+{heading}. Made on {day} with torch {torch} by
+
+```sh
+{command}
+python bench/results.py {given} {page}
+```
+
+in {minutes:.1f} minutes of training, one training after another. A training that several rows are
+views of is counted once.
+
+{table}
+
+## Who leads
+
+{leaders}
+
+## Settings
+
+```toml
+{config}```
+"""
+
+
+def leaders(results) -> str:
+    """Say who is best in every column."""
+    return "\n".join(f"- {column}: {names}" for column, names in winners(results).items())
+
+
+def main(given: Path, page: Path, command: str) -> None:
+    results = collect(given)
+    seconds = {(result["seconds"], result["seed"]) for result in results}
+    config = configuration.parse(configuration.read_file(given / "config.toml"))
+    text = TEXT.format(
+        title=f"{results[0]['data']}: {len(by_method(results))} methods side by side",
+        heading=heading(results),
+        day=datetime.date.today().isoformat(),
+        torch=torch.__version__,
+        command=command.format(given=given),
+        given=given,
+        page=page,
+        minutes=sum(second for second, _ in seconds) / 60,
+        table=markdown(results),
+        leaders=leaders(results),
+        config=configuration.dump(config),
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("given", type=Path, help="the directory of a comparison")
+    parser.add_argument("page", type=Path, help="the page to write")
+    parser.add_argument(
+        "--command",
+        default="masquerade compare --config runs/digits-all.toml --out {given}",
+        help="the command that made the directory",
+    )
+    arguments = parser.parse_args()
+    main(arguments.given, arguments.page, arguments.command)

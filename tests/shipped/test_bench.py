@@ -1,0 +1,84 @@
+"""The scripts under `bench`: what they choose, and what they write."""
+
+import runpy
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from masquerade.config import parse, read_file
+from masquerade.experiment import federation_of
+
+ROOT = Path(__file__).parents[2]
+
+TINY = """
+methods = ["fedavg", "fedavg_ft", "fedprox"]
+[data]
+clients = 3
+[train]
+model = "logistic"
+rounds = 1
+[method.fedprox]
+pull = 0.5
+[method.fedavg]
+epochs = 1
+"""
+
+
+def chosen_by(path: Path, rates: tuple[float, ...]) -> dict:
+    """Run the search on some rates; return the tables of the file that it writes."""
+    bench = runpy.run_path(str(ROOT / "bench" / "choose.py"))
+    search = bench["main"]
+    search.__globals__["RATES"] = rates
+    search.__globals__["TUNING"] = [{"tune_rate": rate, "tune_epochs": 1} for rate in rates]
+    search(path, 1)
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_best_rate_on_validation_data_is_chosen_and_other_settings_stay(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    found = chosen_by(path, (1e-9, 0.1))
+    assert found["method"]["fedprox"] == {"pull": 0.5, "rate": 0.1}
+    assert found["method"]["fedavg"]["epochs"] == 1
+    assert found["method"]["fedavg"]["rate"] == 0.1
+    assert {"tune_rate", "tune_epochs"} <= found["method"]["fedavg"].keys()
+    assert found["train"] == {"model": "logistic", "rounds": 1}
+    text = path.read_text(encoding="utf-8")
+    # Two tries for each training and two for the fine-tuning, each with its score.
+    assert text.count("#   fed") == 6
+    assert parse(read_file(path))
+
+
+def test_the_choice_reads_no_test_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other labels in the test data change no try; other labels in validation data do."""
+
+    def tries(spoil: str) -> list[str]:
+        def spoiled(data):
+            federation, resolved = federation_of(data)
+            y = federation.y.clone()
+            for index in getattr(federation, spoil) if spoil else ():
+                y[index] = (y[index] + 1) % 10
+            return type(federation)(**{**vars(federation), "y": y}), resolved
+
+        monkeypatch.setattr("masquerade.experiment.federation_of", spoiled)
+        path = tmp_path / f"tiny{spoil}.toml"
+        path.write_text(TINY, encoding="utf-8")
+        chosen_by(path, (0.1,))
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if line.startswith("#   fed")]
+
+    plain = tries("")
+    assert tries("test") == plain
+    assert tries("validation") != plain
+
+
+def test_a_wheel_holds_the_pages_of_the_methods(tmp_path: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = zipfile.ZipFile(wheel).namelist()
+    pages = {path.name for path in (ROOT / "docs" / "methods").glob("*.md")}
+    assert pages
+    assert {f"masquerade/pages/{page}" for page in pages} <= set(names)
