@@ -177,7 +177,11 @@ def test_own_figures_are_those_of_the_clients_on_their_own_samples(
     found: dict[str, Record],
 ) -> None:
     personal = found["personal"]
-    assert personal["per_client"] == {"own": [90, 60, 80, 100], "samples": [3, 3, 3, 3]}
+    assert personal["per_client"] == {
+        "own": [90, 60, 80, 100],
+        "samples": [3, 3, 3, 3],
+        "ids": [0, 1, 2, 3],
+    }
     assert personal["accuracy"]["own"] == pytest.approx(
         {
             "mean": 82.5,

@@ -13,6 +13,7 @@ from masquerade.data import parse as parse_partition
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
 from masquerade.models import MODELS
+from masquerade.participation import check as check_available
 
 Problems = list[str]
 
@@ -34,6 +35,8 @@ class Data:
     run is chosen by can never be what another is tested on."""
     budgets: tuple[float, ...] = (1.0,)
     """Shares of the parameters that devices can hold; clients take them in turn."""
+    novel: float = 0.0
+    """Share of the clients that are kept out of training, and judged apart."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,14 @@ class Train:
     rate_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     seeds: tuple[int, ...] = (1,)
+    cohort: int = 0
+    """How many clients are sampled in a round; 0 takes `participation` of them."""
+    available: str = "always"
+    """When a client can be sampled: "always", "random:SHARE" of the clients in each round, or
+    "cycle:GROUPS", one group after another."""
+    drop: float = 0.0
+    """Share of the sampled clients whose round is lost: they were sent the model, and nothing comes
+    back."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +129,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
     "data.seed": (0, math.inf),
     "data.budgets": (1e-9, 1),
+    "data.novel": (0, 1 - 1e-9),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
     "train.participation": (1e-9, 1),
+    "train.cohort": (0, math.inf),
+    "train.drop": (0, 1 - 1e-9),
     "train.rate_decay": (1e-9, 1),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),
@@ -279,10 +293,14 @@ def _check_rest(config: Config, problems: Problems) -> None:
         problems.append(
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
         )
-    try:
-        parse_partition("iid" if data.partition == "auto" else data.partition)
-    except MasqueradeError as error:
-        problems.append(str(error).removeprefix("E201 "))
+    for check, text in (
+        (parse_partition, "iid" if data.partition == "auto" else data.partition),
+        (check_available, train.available),
+    ):
+        try:
+            check(text)
+        except MasqueradeError as error:
+            problems.append(str(error).removeprefix("E201 "))
 
 
 def check(**records: Any) -> None:

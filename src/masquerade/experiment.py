@@ -27,6 +27,8 @@ from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.models import build, suitable
+from masquerade.participation import check as check_available
+from masquerade.participation import novel as novel_clients
 from masquerade.progress import Progress, Record
 from masquerade.rundir import RunDirectory
 from masquerade.simulation import Simulation, carry_on
@@ -106,6 +108,10 @@ def run(
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
     budgets: Sequence[float] | None = None,
+    cohort: int = 0,
+    available: str = "always",
+    drop: float = 0.0,
+    novel: Sequence[int] = (),
     out: str | Path | None = None,
     watch: Watch = _quiet,
 ) -> Result:
@@ -113,11 +119,14 @@ def run(
 
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
-    `budgets` gives every client the share of the parameters that its device can hold. With `out`
-    the run has a directory; the same call goes on from its last commit after any interruption.
+    `budgets` gives every client the share of the parameters that its device can hold. Of all
+    clients `participation` are sampled in a round, or `cohort` of those that are `available`, and a
+    share `drop` of them is lost; `novel` clients are kept out of training and judged apart. With
+    `out` the run has a directory; the same call goes on from its last commit after any
+    interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
-    train = Train("", rounds, batch, participation, rate_decay, (seed,))
+    train = Train("", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop)
     chosen = tuple(views or method.views)
     unknown = [view for view in chosen if view not in method.views]
     if unknown:
@@ -125,6 +134,7 @@ def run(
     name = type(method).__name__
     judged, computed = evaluate or Evaluate(), compute or Compute()
     configuration.check(method=method, train=train, evaluate=judged, compute=computed)
+    check_available(available)
     with simulate(
         method=method,
         task=task,
@@ -135,6 +145,7 @@ def run(
         seed=seed,
         views=chosen,
         budgets=budgets,
+        novel=novel,
     ) as simulation:
         told = partial(_tell, watch, name, rounds)
         if out is None:
@@ -289,6 +300,7 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
         "seed": training.seed,
         "views": tuple(METHODS[name].view for name in training.names),
         "budgets": list(islice(cycle(config.data.budgets), federation.clients)),
+        "novel": novel_clients(federation.clients, config.data.novel, config.data.seed).tolist(),
     }
 
 

@@ -14,8 +14,8 @@ from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
-from masquerade.core.random import choose, fold
-from masquerade.core.round import Cohort, Who
+from masquerade.core.random import fold
+from masquerade.core.round import Cohort, Round, Who
 from masquerade.core.task import Task
 from masquerade.cost import traffic
 from masquerade.cost.compute import Flops, Meter
@@ -25,6 +25,7 @@ from masquerade.engine import auto
 from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.participation import Participation
 from masquerade.progress import COSTS, Progress, Record, totals
 from masquerade.rundir import Committer, RunDirectory
 
@@ -46,6 +47,7 @@ class Simulation:
         seed: int,
         views: tuple[str, ...],
         budgets: Sequence[float] | None = None,
+        novel: Sequence[int] = (),
     ) -> None:
         self.method, self.train, self.evaluate, self.seed = method, train, evaluate, seed
         self.views = views
@@ -56,18 +58,24 @@ class Simulation:
         self.task = task.to(self.device)
         self.federation = federation.to(self.device)
         self.samples = federation.samples.cpu()
-        self.eligible = torch.nonzero(self.samples).flatten()
+        self.novel = [id for id in novel if self.samples[id]]
+        known = self.samples.index_fill(0, torch.tensor(novel, dtype=torch.int64), 0)
+        self.eligible = torch.nonzero(known).flatten()
+        self.known = [id for id in range(federation.clients) if id not in set(novel)]
         if not len(self.eligible):
-            raise MasqueradeError("E303", "no client has a training sample")
+            text = ", or all that have one are novel" if len(novel) else ""
+            raise MasqueradeError("E303", f"no client has a training sample{text}")
         if not any(len(own) for own in getattr(federation, evaluate.split)):
             raise MasqueradeError(
                 "E304", f"no client has a sample to be judged on ({evaluate.split})"
             )
         preflight.try_out(self.task, self.federation)
-        self.asked = max(1, round(train.participation * len(self.eligible)))
+        self.participation = Participation.of(
+            self.eligible, train.participation, train.cohort, train.available, train.drop, seed
+        )
         engine = compute.engine
         if engine == "auto":
-            engine = auto.choose(self.task, self.device, self.asked)
+            engine = auto.choose(self.task, self.device, self.participation.asked)
         feed = Feed(self.federation, seed, train.batch)
         meter = Meter(self.task)
         self.setting = Setting(method, self.task, feed, meter, train.rounds, train.rate_decay)
@@ -127,8 +135,8 @@ class Simulation:
         return progress
 
     def cohort(self, number: int) -> Tensor:
-        """Sample the clients of a round, in ascending order; one without data is never sampled."""
-        return choose(fold(self.seed, "cohort", number), self.eligible, self.asked)
+        """Return the clients that are sampled in a round, in ascending order."""
+        return self.participation.cohort(number)
 
     def advance(self, progress: Progress) -> Record:
         """Do one round, in place; return what it cost. Before round 0, greet the clients."""
@@ -137,35 +145,66 @@ class Simulation:
             progress.costs["hello"] = dict.fromkeys(COSTS, 0.0)
             self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
+        returning = self.participation.returning(number, ids)
         cost = self._exchange(
-            progress, "train", self.method.schedule(number, self.train.rounds), ids, number
+            progress,
+            "train",
+            self.method.schedule(number, self.train.rounds),
+            ids,
+            number,
+            returning,
         )
         progress.number += 1
-        return {"round": progress.number, "clients": ids.tolist(), **cost}
+        back = ids[returning].tolist()
+        line: Record = {"round": progress.number, "clients": back, **cost}
+        if len(back) < len(ids):
+            line["lost"] = sorted(set(ids.tolist()) - set(back))
+        return line
 
     def _exchange(
-        self, progress: Progress, kind: str, phase: Any, ids: Tensor, number: int
+        self,
+        progress: Progress,
+        kind: str,
+        phase: Any,
+        ids: Tensor,
+        number: int,
+        returning: Tensor | None = None,
     ) -> dict[str, float]:
+        """Do the clients' rounds; those whose places do not return are as if never asked."""
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = tree.take(progress.known, ids.to(self.device))
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
-        cohort = Cohort(ids, self.samples[ids], len(ids), len(self.eligible))
-        progress.server, rows = self.method.aggregate(
-            self.task, progress.server, rows, outcome.uploads, cohort, round
-        )
+        asked = len(ids)
+        cost = totals(outcome)
+        if returning is not None and len(returning) < asked:
+            # What was lost had been sent down and computed; it was not received.
+            ids, rows = ids[returning], tree.take(rows, returning.to(self.device))
+            outcome = outcome.take(returning)
+            cost |= {name: totals(outcome)[name] for name in ("up", "values_up")}
+        self._add(progress.costs[kind], cost)
+        if len(ids):
+            cohort = Cohort(ids, self.samples[ids], asked, len(self.eligible))
+            progress.server, rows = self.method.aggregate(
+                self.task, progress.server, rows, outcome.uploads, cohort, round
+            )
+            self._keep(progress, ids, rows, outcome)
+            self._watch_for_divergence(progress, outcome, number)
+        return cost
+
+    def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
+        """Write what the clients and the server's rows of them are from now on."""
         progress.rows.put(ids, rows)
         progress.clients.put(ids, outcome.clients)
         place = ids.to(self.device)
         for name, digests in outcome.known.items():
             old = progress.known.setdefault(name, progress.known[""].clone())
             old.index_copy_(0, place, digests.to(self.device))
-        self._watch_for_divergence(progress, outcome, number)
-        cost = totals(outcome)
-        total = progress.costs[kind]
+
+    @staticmethod
+    def _add(total: dict[str, float], cost: dict[str, float]) -> None:
         for name, value in cost.items():
             total[name] += value
-        return cost
 
     def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
         """Note and warn once when training has left the finite numbers."""
@@ -183,17 +222,50 @@ class Simulation:
                 stacklevel=2,
             )
 
-    def judge(self, progress: Progress, view: str, samples: list[Tensor]) -> Judgement:
-        """Use a view at every client, and measure it on some samples of each."""
-        round = self.setting.round("adapt", (view, False), progress.number)
+    def judge(
+        self, progress: Progress, view: str, samples: list[Tensor], novel: bool = False
+    ) -> Judgement:
+        """Use a view at every client, or every novel one, and measure it on some samples of each.
+
+        `samples` are those of all clients; a novel client joins first, as its method has it.
+        """
         found = []
         # States of clients that lie in host memory come to the device a few at a time.
-        for ids in torch.split(torch.arange(len(self.whos)), self.compute.width):
+        judged = torch.tensor(self.novel if novel else self.known, dtype=torch.int64)
+        for ids in torch.split(judged, self.compute.width):
             rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-            job = Job(progress.server, rows, clients, {}, ids, round, progress.number)
+            job = Job(progress.server, rows, clients, {}, ids, self._now(progress), progress.number)
+            if novel:
+                job = self._joining(progress, job)
+            round = self.setting.round("adapt", (view, novel), progress.number)
             chosen = [samples[id].to(self.device) for id in ids.tolist()]
-            found.append(self.engine.judge(job, chosen))
+            found.append(self.engine.judge(dataclasses.replace(job, round=round), chosen))
         return Judgement.joined(found)
+
+    def _now(self, progress: Progress) -> Round:
+        """Return the last round that was done, as others took part in it."""
+        number = max(0, progress.number - 1)
+        return self.setting.round("train", self.method.schedule(number, self.train.rounds), number)
+
+    def _joining(self, progress: Progress, job: Job) -> Job:
+        """Return what clients that come after training begin with.
+
+        They say hello, and then do one round whose uploads are dropped, unless their method has
+        another rule for them in `adapt`.
+        """
+        known = tree.take(progress.known, job.ids.to(self.device))
+        job = dataclasses.replace(job, known=known)
+        hello = self.setting.round("hello", None, progress.number)
+        if self.method.greet(self.task, hello):
+            greeted = self.engine.work(dataclasses.replace(job, round=hello))
+            cohort = Cohort(job.ids, self.samples[job.ids], len(job.ids), len(self.eligible))
+            _, rows = self.method.aggregate(
+                self.task, job.server, job.rows, greeted.uploads, cohort, hello
+            )
+            job = dataclasses.replace(job, rows=rows, clients=greeted.clients)
+        if self.method.joins:
+            job = dataclasses.replace(job, clients=self.engine.work(job).clients)
+        return dataclasses.replace(job, known={})
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
@@ -211,14 +283,16 @@ class Simulation:
         return record
 
     def _sent(self, progress: Progress) -> Record:
-        cost, clients = progress.costs["train"], len(self.whos)
+        cost, clients = progress.costs["train"], len(self.known)
         names = {"down": "down", "up": "up", "masked": "flops"}
         return {new: cost[old] / clients for old, new in names.items()}
 
-    def spread(self, values: Sequence[float | None]) -> dict[str, float]:
+    def spread(
+        self, values: Sequence[float | None], ids: Sequence[int] | None = None
+    ) -> dict[str, float]:
         """Describe one figure per client: mean, std, mean over all samples, bottom decile."""
         judged = getattr(self.federation, self.evaluate.split)
-        pairs = zip(values, map(len, judged), strict=True)
+        pairs = zip(values, [len(judged[id]) for id in ids or self.known], strict=True)
         present = [(value, count) for value, count in pairs if value is not None]
         figures = torch.tensor([value for value, _ in present], dtype=torch.float64)
         weights = torch.tensor([count for _, count in present], dtype=torch.float64)
@@ -257,7 +331,7 @@ class Simulation:
                     "view": view,
                     "seed": self.seed,
                     "rounds": progress.number,
-                    "clients": len(self.whos),
+                    "clients": len(self.known),
                     "metric": getattr(self.task.metric, "__name__", "metric"),
                     "better": self.task.better,
                     "accuracy": accuracy,
@@ -266,18 +340,43 @@ class Simulation:
                     "parameters": self.task.parameters,
                     "seconds": progress.seconds,
                     "diverged": progress.diverged,
-                    "per_client": {"own": per_client, "samples": self.samples.tolist()},
+                    "per_client": {
+                        "own": per_client,
+                        "samples": self.samples[self.known].tolist(),
+                        "ids": self.known,
+                    },
+                    "never_sampled": self._never_sampled(progress),
                     "history": self._history(progress, view, accuracy["own"]),
                 }
+                | self._of_novel(progress, view, asked, accuracy)
             )
         return summaries, {view: personal[view] for view in self.views}
 
-    def _accuracy(self, asked: list[Tensor], scores: list[Tensor]) -> Record:
+    def _never_sampled(self, progress: Progress) -> int:
+        """Count the clients that could have taken part, and never did."""
+        taken = {id for number in range(progress.number) for id in self.cohort(number).tolist()}
+        return len(self.eligible) - len(taken)
+
+    def _of_novel(
+        self, progress: Progress, view: str, asked: list[Tensor], known: Record
+    ) -> Record:
+        """Judge the clients that were kept out of training, and say how far they fall behind."""
+        if not self.novel:
+            return {}
+        found = self.judge(progress, view, asked, novel=True)
+        accuracy = self._accuracy(asked, [score.cpu() for score in found.scores], self.novel)
+        gap = known["own"]["mean"] - accuracy["own"]["mean"]
+        return {"novel": {"clients": len(self.novel), "accuracy": accuracy, "gap": gap}}
+
+    def _accuracy(
+        self, asked: list[Tensor], scores: list[Tensor], ids: Sequence[int] | None = None
+    ) -> Record:
         """Read the figures of all shift degrees off the metric of each (client, sample)."""
+        judged = dict(zip(ids or self.known, scores, strict=True))
 
         def figure(id: int, chosen: list[Tensor]) -> float | None:
             means = [
-                float(scores[id][torch.searchsorted(asked[id], index)].double().mean())
+                float(judged[id][torch.searchsorted(asked[id], index)].double().mean())
                 for index in chosen
                 if len(index)
             ]
@@ -286,19 +385,17 @@ class Simulation:
         shift: Record = {}
         own: list[float | None] = []
         for degree, draws in self.sets.items():
-            per_client = [
-                figure(id, [chosen[id] for chosen in draws]) for id in range(len(self.whos))
-            ]
-            described = self.spread(per_client)
+            per_client = [figure(id, [chosen[id] for chosen in draws]) for id in judged]
+            described = self.spread(per_client, ids)
             shift[str(degree)] = {"mean": described["mean"], "std": described["std"]}
             if degree == 0:
                 own = per_client
         shift["averaged"] = sum(entry["mean"] for entry in shift.values()) / len(shift)
-        return {"own": self.spread(own), "shift": shift, "per_client": own}
+        return {"own": self.spread(own, ids), "shift": shift, "per_client": own}
 
     def _cost(self, progress: Progress, adapt: Flops | None) -> Record:
         """Return means per client over the training rounds; hello and adapt stand apart."""
-        clients = len(self.whos)
+        clients = len(self.known)
         found: Record = {}
         for kind, sums in progress.costs.items():
             mean = {name: value / clients for name, value in sums.items()}

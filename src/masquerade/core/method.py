@@ -61,6 +61,9 @@ class Method:
     """The least and the most of a setting that is a number; a class states those of its own."""
     choices: ClassVar[Choices] = {}
     """The words that a setting may be."""
+    joins: ClassVar[bool] = True
+    """Whether a client that comes after training does one round, sending nothing, before it uses a
+    model; otherwise `adapt` has its rule for a phase (view, True)."""
 
     def problems(self) -> list[str]:
         """Say what is wrong with settings that fit their bounds and do not fit one another."""

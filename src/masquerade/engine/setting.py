@@ -77,6 +77,16 @@ class Outcome:
     traffic: Traffic
     flops: Flops
 
+    def take(self, places: Tensor) -> "Outcome":
+        """Return what some of the clients' rounds gave."""
+        uploads, clients, known = (
+            tree.transform(lambda value: value[places.to(value.device)], state)
+            for state in (self.uploads, self.clients, self.known)
+        )
+        traffic = Traffic(*(column[places] for column in astuple(self.traffic)))
+        flops = Flops(*(column[places] for column in astuple(self.flops)))
+        return Outcome(uploads, clients, known, traffic, flops)
+
 
 @dataclass(frozen=True)
 class Judgement:

@@ -1,0 +1,186 @@
+"""Who takes part, who is lost, and who comes after training."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import masquerade as mq
+from masquerade.config import parse
+from masquerade.core import Stage
+from masquerade.errors import MasqueradeError
+from masquerade.methods import DMPFL, FedAvg, Local
+from masquerade.participation import Participation, novel
+from tests.support import federation, network, simulation
+
+EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
+
+
+def participation(**changes):
+    given = Participation(EVERYBODY, 3, "always", 0.0, 1)
+    return replace(given, **changes)
+
+
+def trained(method, rounds=4, **settings):
+    """A simulation of the toy with other people in it, at its end."""
+    made = simulation(method, rounds=rounds)
+    made.participation = replace(made.participation, **settings)
+    progress = made.begin()
+    lines = [made.advance(progress) for _ in range(rounds)]
+    return made, progress, lines
+
+
+def test_a_fixed_number_is_sampled() -> None:
+    made = Participation.of(EVERYBODY, 0.1, 5, "always", 0.0, 1)
+    assert {len(made.cohort(number)) for number in range(9)} == {5}
+    few = Participation.of(EVERYBODY[:2], 0.1, 5, "always", 0.0, 1)
+    assert few.cohort(0).tolist() == [0, 1]
+
+
+def test_groups_are_available_in_turn() -> None:
+    made = participation(available="cycle:2", asked=9)
+    assert [made.cohort(number).tolist() for number in range(2)] == [[0, 4, 6, 8], [1, 3, 7, 9]]
+
+
+def test_a_share_is_available_at_random() -> None:
+    made = participation(available="random:0.25")
+    there = [made.there(number).tolist() for number in range(400)]
+    absent = [ids for ids in there if len(ids) == len(EVERYBODY)]
+    mean = sum(map(len, there)) / len(there)
+    # Nobody is there in 0.75 ** 8 = 10 % of the rounds, and then everybody counts as there.
+    assert 0.05 < len(absent) / len(there) < 0.16
+    assert mean == pytest.approx(8 * 0.25 + 8 * 0.1, rel=0.15)
+    assert all(set(made.cohort(number).tolist()) <= set(there[number]) for number in range(400))
+
+
+def test_a_share_of_the_cohort_is_lost() -> None:
+    made = participation(drop=0.3, asked=8)
+    back = [len(made.returning(number, made.cohort(number))) for number in range(300)]
+    assert sum(back) / 300 == pytest.approx(8 * 0.7, rel=0.06)
+    assert participation().returning(0, EVERYBODY[:3]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["sometimes", "cycle:0", "cycle:x", "random:0", "random:2"])
+def test_other_words_are_refused(text: str) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 .*train.available"):
+        parse({"train": {"available": text}})
+
+
+def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
+    """The server and everybody's state are those of a round with the others alone."""
+    lost, ended, (line, *_) = trained(DMPFL(epochs=2), rounds=1, drop=0.5, asked=6)
+    back = torch.tensor(line["clients"])
+    assert line["lost"]
+    assert sorted([*line["lost"], *line["clients"]]) == [0, 1, 2, 3, 4, 5]
+    made = simulation(DMPFL(epochs=2), rounds=1)
+    others = made.begin()
+    asked = len(line["lost"]) + len(back)
+    # The others alone, in a cohort of which as many were asked.
+    made._exchange(others, "train", made.method.schedule(0, 1), torch.arange(asked), 0, back)
+    for name, value in ended.tensors().items():
+        assert torch.equal(value, others.tensors()[name]), name
+    fresh = lost.begin().tensors()
+    for name, value in ended.tensors().items():
+        if name.startswith(("clients/", "known/any")):
+            for id in line["lost"]:
+                assert torch.equal(value[id], fresh[name][id]), name
+
+
+def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
+    _, _, (whole, *_) = trained(FedAvg(epochs=1), rounds=2, asked=6)
+    _, _, (some, *_) = trained(FedAvg(epochs=1), rounds=2, asked=6, drop=0.5)
+    assert some["down"] == whole["down"]
+    assert some["masked"] == whole["masked"]
+    assert some["up"] == pytest.approx(whole["up"] * len(some["clients"]) / 6)
+
+
+def test_a_round_that_everybody_leaves_changes_nothing() -> None:
+    made = simulation(FedAvg(epochs=1), rounds=1)
+    made.participation = replace(made.participation, drop=1 - 1e-12)
+    progress = made.begin()
+    before = progress.tensors()
+    assert made.advance(progress)["clients"] == []
+    for name, value in progress.tensors().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_novel_clients_are_a_share_and_the_same_for_every_training() -> None:
+    chosen = novel(20, 0.2, 7)
+    assert len(chosen) == 4
+    assert torch.equal(chosen, novel(20, 0.2, 7))
+    assert not torch.equal(chosen, novel(20, 0.2, 8))
+
+
+def run(method, novel=(1, 4), **settings):
+    model = network(torch.float32)
+    return mq.run(method, model, federation(), 3, novel=novel, batch=4, **settings)
+
+
+def test_novel_clients_never_train_and_are_judged_apart() -> None:
+    method = FedAvg(epochs=2)
+    (summary,) = run(method, views=["global"]).summaries
+    assert summary["clients"] == 4
+    assert summary["per_client"]["ids"] == [0, 2, 3, 5]
+    apart = summary["novel"]
+    assert apart["clients"] == 2
+    gap = summary["accuracy"]["own"]["mean"] - apart["accuracy"]["own"]["mean"]
+    assert apart["gap"] == pytest.approx(gap)
+    # Clients 1 and 4 have taught the model nothing: without their samples it is the same.
+    given = federation()
+    nothing = torch.arange(0)
+    train = tuple(nothing if id in (1, 4) else part for id, part in enumerate(given.train))
+    without = mq.run(
+        method, network(torch.float32), replace(given, train=train), 3, batch=4, views=["global"]
+    )
+    weights = [one.client(0).parts["params"].values for one in (run(method), without)]
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name])
+
+
+def test_a_novel_client_of_a_personal_method_trains_before_it_is_judged() -> None:
+    """Local's novel clients do one round: they are better than an untrained network."""
+    (summary,) = run(Local(epochs=40, rate=0.2)).summaries
+    (fresh,) = run(Local(epochs=1, rate=0.0)).summaries
+    own = [one["novel"]["accuracy"]["own"]["mean"] for one in (summary, fresh)]
+    assert own[0] > own[1] + 10
+
+
+class Waits(FedAvg):
+    """A method that has a rule of its own for novel clients: it tunes at use."""
+
+    joins = False
+    views = ("global",)
+
+    def adapt(self, task, round):
+        return (Stage("tune", self.descend(task), 30),) if round.phase[1] else ()
+
+    def personalize(self, task, message, client, view):
+        return {"params": mq.Part(client.get("params", message["params"].values))}
+
+
+def test_a_method_may_have_its_own_rule_for_novel_clients() -> None:
+    (tuned,) = run(Waits(epochs=1, rate=0.2)).summaries
+    (plain,) = run(FedAvg(epochs=1, rate=0.2), views=["global"]).summaries
+    assert tuned["accuracy"] == plain["accuracy"]
+    assert tuned["novel"]["accuracy"]["own"] != plain["novel"]["accuracy"]["own"]
+
+
+def test_engines_agree_on_novel_clients() -> None:
+    found = [
+        run(DMPFL(epochs=2), compute=mq.Compute(engine=engine)).summaries
+        for engine in ("loop", "batched")
+    ]
+    for left, right in zip(*found, strict=True):
+        assert left["novel"]["accuracy"]["own"] == right["novel"]["accuracy"]["own"]
+
+
+def test_when_all_with_data_are_novel_it_says_so() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E303 .*novel"):
+        run(FedAvg(), novel=range(6))
+
+
+def test_those_never_sampled_are_counted() -> None:
+    (summary,) = mq.run(
+        FedAvg(epochs=1), network(torch.float32), federation(), 1, cohort=2, views=["global"]
+    ).summaries
+    assert summary["never_sampled"] == 4
