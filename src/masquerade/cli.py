@@ -247,6 +247,10 @@ def resume(
 def report(
     path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
     markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
+    clients: Annotated[bool, typer.Option(help="Print the figures of every client.")] = False,
+    difference: Annotated[
+        str | None, typer.Option(help="Print what clients gain: METHOD,INSTEAD_OF.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -257,12 +261,18 @@ def report(
     """
     from masquerade import comparison, experiment
     from masquerade.config import parse, read_file
+    from masquerade.report import clients as by_client
     from masquerade.report import markdown as as_markdown
 
     results = experiment.collect(path)
     comparison.write_report(path, results, parse(read_file(path / "config.toml")))
     if markdown:
         typer.echo(as_markdown(results))
+    elif clients:
+        echo(by_client.table(results))
+    elif difference is not None:
+        left, _, right = difference.partition(",")
+        echo(by_client.difference_table(results, left.strip(), right.strip()))
     else:
         _show(path, results, quiet, as_json)
 

@@ -140,7 +140,10 @@ def columns(results: Results) -> dict[str, tuple[str, ...]]:
     }
     for degree in sorted(degrees - {0}):
         paths[f"{degree} % shift"] = ("accuracy", "shift", str(degree), "mean")
-    return paths | ({"All shifts": ("accuracy", "shift", "averaged", "mean")} if degrees else {})
+    paths |= {"All shifts": ("accuracy", "shift", "averaged", "mean")} if degrees else {}
+    if any("novel" in result for result in results):
+        paths["Novel clients"] = ("novel", "accuracy", "own", "mean")
+    return paths
 
 
 def show(found: Figure | None, form: str) -> str:
@@ -163,6 +166,7 @@ def rows(results: Results) -> list[dict[str, str]]:
     return [
         {"Method": title(seeds[0])}
         | {heading: show(figure(seeds, *path), form) for heading, path in paths.items()}
+        | ({"Gap": show(figure(seeds, "novel", "gap"), form)} if "Novel clients" in paths else {})
         | {
             "MB": show_cost(traffic(seeds), 1e6),
             "GFLOP": show_cost(mean(seeds, "flops", "masked"), 1e9),
@@ -230,6 +234,11 @@ def footnotes(results: Results) -> list[str]:
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."
     )
+    if "Novel clients" in columns(results):
+        notes.append(
+            "Novel clients took no part in training; the gap is what the others' own data have"
+            " ahead of theirs."
+        )
     lost = [
         title(seeds[0]) for seeds in groups if any(s.get("diverged") is not None for s in seeds)
     ]

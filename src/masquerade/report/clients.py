@@ -1,0 +1,89 @@
+"""Client by client: what each of them gets from every method, and from one instead of another."""
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from masquerade.errors import MasqueradeError, nearest
+from masquerade.report.tables import ABSENT, Results, by_method, number_format, title
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def own(results: Results) -> dict[str, dict[int, float]]:
+    """Return every client's metric on its own data, by method and client, averaged over seeds."""
+    found: dict[str, dict[int, float]] = {}
+    for name, seeds in by_method(results).items():
+        values: dict[int, list[float]] = {}
+        for seed in seeds:
+            for id, value in zip(seed["per_client"]["ids"], seed["per_client"]["own"], strict=True):
+                if value is not None:
+                    values.setdefault(id, []).append(value)
+        found[name] = {id: statistics.fmean(given) for id, given in values.items()}
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What clients gain from one method instead of another."""
+
+    clients: dict[int, float]
+    """Client → how much better it is off, the worst off first."""
+    better: int
+    worse: int
+
+    @property
+    def mean(self) -> float:
+        """Return the gain averaged over clients."""
+        return statistics.fmean(self.clients.values())
+
+
+def difference(results: Results, left: str, right: str) -> Difference:
+    """Compare two methods client by client; positive where `left` is better."""
+    found = own(results)
+    for name in (left, right):
+        if name not in found:
+            known = ", ".join(found)
+            raise MasqueradeError(
+                "E201", f"no results of `{name}`{nearest(name, found)}; there are {known}"
+            )
+    sign = -1 if results[0].get("better") == "lower" else 1
+    both = found[left].keys() & found[right].keys()
+    gains = {id: sign * (found[left][id] - found[right][id]) for id in both}
+    ranked = dict(sorted(gains.items(), key=lambda entry: (entry[1], entry[0])))
+    signs = [gain > 0 for gain in gains.values() if gain]
+    return Difference(ranked, sum(signs), len(signs) - sum(signs))
+
+
+def table(results: Results) -> "Table":
+    """Return the metric of every client as a table for the terminal."""
+    from rich.table import Table
+
+    found, form = own(results), number_format(results)
+    titles = {name: title(seeds[0]) for name, seeds in by_method(results).items()}
+    drawn = Table(title="Each client on its own data")
+    drawn.add_column("client", justify="right")
+    for name in found:
+        drawn.add_column(titles[name], justify="right")
+    for id in sorted({id for values in found.values() for id in values}):
+        values = (given.get(id) for given in found.values())
+        drawn.add_row(str(id), *(ABSENT if v is None else format(v, form) for v in values))
+    return drawn
+
+
+def difference_table(results: Results, left: str, right: str) -> "Table":
+    """Return what clients gain from one method instead of another, the worst off first."""
+    from rich.table import Table
+
+    found, form = difference(results, left, right), number_format(results)
+    drawn = Table(
+        title=f"{left} instead of {right}, client by client",
+        caption=f"better for {found.better}, worse for {found.worse} of {len(found.clients)} "
+        f"clients; on average {found.mean:+{form}}",
+    )
+    drawn.add_column("client", justify="right")
+    drawn.add_column("gain", justify="right")
+    for id, gain in found.clients.items():
+        drawn.add_row(str(id), f"{gain:+{form}}")
+    return drawn

@@ -1,0 +1,75 @@
+"""Client by client: means over seeds, and gains with their sign."""
+
+import pytest
+from rich.console import Console
+
+from masquerade.errors import MasqueradeError
+from masquerade.report import clients, markdown, rows
+from tests.report.invented import result
+
+
+def given(method, *seeds, better="higher"):
+    """Results of a method whose clients 0, 2 and 5 have these figures, by seed."""
+    return [
+        result(
+            method,
+            seed,
+            per_client={"own": own, "ids": [0, 2, 5], "samples": [1, 1, 1]},
+            better=better,
+        )
+        for seed, own in enumerate(seeds)
+    ]
+
+
+RESULTS = [
+    *given("fedavg", [80.0, 60.0, 50.0], [90.0, 70.0, None]),
+    *given("dmpfl", [90.0, 65.0, 40.0]),
+]
+
+
+def test_figures_are_means_over_the_seeds_that_have_them() -> None:
+    assert clients.own(RESULTS) == {
+        "fedavg": {0: 85.0, 2: 65.0, 5: 50.0},
+        "dmpfl": {0: 90.0, 2: 65.0, 5: 40.0},
+    }
+
+
+def test_gains_are_sorted_and_counted() -> None:
+    found = clients.difference(RESULTS, "dmpfl", "fedavg")
+    assert list(found.clients.items()) == [(5, -10.0), (2, 0.0), (0, 5.0)]
+    assert (found.better, found.worse) == (1, 1)
+    assert found.mean == pytest.approx(-5 / 3)
+
+
+def test_where_less_is_better_a_smaller_figure_is_a_gain() -> None:
+    results = [
+        *given("a", [1.0, 2.0, 3.0], better="lower"),
+        *given("b", [2.0, 2.0, 2.0], better="lower"),
+    ]
+    assert clients.difference(results, "a", "b").clients == {0: 1.0, 2: 0.0, 5: -1.0}
+
+
+def test_a_method_without_results_is_refused_with_the_nearest() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 .*did you mean `dmpfl`"):
+        clients.difference(RESULTS, "dmplf", "fedavg")
+
+
+def test_tables_show_every_client_and_who_gains() -> None:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(clients.table(RESULTS))
+        console.print(clients.difference_table(RESULTS, "dmpfl", "fedavg"))
+    text = capture.get()
+    for shown in ("85.0", "90.0", "-10.0", "+5.0", "better for 1"):
+        assert shown in text
+
+
+def test_novel_clients_have_columns_of_their_own() -> None:
+    novel = {"clients": 4, "accuracy": {"own": {"mean": 71.0, "std": 3.0}}, "gap": 9.0}
+    plain, apart = result("fedavg"), result("dmpfl", novel=novel)
+    assert "Novel clients" not in rows([plain])[0]
+    (first, second) = rows([plain, apart])
+    assert first["Novel clients"] == first["Gap"] == "–"
+    assert second["Novel clients"].startswith("71.0")
+    assert second["Gap"].startswith("9.0")
+    assert "took no part in training" in markdown([apart])
