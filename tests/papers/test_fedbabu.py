@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from masquerade.core import Batch, Message, Method, Round, Stage, State, Task, Who
-from masquerade.methods import FedBABU
+from masquerade.methods import FedAvg, FedBABU
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.reference import stage
 
@@ -119,6 +119,19 @@ def test_fine_tuning_never_feeds_back() -> None:
     models(again, other)
     again.advance(other)
     assert torch.equal(progress.server["params"][BODY], other.server["params"][BODY])
+
+
+def test_without_a_head_it_is_fedavg_with_fine_tuning() -> None:
+    found = []
+    for method in (FedBABU(head_layers=0, epochs=1), FedAvg(epochs=1)):
+        made, _ = stage(method, 2)
+        progress = made.begin()
+        for _ in range(2):
+            made.advance(progress)
+        found.append(made.judge(progress, "tuned", list(made.federation.test)).models)
+    for ours, theirs in zip(*found, strict=True):
+        for name, value in theirs["params"].values.items():
+            assert torch.equal(ours["params"].values[name], value)
 
 
 def test_the_rate_of_fine_tuning_is_its_own() -> None:

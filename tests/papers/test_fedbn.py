@@ -6,6 +6,7 @@ import torch
 from masquerade import config
 from masquerade.core import Cohort, Message, Method, Part, Round, State, Task, Who
 from masquerade.core.tree import split
+from masquerade.errors import MasqueradeError
 from masquerade.experiment import arrange, trainings
 from masquerade.methods import FedAvg, FedBN
 from masquerade.models import MLP, ChannelBatchNorm, DigitsCNN
@@ -153,3 +154,9 @@ def test_a_configured_run_takes_the_network_with_batch_norm(given: str) -> None:
     assert made["train"].model == "digits_cnn_bn"
     assert isinstance(made["task"].module, DigitsCNN)
     assert made["task"].couples_batch
+
+
+def test_a_network_without_such_a_variant_is_refused() -> None:
+    chosen = config.parse({"methods": ["fedbn"], "train": {"model": "logistic"}})
+    with pytest.raises(MasqueradeError, match="E201 unknown model `logistic_bn`"):
+        arrange(chosen, trainings(chosen)[0])

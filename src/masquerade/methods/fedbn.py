@@ -19,6 +19,7 @@ class FedBN(Method):
 
     def server_init(self, task: Task) -> State:
         """Hold everything but norm layers."""
+        # Differs: all kinds of norm layers are personal; the paper speaks of batch norm.
         _, rest = split(task.initial, task.norms)
         return {"params": rest}
 

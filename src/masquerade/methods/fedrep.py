@@ -61,6 +61,7 @@ class FedRep(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the head, then the body."""
+        # Differs: epochs of SGD, where the algorithm has τ steps on the head and one on the body.
         body = Stage("body", self._train(task, "body"), self.epochs, epoch=self.head_epochs)
         return (*self._fit(task, self.head_epochs), body)
 

@@ -41,6 +41,7 @@ class LGFedAvg(Method):
 
     def schedule(self, number: int, rounds: int) -> str:
         """Share everything first, then the head alone."""
+        # Differs: the warm-up is part of the run, where the authors load a model trained before.
         return "everything" if number < round(self.warmup * rounds) else "head"
 
     def row_init(self, task: Task, who: Who) -> State:
