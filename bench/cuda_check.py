@@ -38,7 +38,7 @@ def problem(seed: int):
 def network(name: str, dtype: torch.dtype) -> Task:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(3)
-        model = MLP(64, (32,), 10) if name == "mlp" else DigitsCNN(norm=True)
+        model = MLP(64, (32,), 10) if name == "mlp" else DigitsCNN(norm="group")
     return Task(model.to(dtype))
 
 

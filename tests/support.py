@@ -52,6 +52,7 @@ def _small(cls, **settings):
 
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
+    "fedrep": {"head_epochs": 2, "final_epochs": 2},
 }
 
 _NAMED = {

@@ -269,8 +269,8 @@ WEIGHTS = ["conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"]
 BIASES = ["conv1.bias", "conv2.bias", "fc1.bias", "fc2.bias"]
 
 
-@pytest.mark.parametrize("norm", [True, False])
-def test_a_sparsity_leaves_out_what_stays_dense(norm: bool) -> None:
+@pytest.mark.parametrize("norm", ["none", "group", "batch"])
+def test_a_sparsity_leaves_out_what_stays_dense(norm: str) -> None:
     layers = Task(DigitsCNN(norm=norm)).layers
 
     def names(first_dense: bool, biases_dense: bool) -> set[str]:

@@ -21,7 +21,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: MLP(12, hidden=(9, 7), classes=4), (3, 4)),
     "logistic": (lambda: MLP(12, hidden=(), classes=4), (3, 4)),
     "digits": (DigitsCNN, DigitsCNN.shape),
-    "digits_norm": (lambda: DigitsCNN(norm=True), DigitsCNN.shape),
+    "digits_norm": (lambda: DigitsCNN(norm="group"), DigitsCNN.shape),
     "cifar": (CifarCNN, CifarCNN.shape),
 }
 SHARES = (0.25, 0.5, 1.0)
@@ -146,7 +146,7 @@ def test_hidden_layers_shrink_and_the_ends_stay_whole() -> None:
 
 @pytest.mark.parametrize(("share", "channels"), [(0.01, 4), (0.25, 4), (0.3, 8), (0.9, 16)])
 def test_norms_keep_whole_groups(share: float, channels: int) -> None:
-    cut = slice.widths(Task(DigitsCNN(norm=True)), share)
+    cut = slice.widths(Task(DigitsCNN(norm="group")), share)
     for name in ("conv1.weight", "conv1.bias", "norm1.weight", "norm1.bias"):
         assert cut[name][0].tolist() == list(range(channels))
 

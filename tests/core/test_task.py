@@ -11,6 +11,7 @@ from masquerade.core import Batch, Layer, Task
 from masquerade.core.random import fold, normal, uniform
 from masquerade.core.task import accuracy, cross_entropy
 from masquerade.core.tree import Tree
+from masquerade.errors import MasqueradeError
 from masquerade.models import DigitsCNN
 from tests.support import network
 
@@ -185,7 +186,7 @@ def test_the_defaults_are_cross_entropy_and_percent_right() -> None:
 
 
 def test_fresh_weights_depend_on_the_key_alone() -> None:
-    task = Task(DigitsCNN(norm=True))
+    task = Task(DigitsCNN(norm="group"))
     state = torch.random.get_rng_state()
     one, again, two = task.fresh(7), task.fresh(7), task.fresh(fold(7, "model"))
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -211,7 +212,7 @@ def test_fresh_weights_follow_the_rules_of_their_layers() -> None:
         (normed(), True),
         (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, affine=False)), True),
         (nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4)), False),
-        (DigitsCNN(norm=True), False),
+        (DigitsCNN(norm="group"), False),
     ],
     ids=["batchnorm1d", "batchnorm2d", "layernorm", "groupnorm"],
 )
@@ -279,3 +280,43 @@ def test_a_task_maps_over_clients() -> None:
     mapped = torch.func.vmap(lambda values: task(values, X)[0])(stacked)
     looped = torch.stack([task(one, X)[0] for one in clients])
     torch.testing.assert_close(mapped, looped, rtol=1e-12, atol=1e-12)
+
+
+def deep() -> Task:
+    """Two norms with statistics: behind the first layer, and behind the last."""
+    layers = (nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False))
+    return Task(nn.Sequential(*layers))
+
+
+def test_a_head_takes_along_the_norms_that_follow_it_with_their_statistics() -> None:
+    task = deep()
+    behind = {"3.running_mean", "3.running_var", "3.num_batches_tracked"}
+    body, head = task.divide(1)
+    assert head.keys() == {"2.weight", "2.bias", *behind}
+    assert body.keys() == task.initial.keys() - head.keys()
+    assert task.divide(0) == (task.initial, {})
+
+
+def test_a_joined_tree_has_the_names_in_the_order_of_the_network() -> None:
+    task = deep()
+    body, head = task.divide(1)
+    assert [*body, *head] != list(task.initial)
+    for pieces in ((body, head), (head, body)):
+        assert list(task.join(*pieces)) == list(task.initial)
+    with pytest.raises(KeyError):
+        task.join(body)
+
+
+@pytest.mark.parametrize("count", [2, 3, -1])
+def test_a_head_that_leaves_no_body_is_refused(count: int) -> None:
+    with pytest.raises(MasqueradeError, match=rf"E202 .*{count} layers"):
+        deep().divide(count)
+
+
+def test_tensors_of_norms_are_found_with_and_without_parameters() -> None:
+    expected = {name for name in deep().initial if name.startswith(("1.", "3."))}
+    assert set(deep().norms) == expected
+    assert set(Task(DigitsCNN(norm="group")).norms) == {
+        f"norm{place}.{leaf}" for place in (1, 2) for leaf in ("weight", "bias")
+    }
+    assert Task(network()).norms == ()

@@ -119,3 +119,10 @@ def same(left: object, right: object) -> None:
 
 def bits_equal(left: Tensor, right: Tensor) -> bool:
     return left.dtype is right.dtype and torch.equal(left, right)
+
+
+def test_split_loses_nothing_and_keeps_the_order() -> None:
+    whole = {name: torch.tensor(float(place)) for place, name in enumerate("dacb")}
+    inside, rest = tree.split(whole, {"b", "d", "not there"})
+    assert (list(inside), list(rest)) == (["d", "b"], ["a", "c"])
+    assert {**inside, **rest} == whole

@@ -206,6 +206,11 @@ NEUTRAL = {
     "fedavg": {},
     "fedprox": {"pull": 0.0},
     "dmpfl": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
+    "fedper": {"personal_layers": 0},
+    "lgfedavg": {"warmup": 1.0},
+    "fedrep": {"personal_layers": 0, "head_epochs": 0},
+    "fedbabu": {"head_layers": 0},
+    "fedbn": {},  # The network has no norm layers.
     "thin_fedselect": {"grow": 0.0},
     "thin_fedem": {"names": ("first",)},
     "thin_heterofl": {"narrow": 1.0},

@@ -4,23 +4,27 @@ import pytest
 import torch
 
 from masquerade.core.task import Task
-from masquerade.core.tree import Tree, leaves, stack, take
+from masquerade.core.tree import Tree, leaves, split, stack, take
 from masquerade.errors import MasqueradeError
 from masquerade.models import MODELS, build
 
 SHAPES = {
     "mlp": (1, 8, 8),
+    "mlp_bn": (5,),
     "logistic": (28, 28),
     "cifar_cnn": (3, 32, 32),
     "mnist_cnn": (1, 28, 28),
     "digits_cnn": (1, 8, 8),
+    "digits_cnn_bn": (1, 8, 8),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_equal_seeds_give_equal_weights_and_others_do_not(name: str) -> None:
     def weights(seed: int) -> Tree:
-        return Task(build(name, SHAPES[name], 10, seed)).initial
+        task = Task(build(name, SHAPES[name], 10, seed))
+        # Norms begin as the identity whatever the seed.
+        return split(task.initial, task.norms)[1]
 
     first, again, other = weights(5), weights(5), weights(6)
     assert all(torch.equal(first[key], again[key]) for key in first)
@@ -47,7 +51,7 @@ def test_name_like_no_other_gets_the_list() -> None:
         build("xyz", (4,), 2, seed=0)
 
 
-@pytest.mark.parametrize("name", ["cifar_cnn", "mnist_cnn", "digits_cnn"])
+@pytest.mark.parametrize("name", ["cifar_cnn", "mnist_cnn", "digits_cnn", "digits_cnn_bn"])
 def test_wrong_input_shape_is_refused_with_the_shape_it_needs(name: str) -> None:
     needed = ", ".join(map(str, SHAPES[name]))
     with pytest.raises(MasqueradeError, match=rf"E202 .*\({needed}\).*\(3, 8, 8\)"):
@@ -60,8 +64,11 @@ def test_clients_batched_equal_clients_one_by_one(name: str) -> None:
     values = stack([task.fresh(client) for client in range(2)])
     x = torch.randn(2, 3, *SHAPES[name], generator=torch.Generator().manual_seed(0))
 
+    _, buffers = split(task.initial, task.parameter_names)
+    values, _ = split(values, task.parameter_names)
+
     def square(own: Tree, inputs: torch.Tensor) -> torch.Tensor:
-        return task(own, inputs)[0].square().sum()
+        return task({**own, **buffers}, inputs)[0].square().sum()
 
     slope = torch.func.grad(square)
     batched = torch.func.vmap(slope)(values, x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from masquerade.core.task import Task
 from masquerade.core.train import gradient
-from masquerade.core.tree import Tree
+from masquerade.core.tree import Tree, split
 from masquerade.models import CifarCNN, DigitsCNN, MnistCNN
 
 Network = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]
@@ -20,7 +20,8 @@ CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], int]] = [
     (CifarCNN, CifarCNN.shape, 797_962),
     (MnistCNN, MnistCNN.shape, 1_663_370),
     (DigitsCNN, DigitsCNN.shape, 13_706),
-    (partial(DigitsCNN, norm=True), DigitsCNN.shape, 13_802),
+    (partial(DigitsCNN, norm="group"), DigitsCNN.shape, 13_802),
+    (partial(DigitsCNN, norm="batch"), DigitsCNN.shape, 13_802),
 ]
 
 
@@ -31,11 +32,12 @@ def test_network_has_the_stated_number_of_parameters_and_uses_them(
     task = Task(make())
     x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
 
-    def square(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
-        output, buffers = task(trees["params"], x)
-        return output.square().sum(), buffers
+    params, buffers = split(task.fresh(0), task.parameter_names)
 
-    grads, _, _ = gradient(square, {"params": task.fresh(0)})
+    def square(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
+        return task({**trees["params"], **buffers}, x)[0].square().sum(), {}
+
+    grads, _, _ = gradient(square, {"params": params})
     assert task.parameters == count
     assert all(grad.any() for grad in grads["params"].values())
 
@@ -45,11 +47,11 @@ def test_there_is_one_logit_per_class(network: Network) -> None:
     assert network(classes=3)(torch.zeros(2, *network.shape)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("norm", [False, True])
-def test_only_a_norm_undoes_the_scale_of_the_input(norm: bool) -> None:
+@pytest.mark.parametrize("norm", ["none", "group", "batch"])
+def test_only_a_norm_undoes_the_scale_of_the_input(norm: str) -> None:
     task = Task(DigitsCNN(norm=norm))
     # Without its bias the first convolution passes the scale on to what follows.
     values = {**task.fresh(0), "conv1.bias": torch.zeros(16)}
     x = torch.randn(4, *DigitsCNN.shape, generator=torch.Generator().manual_seed(0))
-    one, ten = task(values, 10 * x)[0], task(values, 100 * x)[0]
-    assert torch.allclose(one, ten, atol=1e-3) is norm
+    one, ten = (task(values, scale * x, train=True)[0] for scale in (10, 100))
+    assert torch.allclose(one, ten, atol=1e-3) is (norm != "none")

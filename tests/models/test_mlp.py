@@ -1,5 +1,6 @@
 """The multilayer perceptron."""
 
+import pytest
 import torch
 
 from masquerade.core.task import Task
@@ -28,3 +29,15 @@ def test_relu_stands_between_layers_and_not_behind_the_last() -> None:
 def test_layers_are_as_wide_as_asked() -> None:
     widths = [layer[0] for layer in Task(MLP(7, hidden=(6, 5), classes=4)).shapes.values()]
     assert widths == [6, 6, 5, 5, 4, 4]
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_a_norm_stands_before_the_relu_and_counts_to_the_layer_above_it(norm: str) -> None:
+    task = Task(MLP(3, hidden=(8, 4), classes=2, norm=norm))
+    assert [layer.kind for layer in task.layers] == ["linear", "norm", "linear", "norm", "linear"]
+    assert task.last(1) == ("layers.2.weight", "layers.2.bias")
+    # Were the norm behind the ReLU, a bias of −100 would leave only zeros; before it, it is undone.
+    values = {**task.fresh(0), "layers.0.0.bias": torch.full((8,), -100.0)}
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    output, _ = task(values, x, train=True)
+    assert not torch.allclose(output[0], output[1])

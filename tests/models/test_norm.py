@@ -1,4 +1,4 @@
-"""Group norm with a fixed number of channels per group."""
+"""Group norm with a fixed number of channels per group, batch norm for batches of any size."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree, take
 from masquerade.errors import MasqueradeError
-from masquerade.models import ChannelGroupNorm
+from masquerade.models import MLP, ChannelBatchNorm, ChannelGroupNorm
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -48,3 +48,41 @@ def test_the_task_sees_a_norm() -> None:
 def test_channels_that_make_no_whole_groups_are_refused(channels: int, per_group: int) -> None:
     with pytest.raises(MasqueradeError, match=f"E202 {channels} channels"):
         ChannelGroupNorm(channels, per_group)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2, 2), (1, 3, 2, 2)])
+def test_batch_norm_is_torch_batch_norm_where_there_is_more_than_one_value(
+    shape: tuple[int, ...],
+) -> None:
+    plain = nn.BatchNorm1d(3) if len(shape) == 2 else nn.BatchNorm2d(3)
+    ours, theirs = Task(ChannelBatchNorm(3)), Task(plain)
+    x = drawn(*shape)
+    for train in (True, False):
+        output, buffers = ours(ours.initial, x, train=train)
+        expected, others = theirs(theirs.initial, x, train=train)
+        assert torch.equal(output, expected)
+        assert all(torch.equal(value, others[name]) for name, value in buffers.items())
+
+
+def test_a_single_value_is_normalized_by_the_running_statistics_and_leaves_them() -> None:
+    task = Task(ChannelBatchNorm(2))
+    values = {
+        **task.initial,
+        "weight": torch.tensor([2.0, 1.0]),
+        "bias": torch.tensor([0.5, 0.0]),
+        "running_mean": torch.tensor([1.0, -1.0]),
+        "running_var": torch.tensor([4.0, 0.25]),
+    }
+    output, buffers = task(values, torch.tensor([[5.0, 0.0]]), train=True)
+    # (5 − 1) / 2 · 2 + 0.5 = 4.5 and (0 + 1) / 0.5 = 2.
+    torch.testing.assert_close(output, torch.tensor([[4.5, 2.0]]), atol=1e-4, rtol=0)
+    assert all(torch.equal(buffers[name], values[name]) for name in buffers)
+    # Torch's own refuses such a batch.
+    other = Task(nn.BatchNorm1d(2))
+    with pytest.raises(ValueError, match="more than 1 value"):
+        other(other.initial, torch.tensor([[5.0, 0.0]]), train=True)
+
+
+def test_an_unknown_norm_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(MasqueradeError, match=r"E202 unknown norm `bach` .*`batch`.*none, group"):
+        MLP(3, norm="bach")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.round import Batch
-from masquerade.core.tree import Tree
+from masquerade.core.tree import Tree, split
 from masquerade.errors import MasqueradeError
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
@@ -153,6 +153,27 @@ class Task:
         places = {path: place for place, (path, _) in enumerate(self.module.named_modules())}
         first = places[weighted[-count]] if count else len(places)
         return tuple(n for n in self.initial if places[n.rpartition(".")[0]] >= first)
+
+    def divide(self, count: int) -> tuple[Tree, Tree]:
+        """Return the initial body and head, the head being the last `count` weighted layers."""
+        head, body = split(self.initial, self.last(count))
+        if not body:
+            raise MasqueradeError(
+                "E202", f"a head of {count} layers is the whole network; leave a layer to the body"
+            )
+        return body, head
+
+    def join(self, *trees: Tree) -> Tree:
+        """Put trees that are pieces of the network together, in the network's order of names."""
+        found = {name: value for tree in trees for name, value in tree.items()}
+        return {name: found[name] for name in self.initial}
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """List the tensors of norm layers, their running statistics too."""
+        kinds = tuple(cls for cls, kind in KINDS.items() if kind == "norm")
+        paths = {path for path, module in self.module.named_modules() if isinstance(module, kinds)}
+        return tuple(name for name in self.initial if name.rpartition(".")[0] in paths)
 
     def trainable(self, name: str) -> bool:
         """Tell what training moves from buffers and frozen parameters.

@@ -1,6 +1,6 @@
 """Trees: flat dicts, name → tensor. States: nested dicts of tensors, trees and parts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,12 @@ def only(keep: Mapping[str, Tensor], tree: Tree) -> Tree:
         name: torch.where(keep[name], value, value.new_zeros(())) if name in keep else value
         for name, value in tree.items()
     }
+
+
+def split(tree: Mapping[str, Tensor], names: Container[str]) -> tuple[Tree, Tree]:
+    """Divide a tree into what bears one of some names and the rest, both in its order."""
+    inside = {name: value for name, value in tree.items() if name in names}
+    return inside, {name: value for name, value in tree.items() if name not in names}
 
 
 def zeros(tree: Mapping[str, Tensor]) -> Tree:

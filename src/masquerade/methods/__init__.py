@@ -6,7 +6,12 @@ from typing import Any
 from masquerade.core.method import Method
 from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
+from masquerade.methods.fedbabu import FedBABU
+from masquerade.methods.fedbn import FedBN
+from masquerade.methods.fedper import FedPer
 from masquerade.methods.fedprox import FedProx
+from masquerade.methods.fedrep import FedRep
+from masquerade.methods.lgfedavg import LGFedAvg
 from masquerade.methods.local import Local
 
 
@@ -49,6 +54,49 @@ METHODS: dict[str, Named] = {
         "as DM-PFL, beside the global model",
         "as DM-PFL",
     ),
+    "fedper": Named(
+        FedPer, "personal", "FedPer", "Arivazhagan et al., 2019", "the last layers", "the others"
+    ),
+    "lgfedavg": Named(
+        LGFedAvg,
+        "personal",
+        "LG-FedAvg",
+        "Liang et al., 2020",
+        "all but the last layers",
+        "all weights at first, then the last layers",
+    ),
+    "fedrep": Named(
+        FedRep, "personal", "FedRep", "Collins et al., 2021", "the last layers", "the others"
+    ),
+    "fedbabu": Named(
+        FedBABU,
+        "tuned",
+        "FedBABU",
+        "Oh et al., 2022",
+        "a fine-tuned copy",
+        "all but the last layers",
+    ),
+    "fedbn": Named(
+        FedBN,
+        "personal",
+        "FedBN",
+        "Li et al., 2021",
+        "norm layers and their statistics",
+        "all other weights",
+        variant="bn",
+    ),
 }
 
-__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]
+__all__ = [
+    "DMPFL",
+    "METHODS",
+    "FedAvg",
+    "FedBABU",
+    "FedBN",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "LGFedAvg",
+    "Local",
+    "Named",
+]

@@ -9,11 +9,12 @@ from torch import nn
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
 from masquerade.models.mlp import MLP
-from masquerade.models.norm import ChannelGroupNorm
+from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
 
 __all__ = [
     "MLP",
     "MODELS",
+    "ChannelBatchNorm",
     "ChannelGroupNorm",
     "CifarCNN",
     "DigitsCNN",
@@ -26,7 +27,7 @@ Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
 
 
-def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]) -> Maker:
+def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN], **changes: str) -> Maker:
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
         if tuple(shape) != network.shape:
             raise MasqueradeError(
@@ -34,7 +35,7 @@ def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]) -> Maker
                 f"{network.__name__} needs inputs of shape {network.shape}, but the data have "
                 f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
             )
-        return network(classes)
+        return network(classes, **changes)
 
     return make
 
@@ -45,6 +46,8 @@ MODELS: dict[str, Maker] = {
     "cifar_cnn": _images(CifarCNN),
     "mnist_cnn": _images(MnistCNN),
     "digits_cnn": _images(DigitsCNN),
+    "mlp_bn": lambda shape, classes: MLP(math.prod(shape), classes=classes, norm="batch"),
+    "digits_cnn_bn": _images(DigitsCNN, norm="batch"),
 }
 """The networks that `build` knows by name."""
 

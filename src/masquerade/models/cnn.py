@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from masquerade.models.norm import ChannelGroupNorm
+from masquerade.models.norm import norm_of
 
 
 class CifarCNN(nn.Module):
@@ -57,16 +57,16 @@ class MnistCNN(nn.Module):
 
 
 class DigitsCNN(nn.Module):
-    """A small network for 8 × 8 digits; `norm=True` normalizes channels in groups of four."""
+    """A small network for 8 × 8 digits; `norm` is "none", "group" (of four channels) or "batch"."""
 
     shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
 
-    def __init__(self, classes: int = 10, norm: bool = False) -> None:
+    def __init__(self, classes: int = 10, norm: str = "none") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
-        self.norm1 = ChannelGroupNorm(16) if norm else nn.Identity()
+        self.norm1 = norm_of(norm, 16)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.norm2 = ChannelGroupNorm(32) if norm else nn.Identity()
+        self.norm2 = norm_of(norm, 32)
         self.fc1 = nn.Linear(32 * 2 * 2, 64)
         self.fc2 = nn.Linear(64, classes)
 

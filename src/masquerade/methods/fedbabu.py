@@ -1,0 +1,69 @@
+"""FedBABU (Oh et al., 2022): only the body is trained together, under a head that nobody trains.
+
+The head keeps its initial weights, the same for all, during the whole of training: it is neither
+updated nor decayed, sent nor averaged. Before use every client fine-tunes the whole network.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from masquerade.core import Batch, Bounds, Message, Method, Part, Round, Stage, State, Task, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBABU(Method):
+    """A body trained under a common random head; both are fine-tuned before use."""
+
+    head_layers: int = 1
+    """How many of the last layers are the head."""
+    tune_rate: float = 0.01
+    """Learning rate of the fine-tuning; as every rate, multiplied by the round's decay."""
+    tune_epochs: int = 5
+    """Passes over the client's training data when fine-tuning (τ_f)."""
+
+    views: ClassVar[tuple[str, ...]] = ("tuned",)
+    bounds: ClassVar[Bounds] = {
+        "head_layers": (0, math.inf),
+        "tune_rate": (0, math.inf),
+        "tune_epochs": (1, math.inf),
+    }
+
+    def server_init(self, task: Task) -> State:
+        """Hold the body alone."""
+        body, _ = task.divide(self.head_layers)
+        return {"params": body}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Take the received body; for use, put it under the initial head."""
+        body = message["params"].values
+        if round.kind == "train":
+            return {"params": body}
+        return {"params": task.join(body, task.divide(self.head_layers)[1])}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train the body; the head is no part of the work, so nothing can move it."""
+        _, head = task.divide(self.head_layers)
+
+        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            return task.loss(task.join(work["params"], head), batch)
+
+        return (Stage("train", self.descend(task, loss), self.epochs),)
+
+    def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Fine-tune body and head."""
+        return (Stage("tune", self.descend(task, rate=self.tune_rate), self.tune_epochs),)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the body, or hand the fine-tuned copy to `personalize`."""
+        if round.kind == "adapt":
+            return {}, {"params": work["params"]}
+        return super().finish(task, work, message, client, round)
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the fine-tuned copy."""
+        return {"params": Part(client["params"])}
