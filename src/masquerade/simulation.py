@@ -104,12 +104,15 @@ class Simulation:
         """Return the state before round 0."""
         rows = [self.method.row_init(self.task, who) for who in self.whos]
         clients = [self.method.client_init(self.task, who) for who in self.whos]
+        server = self.method.server_init(self.task)
+        first = self.setting.round("train", self.method.schedule(0, self.train.rounds), 0)
+        download = self.method.download(self.task, server, rows[0], first)
         return Progress(
             0,
-            self.method.server_init(self.task),
+            server,
             Store.of(rows, self.device, self.place),
             Store.of(clients, self.device, self.place),
-            traffic.at_first(self.task.initial, len(self.whos)),
+            traffic.at_first(self.task.initial, len(self.whos), download),
             {"train": dict.fromkeys(COSTS, 0.0)},
             [],
         )

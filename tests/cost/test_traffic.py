@@ -43,6 +43,16 @@ def test_the_initial_model_is_not_sent() -> None:
     assert bytes_of(traffic) == (FLAG, FULL, 0, 12)
 
 
+def test_some_tensors_of_the_initial_model_are_not_sent_either() -> None:
+    """A body alone (FedPer) is known at first as much as the whole model."""
+    initial = INITIAL | {"head": torch.tensor([9.0])}
+    known = {name: value[0] for name, value in at_first(initial, 1, SAME).items()}
+    traffic, _ = measure(SAME, {}, known, lead=0)
+    assert bytes_of(traffic) == (FLAG, 0, 0, 0)
+    traffic, _ = measure(ONE, {}, known, lead=0)
+    assert bytes_of(traffic) == (FULL, 0, 12, 0)
+
+
 def test_what_was_downloaded_last_is_not_downloaded_again() -> None:
     traffic, known = measure(ONE, {}, first(), lead=0)
     assert bytes_of(traffic) == (FULL, 0, 12, 0)

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from masquerade.core.method import Method
-from masquerade.core.part import Message, Part
+from masquerade.core.part import Message
 from masquerade.core.random import choose, fold
 from masquerade.core.round import Round, Stage, Who, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Meter, shares
+from masquerade.cost.traffic import ANY, at_first
 from masquerade.wire.codec import digest, nbytes, values_bytes
 
 
@@ -93,8 +94,8 @@ def _is_initial(method: Method, task: Task, rounds: int) -> bool:
     """Tell whether the first download says no more than `task.initial`."""
     round = _round(method.schedule(0, rounds), rounds)
     download = method.download(task, method.server_init(task), _first_row(method, task), round)
-    initial = digest(Part(task.initial))
-    return all(bool(digest(part) == initial) for part in download.values())
+    known = at_first(task.initial, 1, download)
+    return all(bool(digest(part) == known.get(name, known[ANY])) for name, part in download.items())
 
 
 def _round(phase: Any, rounds: int) -> Round:

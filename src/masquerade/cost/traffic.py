@@ -34,9 +34,16 @@ class Traffic:
         return (self.values_down + self.values_up) / 2
 
 
-def at_first(initial: Tree, clients: int) -> dict[str, Tensor]:
-    """Return what both sides hold before the first message: any part is as `task.initial`."""
-    return {ANY: digest(Part(initial)).expand(clients).clone()}
+def at_first(initial: Tree, clients: int, download: Message | None = None) -> dict[str, Tensor]:
+    """Return what both sides hold before the first message: any part is as `task.initial`.
+
+    A part of the first download that has some of its tensors only is known by these.
+    """
+    known = {ANY: Part(initial)}
+    for name, part in (download or {}).items():
+        if part.values.keys() < initial.keys():
+            known[name] = Part({tensor: initial[tensor] for tensor in part.values})
+    return {name: digest(part).expand(clients).clone() for name, part in known.items()}
 
 
 def measure(
