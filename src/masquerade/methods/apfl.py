@@ -57,7 +57,7 @@ class APFL(Method):
         """Take all steps on the same batches: of the share, the own and the shared model."""
 
         def mixed(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            return task.loss(_mix(task, work["own"], work["params"], work["mixture"]), batch)
+            return self.loss(task, work, batch)
 
         shared = self.descend(task)
         # The share has the rate 0 here: decay and momentum are for weights, its own step follows.
@@ -77,6 +77,10 @@ class APFL(Method):
             return {**work, "mixture": {"share": share}, "due": torch.zeros_like(due)}
 
         return (Stage("train", step, self.epochs, begin),)
+
+    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return the loss of the mixture, which the own model and its share go down."""
+        return task.loss(_mix(task, work["own"], work["params"], work["mixture"]), batch)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

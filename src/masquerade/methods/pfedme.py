@@ -66,8 +66,7 @@ class PFedMe(Method):
         """Find θ for every batch, and let w follow it."""
 
         def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            loss, buffers = task.loss(work["own"], batch)
-            return loss + self.pull / 2 * squared_distance(work["own"], work["params"]), buffers
+            return self.loss(task, work, batch)
 
         solve = self.descend(task, pulled, on=("own",), rate=self.personal_rate)
 
@@ -82,6 +81,11 @@ class PFedMe(Method):
             return {"params": params, "own": inner["own"]}
 
         return (Stage("train", step, self.epochs),)
+
+    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return what θ minimizes."""
+        loss, buffers = task.loss(work["own"], batch)
+        return loss + self.pull / 2 * squared_distance(work["own"], work["params"]), buffers
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
