@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import nn
 
 from masquerade.core import Cohort, Message, Round, State, Task
 from masquerade.methods import FedAvg, Scaffold
@@ -131,3 +132,8 @@ def test_momentum_is_refused_where_the_way_is_read_as_gradients() -> None:
     assert Scaffold(momentum=0.5).problems()
     assert not Scaffold(momentum=0.5, controls="gradient").problems()
     assert not Scaffold().problems()
+
+
+def test_buffers_have_no_control() -> None:
+    task = Task(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    assert list(Scaffold().server_init(task)["control"]) == task.parameter_names
