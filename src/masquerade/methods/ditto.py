@@ -34,6 +34,7 @@ class Ditto(Method):
 
     pull: float = 0.1
     """Strength of the pull toward the received model (λ)."""
+    # Differs: the paper counts local steps; here both models are trained for whole epochs.
     personal_epochs: int = 5
     """Passes over a client's training data that train the personal model."""
 

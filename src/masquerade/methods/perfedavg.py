@@ -42,6 +42,7 @@ class PerFedAvg(Method):
     """What stands for the Hessian: "first_order" (nothing) or "hessian_free" (a difference)."""
     difference: float = 0.001
     """How far apart, in units of the gradient, the Hessian-free variant looks (δ)."""
+    # Differs: the paper adapts by one step; here by one pass, a step for every batch.
     tune_epochs: int = 1
     """Passes over the client's training data that adapt the model in use."""
 

@@ -41,6 +41,7 @@ class PFedMe(Method):
     """Strength of the pull of θ toward w (λ)."""
     inner_steps: int = 5
     """Steps that find θ, for every batch (K)."""
+    # Differs: what an inner solver finds should not depend on the round, so only η is decayed.
     personal_rate: float = 0.09
     """Learning rate of those steps; not decayed."""
     server_mix: float = 1.0
@@ -71,8 +72,8 @@ class PFedMe(Method):
         solve = self.descend(task, pulled, on=("own",), rate=self.personal_rate)
 
         def step(work: State, batch: Batch, round: Round) -> State:
-            # What a solver finds should not depend on the round, so that only η is decayed.
             still = replace(round, decay=torch.ones_like(round.decay))
+            # Differs: the paper does not say where θ begins; at w it depends on nothing older.
             inner = solve.prepare({**work, "own": work["params"]}, still)
             for _ in range(self.inner_steps):
                 inner = solve(inner, batch, still)
@@ -97,6 +98,8 @@ class PFedMe(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Go from the old w toward the mean; buffers become the mean."""
+        # Differs: the paper trains all clients and averages some, equally; here the sampled ones
+        # train and count by their samples, as in FedAvg.
         mean = average(uploads["params"], cohort.samples, server["params"])
         params = blend(server["params"], mean, self.server_mix, task.trainable)
         return {"params": params}, rows

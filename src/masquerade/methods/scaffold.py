@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from masquerade.core import (
     Batch,
@@ -73,7 +72,7 @@ class Scaffold(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train with corrected steps; option I looks at the gradient of all data first."""
 
-        def corrected(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        def corrected(work: State, batch: Batch, round: Round) -> tuple[torch.Tensor, Tree]:
             loss, buffers = task.loss(work["params"], batch)
             # The product adds c − c_i to the gradient.
             return loss + tree.dot(work["drift"], work["params"]), buffers
@@ -81,6 +80,7 @@ class Scaffold(Method):
         descent = self.descend(task, corrected)
 
         def walk(work: State, batch: Batch, round: Round) -> State:
+            # Differs: K is the client's own number of steps; in the paper all take as many.
             weight = work["weight"] + self.rate * round.decay
             return {**descent(work, batch, round), "weight": weight.to(work["weight"].dtype)}
 
