@@ -36,7 +36,6 @@ class APFL(Method):
 
     mixture: float = 0.5
     """Share of the own model in the mixture (α), at first."""
-    # Differs: the paper says "at communication"; here that is the first step after it.
     adapt_mixture: bool = True
     """Whether every client adapts its share, once in each of its rounds."""
 

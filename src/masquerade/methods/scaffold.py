@@ -46,7 +46,7 @@ class Scaffold(Method):
 
     def problems(self) -> list[str]:
         """Refuse momentum where the length of the way is read as the sum of gradients."""
-        text = f"`method.momentum` is {self.momentum}; take 0, or `method.controls` gradient"
+        text = f"`method.momentum` is {self.momentum}; take 0, or set `method.controls` to gradient"
         return [text] if self.momentum and self.controls == "path" else []
 
     def server_init(self, task: Task) -> State:
