@@ -53,6 +53,9 @@ def _small(cls, **settings):
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
     "fedrep": {"head_epochs": 2, "final_epochs": 2},
+    "scaffold": {"momentum": 0.0},
+    "pfedme": {"pull": 5.0, "inner_steps": 2},
+    "perfedavg": {"variant": "hessian_free", "inner_rate": 0.05},
 }
 
 _NAMED = {

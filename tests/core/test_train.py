@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Batch, Round, Task, descend, gradient, tree
+from masquerade.core import Batch, Round, Task, descend, gradient, train, tree
 from masquerade.core.random import normal
 from masquerade.core.train import batching
 from masquerade.core.tree import State, Tree
@@ -391,3 +391,17 @@ def test_stages_that_move_different_trees_have_a_momentum_and_gradient_each() ->
         for name, value in alone[key]["params"].items():
             assert torch.equal(after[key]["params"][name], value)
             assert torch.equal(after[key]["own"][name], apart[key]["own"][name])
+
+
+def test_a_slope_is_the_gradient_of_what_training_moves() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
+    model[0].bias.requires_grad_(False)
+    task, (batch,) = Task(model), batches(1)
+    found, buffers = train.slope(task, task.initial, batch)
+    model.train()
+    torch.autograd.backward(nn.functional.cross_entropy(model(batch.x.double()), batch.y))
+    expected = {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(buffers["1.running_mean"], model[1].running_mean)

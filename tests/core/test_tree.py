@@ -63,6 +63,29 @@ def test_squared_distance_counts_floating_numbers_only() -> None:
     assert float(tree.squared_distance(left, right)) == 25.25
 
 
+def test_a_blend_goes_a_share_of_the_way_and_takes_the_rest_from_the_new() -> None:
+    old = {"w": torch.tensor([0.0, 4.0]), "steps": torch.tensor(3)}
+    new = {"w": torch.tensor([8.0, 4.0]), "steps": torch.tensor(7)}
+    found = tree.blend(old, new, 0.25, lambda name: name == "w")
+    same(found, {"w": torch.tensor([2.0, 4.0]), "steps": torch.tensor(7)})
+    # A share from a round is a float64; weights keep their type.
+    same(
+        tree.blend(old, new, torch.tensor(0.25, dtype=torch.float64), lambda name: name == "w"),
+        found,
+    )
+
+
+def test_a_blend_with_the_share_one_has_the_bits_of_the_new() -> None:
+    old, new = ({"w": torch.tensor([value, -value])} for value in (0.1, 0.7 / 3))
+    same(tree.blend(old, new, 1.0, lambda name: True), new)
+
+
+def test_a_product_runs_over_the_names_of_the_left() -> None:
+    left = {"a": torch.tensor([1.0, 2.0])}
+    right = {"b": torch.tensor(9.0), "a": torch.tensor([3.0, 5.0])}
+    assert float(tree.dot(left, right)) == 13
+
+
 def test_size_counts_numbers_and_zeros_have_the_same_form() -> None:
     values = {"w": torch.ones(2, 3), "s": torch.tensor(4), "none": torch.empty(0, 5)}
     assert tree.size(values) == 6 + 1 + 0

@@ -205,6 +205,11 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
 NEUTRAL = {
     "fedavg": {},
     "fedprox": {"pull": 0.0},
+    # The shared half of these two is FedAvg, whatever the settings.
+    "ditto": {},
+    "apfl": {},
+    # θ is then one step of SGD from w, and w goes all the way to it.
+    "pfedme": {"momentum": 0.0, "inner_steps": 1, "personal_rate": 0.1, "pull": 10.0},
     "dmpfl": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
     "fedper": {"personal_layers": 0},
     "lgfedavg": {"warmup": 1.0},
@@ -218,10 +223,15 @@ NEUTRAL = {
     "thin_topk": {"share": 1.0},
 }
 """Settings under which a method is FedAvg."""
-NEVER_NEUTRAL = {"local": "shares nothing", "thin_fedmask": "trains masks, not weights"}
+NEVER_NEUTRAL = {
+    "local": "shares nothing",
+    "thin_fedmask": "trains masks, not weights",
+    "perfedavg": "steps on the second of several batches, where FedAvg steps on all of them",
+    "scaffold": "counts clients equally, and its controls cannot be switched off",
+}
 BUDGET_OF_ONE = {"thin_pfedgate"}
-ROUNDED = {"thin_topk"}
-"""Methods that send differences, which sum up to the same numbers only to rounding."""
+ROUNDED = {"thin_topk", "pfedme"}
+"""Methods that add up differences, which gives the same numbers only to rounding."""
 
 
 def test_law_5_speaks_of_every_method():

@@ -7,105 +7,18 @@ both sides see the same samples in the same order, and `DMPFL` as a record of se
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from masquerade.config import Compute, Evaluate, Train
-from masquerade.core import Batch, Method, Round, Stage, Task
-from masquerade.data import Federation
-from masquerade.data.batches import Feed
 from masquerade.methods import DMPFL
-from masquerade.simulation import Simulation
+from tests.papers.replay import Weights, World, weights_of
 
-Weights = dict[str, Tensor]
 Penalty = Callable[[Weights, Weights], Tensor]
 """From the weights being trained and those received to what is added to the loss."""
-
-SIZES = (7, 12, 3, 9, 16, 5)
-"""Training samples per client: ragged, one smaller than a batch of 4."""
-
-
-def federation(validation: bool = True) -> Federation:
-    """Make six ragged clients with three features and three classes."""
-    generator = torch.Generator().manual_seed(11)
-    x = torch.randn(3 * sum(SIZES), 3, generator=generator, dtype=torch.float64)
-    y = (x @ torch.randn(3, 3, generator=generator, dtype=torch.float64)).argmax(1)
-    parts = torch.split(torch.arange(len(x)), [*SIZES] * 3)
-    none = (torch.empty(0, dtype=torch.int64),) * len(SIZES)
-    return Federation("toy", x, y, 3, parts[:6], parts[6:12] if validation else none, parts[12:])
-
-
-def network() -> nn.Module:
-    """Make a network of three layers, in float64, whose weights depend on nothing but this text."""
-    layers = [nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)]
-    module = nn.Sequential(*layers).double()
-    generator = torch.Generator().manual_seed(12)
-    for value in module.parameters():
-        value.data = torch.randn(value.shape, generator=generator, dtype=torch.float64) / 2
-    return module
-
-
-def weights_of(module: nn.Module) -> Weights:
-    """Copy the weights out of a module."""
-    return {name: value.detach().clone() for name, value in module.named_parameters()}
-
-
-@dataclass(frozen=True)
-class World:
-    """What a run is played on, and who is sampled in which round."""
-
-    federation: Federation
-    network: nn.Module
-    cohorts: list[list[int]]
-    seed: int
-    batch: int
-    rate_decay: float
-
-    def epoch(
-        self, client: int, number: int, epoch: int, kind: str = "train"
-    ) -> list[tuple[Tensor, Tensor]]:
-        """List the training batches of one epoch."""
-        stage = Stage("any", lambda work, batch, round: work, epoch=epoch)
-        here = Round(kind, None, *[torch.zeros(())] * 3)
-        feed = Feed(self.federation, self.seed, self.batch)
-        orders = feed.orders(torch.tensor([client]), stage, here, number)
-        return [(b.x, b.y) for b in feed.of_client(orders, 0) if isinstance(b, Batch)]
-
-    def share(self, client: int) -> int:
-        """Return |D_c|."""
-        return len(self.federation.train[client])
-
-    def output(self, weights: Weights, x: Tensor) -> Tensor:
-        """Run the network with some weights."""
-        module = copy.deepcopy(self.network)
-        module.load_state_dict(weights)
-        with torch.no_grad():
-            output: Tensor = module(x)
-        return output
-
-
-def stage(
-    method: Method, rounds: int, data: Federation | None = None, rate_decay: float = 0.9
-) -> tuple[Simulation, World]:
-    """Return a simulation of a method, and the world in which the reference is to follow it."""
-    data, module = data or federation(), network()
-    train = Train("", rounds, 4, 0.67, rate_decay)
-    made = Simulation(
-        method, Task(module), data, train, Evaluate(0), Compute("loop", "cpu"), 5, method.views
-    )
-    cohorts = [made.cohort(number).tolist() for number in range(rounds)]
-    return made, World(data, module, cohorts, 5, 4, rate_decay)
-
-
-def assert_same(found: Mapping[str, Tensor], expected: Weights) -> None:
-    """Hold a tree against the reference, to 1e-9."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-9)
 
 
 class Learner:

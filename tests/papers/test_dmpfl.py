@@ -14,8 +14,9 @@ from masquerade.core.tree import stack
 from masquerade.data import Federation
 from masquerade.data.batches import Feed
 from masquerade.methods import DMPFL
-from tests.papers import reference
-from tests.papers.reference import DualMasks, assert_same, stage
+from tests.papers import replay
+from tests.papers.reference import DualMasks
+from tests.papers.replay import assert_same, stage
 
 EIGHT = DMPFL(sparsity=0.5, first_dense=False, rate=1.0, epochs=1)
 """The method of the examples by hand: one layer of eight weights, four of them kept."""
@@ -621,7 +622,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_twelve_rounds_equal_the_reference(variant: str, validation: bool) -> None:
     method = VARIANTS[variant]
-    made, world = stage(method, 12, reference.federation(validation))
+    made, world = stage(method, 12, replay.federation(validation))
     paper, progress = DualMasks(world, method, 12), made.begin()
     for number, phase in enumerate(PHASES):
         made.advance(progress)
@@ -634,7 +635,7 @@ def test_twelve_rounds_equal_the_reference(variant: str, validation: bool) -> No
         held = progress.clients.state
         assert_same(progress.server["params"], paper.w_g)
         assert_masks(progress.server["keep"], paper.m_g, paper.sparse)
-        for id in range(len(reference.SIZES)):
+        for id in range(len(replay.SIZES)):
             assert_same({name: value[id] for name, value in held["params"].items()}, paper.w[id])
             keep = {name: value[id] for name, value in held["keep"].items()}
             assert_masks(keep, paper.m[id], paper.sparse)

@@ -1,18 +1,19 @@
 """FedAvg, FedAvg+FT, FedProx and Local: by hand, and against a second text of each."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from masquerade.config import Compute, Evaluate, Train
-from masquerade.core import Method, Task
-from masquerade.data import Federation
+from masquerade.core import Batch, Cohort, Message, Method, Round, Stage, State, Task, Tree, tree
 from masquerade.methods import FedAvg, FedProx, Local
-from masquerade.simulation import Progress, Simulation
-from tests.papers import reference
-from tests.papers.reference import Plain, Weights, assert_same, stage
+from masquerade.progress import Progress
+from masquerade.simulation import Simulation
+from tests.papers import replay
+from tests.papers.reference import Plain
+from tests.papers.replay import Weights, assert_same, line, stage
 
 ROUNDS = 4
 SGD: dict[str, Any] = {"rate": 0.2, "epochs": 2, "momentum": 0.5, "weight_decay": 0.01}
@@ -26,7 +27,7 @@ def played(method: Method) -> tuple[Simulation, Plain]:
 
 def follow(made: Simulation, plain: Plain) -> Progress:
     """Advance a simulation to its end and compare the server with the reference in every round."""
-    progress, weights = made.begin(), reference.weights_of(plain.world.network)
+    progress, weights = made.begin(), replay.weights_of(plain.world.network)
     for number in range(ROUNDS):
         made.advance(progress)
         weights = plain.average(weights, number)
@@ -41,7 +42,7 @@ def test_fedavg_equals_its_reference() -> None:
 def test_a_tuned_copy_equals_its_reference_and_never_feeds_back() -> None:
     made, plain = played(FedAvg(**SGD, tune_rate=0.05, tune_epochs=3))
     tune = Plain(plain.world, 0.05, 3, plain.momentum, plain.decay)
-    progress, weights = made.begin(), reference.weights_of(plain.world.network)
+    progress, weights = made.begin(), replay.weights_of(plain.world.network)
     for number in range(ROUNDS):
         made.advance(progress)
         weights = plain.average(weights, number)
@@ -65,41 +66,85 @@ PULL = 0.7
 
 def squared(here: Weights, received: Weights) -> Tensor:
     """Return μ/2 · ‖w − w_t‖²."""
-    return (
-        PULL
-        / 2
-        * torch.stack([(here[name] - received[name]).square().sum() for name in here]).sum()
-    )
+    apart = [(here[name] - received[name]).square().sum() for name in here]
+    return PULL / 2 * torch.stack(apart).sum()
 
 
-def unsquared(here: Weights, received: Weights) -> Tensor:
-    """Return μ/2 · ‖w − w_t‖, a common mistake."""
-    apart = torch.cat([(here[name] - received[name]).flatten() for name in here])
-    norm: Tensor = torch.linalg.vector_norm(apart)
-    return PULL / 2 * norm
+def assert_half_the_squared_pull(method: Method) -> None:
+    """Hold FedProx against F(w) + μ/2 · ‖w − w_t‖²."""
+    made, plain = played(method)
+    follow(made, replace(plain, penalty=squared))
 
 
-def whole(here: Weights, received: Weights) -> Tensor:
-    """Return μ · ‖w − w_t‖²: the half is forgotten."""
-    return 2 * squared(here, received)
+@dataclass(frozen=True, kw_only=True)
+class Unsquared(FedProx):
+    """The mistake μ/2 · ‖w − w_t‖."""
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            loss, buffers = task.loss(work["params"], batch)
+            apart = [work["params"][name] - value for name, value in work["anchor"].items()]
+            norm = torch.linalg.vector_norm(torch.cat([value.flatten() for value in apart]))
+            return loss + self.pull / 2 * norm, buffers
+
+        return (Stage("train", self.descend(task, pulled), self.epochs),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutHalf(FedProx):
+    """The mistake μ · ‖w − w_t‖²."""
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        return replace(FedProx(**SGD), pull=2 * self.pull).plan(task, round)
 
 
 def test_fedprox_equals_its_reference() -> None:
-    made, plain = played(FedProx(**SGD, pull=PULL))
-    follow(made, Plain(plain.world, 0.2, 2, 0.5, 0.01, squared))
+    assert_half_the_squared_pull(FedProx(**SGD, pull=PULL))
 
 
-@pytest.mark.parametrize("wrong", [unsquared, whole, None])
-def test_wrong_pulls_are_rejected_by_the_same_comparison(wrong: reference.Penalty | None) -> None:
-    made, plain = played(FedProx(**SGD, pull=PULL))
+@pytest.mark.parametrize("wrong", [Unsquared, WithoutHalf, FedAvg])
+def test_another_pull_than_half_the_squared_distance_is_noticed(wrong: type[Method]) -> None:
+    settings: dict[str, Any] = {"pull": PULL} if issubclass(wrong, FedProx) else {}
     with pytest.raises(AssertionError):
-        follow(made, Plain(plain.world, 0.2, 2, 0.5, 0.01, wrong))
+        assert_half_the_squared_pull(wrong(**SGD, **settings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedByAll(FedAvg):
+    """The mistake of weighting by everybody's data: unsampled clients count as the old model."""
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        mean, rows = super().aggregate(task, server, rows, uploads, cohort, round)
+        share = float(cohort.samples.sum()) / sum(replay.SIZES)
+        params = tree.blend(server["params"], mean["params"], share, task.trainable)
+        return {"params": params}, rows
+
+
+def test_weighting_by_all_clients_data_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        follow(*played(WeightedByAll(**SGD)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBack(FedAvg):
+    """The mistake of fine-tuning inside the round, so that the tuned copy is sent."""
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        tune = self.descend(task, rate=self.tune_rate)
+        return (*super().plan(task, round), Stage("tune", tune, self.tune_epochs))
+
+
+def test_a_fine_tuned_copy_that_is_fed_back_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        follow(*played(FedBack(**SGD)))
 
 
 def test_local_equals_its_reference() -> None:
     made, plain = played(Local(**SGD))
     progress = made.begin()
-    own = [reference.weights_of(plain.world.network) for _ in reference.SIZES]
+    own = [replay.weights_of(plain.world.network) for _ in replay.SIZES]
     for number in range(ROUNDS):
         made.advance(progress)
         for client in plain.world.cohorts[number]:
@@ -112,24 +157,8 @@ def test_local_equals_its_reference() -> None:
 
 
 def one_weight(method: Method, samples: list[list[tuple[float, float]]]) -> float:
-    """Play one round of the model y = w · x from w = 0 with squared loss; return the server's w."""
-    model = nn.Linear(1, 1, bias=False).double()
-    model.weight.data.zero_()
-    flat = torch.tensor([pair for part in samples for pair in part], dtype=torch.float64)
-    parts = torch.split(torch.arange(len(flat)), [len(part) for part in samples])
-    data = Federation("hand", flat[:, :1], flat[:, 1:], None, parts, parts, parts)
-
-    def square(output: Tensor, y: Tensor) -> Tensor:
-        return ((output - y) ** 2).flatten()
-
-    task = Task(model, loss=square, metric=square)
-    train = Train("", 1, 4, 1.0)
-    made = Simulation(
-        method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views
-    )
-    progress = made.begin()
-    made.advance(progress)
-    return float(progress.server["params"]["weight"])
+    """Play one round of the model y = w · x; return the server's w."""
+    return float(line(method, samples)[1].server["params"]["weight"])
 
 
 def test_fedavg_by_hand() -> None:

@@ -58,6 +58,15 @@ def gradient(
     return grads, value.detach(), tree.transform(torch.Tensor.detach, extra) if extra else extra
 
 
+def slope(task: "Task", values: Tree, batch: Batch) -> tuple[Tree, Tree]:
+    """Return the gradient of the task's loss, for what training moves, and the new buffers."""
+    moving = {name: value for name, value in values.items() if task.trainable(name)}
+    grads, _, buffers = gradient(
+        lambda trees: task.loss({**values, **trees["moving"]}, batch), {"moving": moving}
+    )
+    return grads["moving"], buffers
+
+
 @dataclass(frozen=True)
 class Descent:
     """One step of SGD on some trees of `work`; `descend` makes it."""

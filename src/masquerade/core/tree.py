@@ -51,6 +51,22 @@ def zeros(tree: Mapping[str, Tensor]) -> Tree:
     return {name: torch.zeros_like(value) for name, value in tree.items()}
 
 
+def blend(
+    old: Mapping[str, Tensor],
+    new: Mapping[str, Tensor],
+    share: float | Tensor,
+    blended: Callable[[str], bool],
+) -> Tree:
+    """Go a share of the way: (1 − share) · old + share · new; a share of 1 gives the bits of `new`.
+
+    Names that are not `blended` are taken from `new`: what a network counted cannot be divided.
+    """
+    return {
+        name: ((1 - share) * old[name] + share * value).to(value.dtype) if blended(name) else value
+        for name, value in new.items()
+    }
+
+
 def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
     """Return ‖left − right‖² over the floating-point entries."""
     terms = [
@@ -59,6 +75,11 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
         if value.is_floating_point()
     ]
     return torch.stack(terms).sum()
+
+
+def dot(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
+    """Return ⟨left, right⟩ over the names of `left`; its gradient in one of them is the other."""
+    return torch.stack([(value * right[name]).sum() for name, value in left.items()]).sum()
 
 
 def size(tree: Mapping[str, Tensor]) -> int:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from masquerade.core.method import Method
+from masquerade.methods.apfl import APFL
+from masquerade.methods.ditto import Ditto
 from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
 from masquerade.methods.fedbabu import FedBABU
@@ -13,6 +15,9 @@ from masquerade.methods.fedprox import FedProx
 from masquerade.methods.fedrep import FedRep
 from masquerade.methods.lgfedavg import LGFedAvg
 from masquerade.methods.local import Local
+from masquerade.methods.perfedavg import PerFedAvg
+from masquerade.methods.pfedme import PFedMe
+from masquerade.methods.scaffold import Scaffold
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,29 @@ METHODS: dict[str, Named] = {
         FedAvg, "tuned", "FedAvg+FT", "Wang et al., 2019", "a fine-tuned copy", "all weights"
     ),
     "fedprox": Named(FedProx, "global", "FedProx", "Li et al., 2020", "nothing", "all weights"),
+    "scaffold": Named(
+        Scaffold,
+        "global",
+        "SCAFFOLD",
+        "Karimireddy et al., 2020",
+        "a control, beside one model for all",
+        "all weights, and a control of as many numbers",
+    ),
+    "ditto": Named(Ditto, "personal", "Ditto", "Li et al., 2021", "a second model", "all weights"),
+    "apfl": Named(
+        APFL,
+        "personal",
+        "APFL",
+        "Deng et al., 2020",
+        "a second model, and its share in the mixture",
+        "all weights",
+    ),
+    "pfedme": Named(
+        PFedMe, "personal", "pFedMe", "Dinh et al., 2020", "a second model", "all weights"
+    ),
+    "perfedavg": Named(
+        PerFedAvg, "tuned", "Per-FedAvg", "Fallah et al., 2020", "an adapted copy", "all weights"
+    ),
     "dmpfl": Named(
         DMPFL,
         "personal",
@@ -99,4 +127,15 @@ __all__ = [
     "LGFedAvg",
     "Local",
     "Named",
+    "APFL",
+    "DMPFL",
+    "METHODS",
+    "Ditto",
+    "FedAvg",
+    "FedProx",
+    "Local",
+    "Named",
+    "PFedMe",
+    "PerFedAvg",
+    "Scaffold",
 ]

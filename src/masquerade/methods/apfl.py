@@ -1,0 +1,101 @@
+"""APFL (Deng, Kamani, Mahdavi; 2020): every client mixes a model of its own into the shared one.
+
+    shared     w ← w − η ∇f(w; b)                                          as FedAvg
+    personal   v ← v − η ∇_v f(v̄; b)         with v̄ = α v + (1 − α) w
+    mixture    α ← α − η ⟨v − w, ∇f(v̄; b)⟩   in the first step of a round, kept in [0, 1]
+
+All three read the same batch b and the models as they were before it (Algorithm 1). The shared
+model never sees the personal one, so the shared half *is* FedAvg.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from masquerade.core import (
+    Batch,
+    Bounds,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    Who,
+)
+from masquerade.core.tree import blend
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(Method):
+    """FedAvg, and for every client the mixture of the shared model with one of its own."""
+
+    mixture: float = 0.5
+    """Share of the own model in the mixture (α), at first."""
+    adapt_mixture: bool = True
+    """Whether every client adapts its share, once in each of its rounds."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal", "global")
+    bounds: ClassVar[Bounds] = {"mixture": (0, 1)}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold a model of one's own, and its share."""
+        device = next(iter(task.initial.values())).device
+        share = torch.tensor(self.mixture, dtype=task.dtype, device=device)
+        return {"own": task.initial, "mixture": {"share": share}}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Train both models; the share has yet to move in this round."""
+        due = torch.full_like(client["mixture"]["share"], self.adapt_mixture, dtype=torch.bool)
+        return {"params": message["params"].values, **client, "due": due}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Take all steps on the same batches: of the share, the own and the shared model."""
+
+        def mixed(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            return self.loss(task, work, batch)
+
+        shared = self.descend(task)
+        # The share has the rate 0 here: decay and momentum are for weights, its own step follows.
+        both = {"on": ("own", "mixture"), "rate": (self.rate, 0.0), "gradient": True}
+        personal = self.descend(task, mixed, **both)
+
+        def begin(work: State, round: Round) -> State:
+            return personal.prepare(shared.prepare(work, round), round)
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            old, due = work["mixture"]["share"], work["due"]
+            # The shared step comes last: the mixture is to see the shared model before it.
+            work = shared(personal(work, batch, round), batch, round)
+            slope = work["gradient"]["mixture"]["share"]
+            new = (old - self.rate * round.decay * slope).clamp(0, 1).to(old.dtype)
+            share = torch.where(due, new, old)
+            return {**work, "mixture": {"share": share}, "due": torch.zeros_like(due)}
+
+        return (Stage("train", step, self.epochs, begin),)
+
+    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return the loss of the mixture, which the own model and its share go down."""
+        return task.loss(_mix(task, work["own"], work["params"], work["mixture"]), batch)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the shared model; keep the own one and its share."""
+        return {"params": Part(work["params"])}, {key: work[key] for key in ("own", "mixture")}
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the mixture with the shared model as the server has it now, or that model."""
+        if view == "global":
+            return message
+        received = message["params"].values
+        return {"params": Part(_mix(task, client["own"], received, client["mixture"]))}
+
+
+def _mix(task: Task, own: Tree, shared: Tree, mixture: Tree) -> Tree:
+    """Return v̄ = α v + (1 − α) w, with the buffers of v, which describe the mixture's passes."""
+    return blend(shared, own, mixture["share"], task.trainable)

@@ -1,0 +1,71 @@
+"""Ditto (Li, Hu, Beirami, Smith; ICML 2021): a personal model beside the shared one, pulled to it.
+
+    shared     as FedAvg
+    personal   minimize  F_c(v) + λ/2 · ‖v − w‖²,  w the model received this round
+
+The shared model never sees the personal one, so the shared half *is* FedAvg.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from masquerade.core import (
+    Batch,
+    Bounds,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    Who,
+)
+from masquerade.core.tree import squared_distance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(Method):
+    """FedAvg, and for every client a model of its own that is never averaged."""
+
+    pull: float = 0.1
+    """Strength of the pull toward the received model (λ)."""
+    # Differs: the paper counts local steps; here both models are trained for whole epochs.
+    personal_epochs: int = 5
+    """Passes over a client's training data that train the personal model."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal", "global")
+    bounds: ClassVar[Bounds] = {"pull": (0, math.inf), "personal_epochs": (0, math.inf)}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold a personal model."""
+        return {"own": task.initial}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Train both models; remember the received one."""
+        received = message["params"].values
+        return {"params": received, "anchor": received, "own": client["own"]}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train the shared model as FedAvg does, then the personal one, on the same batches."""
+
+        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            loss, buffers = task.loss(work["own"], batch)
+            return loss + self.pull / 2 * squared_distance(work["own"], work["anchor"]), buffers
+
+        personal = self.descend(task, pulled, on=("own",))
+        return (*super().plan(task, round), Stage("personal", personal, self.personal_epochs))
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the shared model, keep the personal one."""
+        return {"params": Part(work["params"])}, {"own": work["own"]}
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the personal model, or the shared one."""
+        return {"params": Part(client["own"])} if view == "personal" else message

@@ -1,0 +1,108 @@
+"""Per-FedAvg (Fallah, Mokhtari, Ozdaglar; NeurIPS 2020): a model that is good after one more step.
+
+    minimize the mean of  f_c(w − α ∇f_c(w)),  by local steps on disjoint batches b₁, b₂, b₃
+        w̃ ← w − α ∇f(w; b₁)
+        w ← w − β (I − α ∇²f(w; b₃)) ∇f(w̃; b₂)                                   (Algorithm 1)
+
+First order takes I for the bracket; Hessian-free takes the difference of two gradients for ∇²f · v.
+In use, every client takes the downloaded model and adapts it to its own training data.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from masquerade.core import (
+    Batch,
+    Bounds,
+    Choices,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    tree,
+)
+from masquerade.core.train import Descent
+from masquerade.core.train import slope as slope_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg(Method):
+    """FedAvg of models that are trained to be adapted; the view `tuned` adapts them."""
+
+    inner_rate: float = 0.01
+    """Learning rate of the adaptation, in training and in use (α); multiplied by the decay."""
+    variant: str = "first_order"
+    """What stands for the Hessian: "first_order" (nothing) or "hessian_free" (a difference)."""
+    difference: float = 0.001
+    """How far apart, in units of the gradient, the Hessian-free variant looks (δ)."""
+    # Differs: the paper adapts by one step; here by one pass, a step for every batch.
+    tune_epochs: int = 1
+    """Passes over the client's training data that adapt the model in use."""
+
+    views: ClassVar[tuple[str, ...]] = ("tuned", "global")
+    bounds: ClassVar[Bounds] = {
+        "inner_rate": (0, math.inf),
+        "difference": (1e-12, math.inf),
+        "tune_epochs": (0, math.inf),
+    }
+    choices: ClassVar[Choices] = {"variant": ("first_order", "hessian_free")}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Step down the slope that the adapted model has on a batch of its own."""
+
+        def along(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            # The gradient of a product with the slope is the slope.
+            return tree.dot(work["slope"], work["params"]), work["buffers"]
+
+        adapt, outer = self._adaptation(task), self.descend(task, along)
+
+        def step(work: State, batches: tuple[Batch, ...], round: Round) -> State:
+            first, second, *third = batches
+            slope, buffers = slope_at(task, adapt(work, first, round)["params"], second)
+            if third:
+                far = self.inner_rate * round.decay
+                bend = self._curvature(task, work["params"], slope, third[0])
+                slope = tree.each(lambda v, h: v - (far * h).to(v.dtype), slope, bend)
+            found = outer({**work, "slope": slope, "buffers": buffers}, second, round)
+            return {key: found[key] for key in work}
+
+        draws = {"first_order": 2, "hessian_free": 3}[self.variant]
+        return (Stage("train", step, self.epochs, outer.prepare, draws=draws),)
+
+    def _adaptation(self, task: Task) -> Descent:
+        """Return the step of the adaptation: momentum and weight decay are for training alone."""
+        return self.descend(task, rate=self.inner_rate, momentum=0.0, decay=0.0)
+
+    def _curvature(self, task: Task, params: Tree, v: Tree, batch: Batch) -> Tree:
+        """Return ∇²f(w) · v as (∇f(w + δ v) − ∇f(w − δ v)) / 2δ."""
+        ahead, behind = (
+            {**params, **{name: params[name] + far * way for name, way in v.items()}}
+            for far in (self.difference, -self.difference)
+        )
+        slopes = (slope_at(task, there, batch)[0] for there in (ahead, behind))
+        return tree.each(lambda a, b: (a - b) / (2 * self.difference), *slopes)
+
+    def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Adapt a copy to the client's training data for the view `tuned`."""
+        if round.phase[0] != "tuned":
+            return ()
+        return (Stage("tune", self._adaptation(task), self.tune_epochs),)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Hand an adapted copy to `personalize`; a training round keeps nothing."""
+        if round.kind == "adapt":
+            return {}, {"params": work["params"]}
+        return super().finish(task, work, message, client, round)
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the adapted copy, or the shared model."""
+        return {"params": Part(client["params"])}

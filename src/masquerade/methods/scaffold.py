@@ -1,0 +1,120 @@
+"""SCAFFOLD (Karimireddy et al.; ICML 2020): FedAvg whose clients do not drift apart.
+
+step     y ← y − η (g(y) + c − c_i)               c the server's control, c_i the client's
+then     c_i⁺ = c_i − c + (x − y) / (K η)         option II: the mean gradient on the way
+         c_i⁺ = g_i(x)                            option I: the gradient at the received model
+server   x ← x + η_g · mean of (y − x),   c ← c + Σ (c_i⁺ − c_i) / N       over all N clients
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from masquerade.core import (
+    Batch,
+    Bounds,
+    Choices,
+    Cohort,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    Who,
+    average,
+    tree,
+)
+from masquerade.core.train import slope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Method):
+    """FedAvg with control variates at the server and at every client."""
+
+    controls: str = "path"
+    """Where a client's control comes from: "path" (option II) or "gradient" (option I)."""
+    server_rate: float = 1.0
+    """How far the server goes to the clients' mean (η_g)."""
+
+    bounds: ClassVar[Bounds] = {"server_rate": (0, math.inf)}
+    choices: ClassVar[Choices] = {"controls": ("path", "gradient")}
+
+    def problems(self) -> list[str]:
+        """Refuse momentum where the length of the way is read as the sum of gradients."""
+        text = f"`method.momentum` is {self.momentum}; take 0, or set `method.controls` to gradient"
+        return [text] if self.momentum and self.controls == "path" else []
+
+    def server_init(self, task: Task) -> State:
+        """Hold x and its control c, at first zero; buffers have no gradient and no control."""
+        moving = {name: value for name, value in task.initial.items() if task.trainable(name)}
+        return {"params": task.initial, "control": tree.zeros(moving)}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold the control c_i, at first zero."""
+        return {"control": self.server_init(task)["control"]}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Send x and c."""
+        return {"params": Part(server["params"]), "control": Part(server["control"])}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Correct every step by c − c_i; sum up slopes, and the weight that they have."""
+        drift = tree.each(torch.sub, message["control"].values, client["control"])
+        weight = next(iter(drift.values())).new_zeros(())
+        work = {"params": message["params"].values, "drift": drift, "weight": weight}
+        return work if self.controls == "path" else {**work, "slopes": tree.zeros(drift)}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train with corrected steps; option I looks at the gradient of all data first."""
+
+        def corrected(work: State, batch: Batch, round: Round) -> tuple[torch.Tensor, Tree]:
+            loss, buffers = task.loss(work["params"], batch)
+            # The product adds c − c_i to the gradient.
+            return loss + tree.dot(work["drift"], work["params"]), buffers
+
+        descent = self.descend(task, corrected)
+
+        def walk(work: State, batch: Batch, round: Round) -> State:
+            # Differs: K is the client's own number of steps; in the paper all take as many.
+            weight = work["weight"] + self.rate * round.decay
+            return {**descent(work, batch, round), "weight": weight.to(work["weight"].dtype)}
+
+        def look(work: State, batch: Batch, round: Round) -> State:
+            found, count = slope(task, work["params"], batch)[0], batch.count()
+            slopes = tree.each(lambda old, new: old + count * new, work["slopes"], found)
+            return {**work, "slopes": slopes, "weight": work["weight"] + count}
+
+        if self.controls == "path":
+            return (Stage("train", walk, self.epochs),)
+        return Stage("look", look), Stage("train", descent, self.epochs)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send y and the change of c_i; keep c_i⁺, the mean slope, or c_i if no step was taken."""
+        weight, own = work["weight"], client["control"]
+        slopes = work.get("slopes") or {
+            # x − y is η times the sum of the K corrected slopes, and the weight is K η.
+            name: message["params"].values[name] - work["params"][name] - weight * drift
+            for name, drift in work["drift"].items()
+        }
+        control = tree.each(lambda t, c: torch.where(weight > 0, t / weight, c), slopes, own)
+        change = tree.each(torch.sub, control, own)
+        return {"params": Part(work["params"]), "control": Part(change)}, {"control": control}
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        """Move x to the mean of the y, and c by the changes as a share of all clients."""
+        equal = torch.ones_like(cohort.samples)
+        mean = average(uploads["params"], equal, server["params"])
+        params = tree.blend(server["params"], mean, self.server_rate, task.trainable)
+        change = average(uploads["control"], equal, tree.zeros(server["control"]))
+        share = len(cohort.ids) / cohort.clients
+        control = tree.each(lambda c, d: c + share * d, server["control"], change)
+        return {"params": params, "control": control}, rows

@@ -1,0 +1,112 @@
+"""pFedMe (Dinh et al., 2020): by hand, against a replay, and against the usual mistakes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from masquerade.core import Batch, Message, Round, State, Task, Tree
+from masquerade.core.tree import squared_distance
+from masquerade.methods import PFedMe
+from tests.papers.replay import (
+    SIZES,
+    Weights,
+    World,
+    assert_same,
+    average,
+    gradient,
+    line,
+    stage,
+    used,
+    weights_of,
+)
+
+HAND: dict[str, Any] = {
+    "rate": 0.25,
+    "epochs": 2,
+    "pull": 2.0,
+    "inner_steps": 2,
+    "personal_rate": 0.125,
+    "server_mix": 0.5,
+}
+
+
+def assert_a_round_by_hand(method: PFedMe) -> None:
+    """Hold a method against a round of the model y = w · x, worked out on paper."""
+    # One client, x = 1, y = 2: the slope of the loss is 2(θ − 2). λ = 2, η λ = 1/2, K = 2 steps of
+    # 1/8, and two batches of one sample (two epochs).
+    # Batch 1, w = 0.    θ = 0:     −4 + 2 · 0 = −4, θ = 1/2
+    #                    θ = 1/2:   −3 + 2 · (1/2 − 0) = −2, θ = 3/4
+    #                    w = 0 + 1/2 · 3/4 = 3/8
+    # Batch 2, w = 3/8.  θ = 3/8:   −13/4 + 2 · 0 = −13/4, θ = 25/32
+    #                    θ = 25/32: −39/16 + 2 · (25/32 − 3/8) = −13/8, θ = 63/64
+    #                    w = 3/8 + 1/2 · (63/64 − 3/8) = 87/128
+    # The server goes half the way (β = 1/2) from 0 to w = 87/128.
+    made, progress = line(method, [[(1.0, 2.0)]])
+    assert float(progress.server["params"]["weight"]) == 87 / 256
+    assert float(used(made, progress, "global")[0]["weight"]) == 87 / 256
+    assert float(used(made, progress, "personal")[0]["weight"]) == 63 / 64
+
+
+def test_pfedme_by_hand() -> None:
+    assert_a_round_by_hand(PFedMe(**HAND))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverWrittenBack(PFedMe):
+    """The mistake of forgetting θ, so that the initial weights are what is used."""
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        return super().finish(task, work, message, client, round)[0], client
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCenter(PFedMe):
+    """The mistake of pulling θ toward itself, which is no pull."""
+
+    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
+        loss, buffers = task.loss(work["own"], batch)
+        return loss + self.pull / 2 * squared_distance(work["own"], work["own"]), buffers
+
+
+@pytest.mark.parametrize("wrong", [NeverWrittenBack, OwnCenter])
+def test_a_theta_that_is_forgotten_or_pulled_toward_itself_is_noticed(wrong: type[PFedMe]) -> None:
+    with pytest.raises(AssertionError):
+        assert_a_round_by_hand(wrong(**HAND))
+
+
+def replayed(world: World, paper: PFedMe, rounds: int) -> tuple[Weights, list[Weights]]:
+    """Play Algorithm 1 of the paper at the sampled clients: (w, every client's θ)."""
+    w = weights_of(world.network)
+    own = [dict(w) for _ in SIZES]
+    for number in range(rounds):
+        rate, trained = paper.rate * world.rate_decay**number, []
+        for client in world.cohorts[number]:
+            local = dict(w)
+            for x, y in world.batches(client, number, paper.epochs):
+                theta = dict(local)
+                for _ in range(paper.inner_steps):
+                    g = gradient(world.network, theta, x, y)
+                    slope = {n: g[n] + paper.pull * (theta[n] - local[n]) for n in theta}
+                    theta = {n: theta[n] - paper.personal_rate * slope[n] for n in theta}
+                local = {n: local[n] - rate * paper.pull * (local[n] - theta[n]) for n in local}
+            own[client] = theta
+            trained.append(local)
+        mean = average(world, number, trained)
+        w = {n: (1 - paper.server_mix) * w[n] + paper.server_mix * mean[n] for n in w}
+    return w, own
+
+
+def test_three_rounds_equal_a_replay() -> None:
+    method = PFedMe(rate=0.1, epochs=2, pull=4.0, inner_steps=3, personal_rate=0.15, server_mix=1.5)
+    made, world = stage(method, 3)
+    progress = made.begin()
+    for _ in range(3):
+        made.advance(progress)
+    w, own = replayed(world, method, 3)
+    assert_same(progress.server["params"], w)
+    for found, theta in zip(used(made, progress, "personal"), own, strict=True):
+        assert_same(found, theta)
