@@ -116,8 +116,10 @@ METHODS: dict[str, Named] = {
 }
 
 __all__ = [
+    "APFL",
     "DMPFL",
     "METHODS",
+    "Ditto",
     "FedAvg",
     "FedBABU",
     "FedBN",
@@ -125,14 +127,6 @@ __all__ = [
     "FedProx",
     "FedRep",
     "LGFedAvg",
-    "Local",
-    "Named",
-    "APFL",
-    "DMPFL",
-    "METHODS",
-    "Ditto",
-    "FedAvg",
-    "FedProx",
     "Local",
     "Named",
     "PFedMe",
