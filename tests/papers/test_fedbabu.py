@@ -8,7 +8,7 @@ import torch
 from masquerade.core import Batch, Message, Method, Round, Stage, State, Task, Who
 from masquerade.methods import FedAvg, FedBABU
 from tests.papers.chain import BODY, models, play, used
-from tests.papers.reference import stage
+from tests.papers.replay import stage
 
 HAND = {"rate": 0.125, "epochs": 1, "tune_rate": 0.125, "tune_epochs": 1}
 

@@ -10,7 +10,7 @@ from masquerade.core.tree import split
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedPer
 from tests.papers.chain import BODY, models, play, used
-from tests.papers.reference import stage
+from tests.papers.replay import stage
 
 HAND = FedPer(rate=0.125, epochs=1)
 

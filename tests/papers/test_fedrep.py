@@ -9,7 +9,7 @@ from torch import nn
 from masquerade.core import Batch, Round, Stage, State, Task
 from masquerade.methods import FedRep
 from tests.papers.chain import models, play, used
-from tests.papers.reference import World, stage
+from tests.papers.replay import World, stage
 
 HAND = {"rate": 0.125, "epochs": 1, "head_epochs": 1, "final_epochs": 1}
 

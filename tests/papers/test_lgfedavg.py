@@ -12,7 +12,7 @@ from masquerade.data import Federation
 from masquerade.methods import LGFedAvg
 from masquerade.simulation import Progress, Simulation
 from tests.papers.chain import BODY, HEAD, models, play, used
-from tests.papers.reference import federation, stage
+from tests.papers.replay import federation, stage
 
 HAND = {"rate": 0.125, "epochs": 1}
 
