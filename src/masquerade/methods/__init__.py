@@ -6,8 +6,12 @@ from typing import Any
 from masquerade.core.method import Method
 from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
+from masquerade.methods.feddst import FedDST
 from masquerade.methods.fedprox import FedProx
+from masquerade.methods.heterofl import HeteroFL
 from masquerade.methods.local import Local
+from masquerade.methods.lotteryfl import LotteryFL
+from masquerade.methods.subfedavg import SubFedAvg
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,58 @@ METHODS: dict[str, Named] = {
         "as DM-PFL, beside the global model",
         "as DM-PFL",
     ),
+    "feddst": Named(
+        FedDST,
+        "global",
+        "FedDST",
+        "Bibikar et al., 2022",
+        "nothing",
+        "weights inside a mask, and the mask",
+    ),
+    "heterofl": Named(
+        HeteroFL,
+        "global",
+        "HeteroFL",
+        "Diao et al., 2021",
+        "the width of the network",
+        "weights inside the width",
+    ),
+    "lotteryfl": Named(
+        LotteryFL,
+        "personal",
+        "LotteryFL",
+        "Li et al., 2020",
+        "mask",
+        "weights inside a mask, and the mask",
+    ),
+    "subfedavg": Named(
+        SubFedAvg,
+        "personal",
+        "Sub-FedAvg",
+        "Vahidian et al., 2021",
+        "mask",
+        "weights inside a mask, and the mask",
+    ),
+    "subfedavg_hy": Named(
+        SubFedAvg,
+        "personal",
+        "Sub-FedAvg (Hy)",
+        "Vahidian et al., 2021",
+        "mask of whole channels and rows",
+        "weights inside a mask, and the mask",
+        (("structured", True),),
+    ),
 }
 
-__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]
+__all__ = [
+    "DMPFL",
+    "METHODS",
+    "FedAvg",
+    "FedDST",
+    "FedProx",
+    "HeteroFL",
+    "Local",
+    "LotteryFL",
+    "Named",
+    "SubFedAvg",
+]
