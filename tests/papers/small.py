@@ -1,5 +1,7 @@
 """What the examples worked by hand share: one layer, one client, one round."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from masquerade.core import Cohort, Message, Method, Part, Round, Stage, State, 
 from masquerade.core.tree import stack
 from masquerade.data import Federation
 from masquerade.data.batches import Feed
+from tests import support
 
 
 def rows(*values: list[float]) -> Tensor:
@@ -65,3 +68,30 @@ def averaged(
     uploads: Message = stack([{"params": part} for part in parts])
     cohort = Cohort(torch.arange(len(parts)), torch.tensor(samples), len(parts), 9)
     return method.aggregate(task, server, {}, uploads, cohort, round)[0]
+
+
+def peeking(data: Federation) -> Federation:
+    """Let decisions be made on test data, as some releases do."""
+    return replace(data, validation=data.test)
+
+
+def assert_test_labels_do_not_matter(
+    method: Method, wire: Callable[[Federation], Federation] = lambda data: data
+) -> None:
+    """Assert that masks and weights are the same whatever the test labels are."""
+    data = support.federation()
+    flipped = data.y.clone()
+    for chosen in data.test:
+        flipped[chosen] = (flipped[chosen] + 1) % 3
+    ended = []
+    for y in (data.y, flipped):
+        made = support.simulation(method, participation=1.0)
+        given = wire(replace(data, y=y))
+        made.setting = replace(made.setting, feed=replace(made.setting.feed, federation=given))
+        made.engine.setting = made.setting
+        progress = made.begin()
+        for _ in range(4):
+            made.advance(progress)
+        ended.append(progress.tensors())
+    one, two = ended
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []

@@ -166,6 +166,15 @@ def keep(cut: Cut, tree: Tree) -> Tree:
     return {name: _inside(value, cut[name]) for name, value in tree.items() if name in cut}
 
 
+def count(cut: Cut, tree: Mapping[str, Tensor]) -> int:
+    """Count the entries that a cut leaves of a tree."""
+    total = 0
+    for name, value in tree.items():
+        sizes = {axis: len(kept) for axis, kept in cut.get(name, {}).items()}
+        total += math.prod(sizes.get(axis, size) for axis, size in enumerate(value.shape))
+    return total
+
+
 def shrink(tree: Tree, cut: Cut) -> Tree:
     """Return the smaller tensors that the cut leaves."""
     small = dict(tree)

@@ -39,15 +39,14 @@ class HeteroFL(Method):
 
     def width(self, task: Task, who: Who) -> float:
         """Draw a client's level, the same all run long, among those that fit its budget."""
-        most = who.budget * tree.size(task.initial)
-        held = {r: sum(mask.ones(self.keep(task, r), task.initial).values()) for r in self.levels}
-        able = [r for r in self.levels if held[r] <= most + 1e-9] or [min(self.levels)]
+        most = who.budget * tree.size(task.initial) + 1e-9
+        able = [r for r in self.levels if slice.count(self.cut(task, r), task.initial) <= most]
+        able = able or [min(self.levels)]
         return able[int(draw(fold(who.key, "level"), 1)) % len(able)]
 
-    def keep(self, task: Task, width: float) -> Tree:
-        """Return the mask of a width; where nobody is narrow there is none."""
-        narrow = min(self.levels) < 1
-        return slice.keep(slice.widths(task, width), task.initial) if narrow else {}
+    def cut(self, task: Task, width: float) -> slice.Cut:
+        """Return what a width keeps; where nobody is narrow nothing is cut."""
+        return slice.widths(task, width) if min(self.levels) < 1 else {}
 
     def server_init(self, task: Task) -> State:
         """Hold the full width."""
@@ -58,7 +57,7 @@ class HeteroFL(Method):
 
     def row_init(self, task: Task, who: Who) -> State:
         """Remember a client's width."""
-        return {"keep": self.keep(task, self.width(task, who))}
+        return {"keep": slice.keep(self.cut(task, self.width(task, who)), task.initial)}
 
     def client_init(self, task: Task, who: Who) -> State:
         """Hold the width, for the scaler."""
@@ -115,5 +114,5 @@ class HeteroFL(Method):
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
         """Bound the model and the upload by the width."""
-        most = mask.ones(self.keep(task, self.width(task, who)), task.initial)
+        most = mask.ones(self.row_init(task, who)["keep"], task.initial)
         return {"use": most, "upload": most}
