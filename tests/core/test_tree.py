@@ -119,3 +119,9 @@ def same(left: object, right: object) -> None:
 
 def bits_equal(left: Tensor, right: Tensor) -> bool:
     return left.dtype is right.dtype and torch.equal(left, right)
+
+
+def test_pick_takes_one_tree_whole() -> None:
+    one, two = {"w": torch.tensor([1.0, math.nan])}, {"w": torch.tensor([3.0, 4.0])}
+    assert tree.pick(torch.tensor(False), one, two)["w"].tolist() == [3, 4]
+    assert tree.pick(torch.tensor(True), two, one)["w"].tolist() == [3, 4]
