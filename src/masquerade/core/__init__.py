@@ -7,6 +7,7 @@ from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Layer, Task
 from masquerade.core.train import Look, descend, gradient
 from masquerade.core.tree import State, Tree
+from masquerade.errors import MasqueradeError
 
 __all__ = [
     "Axis",
@@ -18,6 +19,7 @@ __all__ = [
     "Entry",
     "Layer",
     "Look",
+    "MasqueradeError",
     "Message",
     "Method",
     "Part",

@@ -81,6 +81,8 @@ class FedDST(Method):
         if round.phase != "readjust":
             return (Stage("train", step, self.epochs, keep=mask.trained),)
         search = max(1, self.epochs - self.settle)
+        # Differs: the release takes the gradient of the last batch anew, after its step; here it
+        # is the one that the step took.
         dense = self.descend(task, within=mask.kept, gradient=True)
         return (
             Stage("search", dense, search, then=self._move, keep=mask.searched),

@@ -12,19 +12,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import Batch, Message, Method, Part, Task, mask, slice, tree
-from masquerade.core.part import Axis
+from masquerade.core import MasqueradeError, Method, mask, slice, tree
+from masquerade.core.part import Axis, Message, Part
 from masquerade.core.random import draw, fold
-from masquerade.core.round import Round, Stage, Who
-from masquerade.core.task import cross_entropy
+from masquerade.core.round import Batch, Round, Stage, Who
+from masquerade.core.task import Task, cross_entropy
 from masquerade.core.tree import State, Tree
-from masquerade.errors import MasqueradeError
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeteroFL(Method):
     """Clients of several widths share the leading channels of one network."""
 
+    # Differs: the paper's batch norm takes its statistics from all clients' data for testing; here
+    # norms are group norms. Clients weigh by their samples; the paper counts each once.
     levels: tuple[float, ...] = (1.0, 0.5)
     """Widths (r), of which a client draws one that its device can hold."""
     mask_labels: bool = True

@@ -36,7 +36,7 @@ class LotteryFL(Method):
     bounds: ClassVar[Bounds] = {
         "prune": (0, 1),
         "target": (0, 1),
-        "threshold": (-math.inf, math.inf),
+        "threshold": (0, math.inf),
     }
 
     def row_init(self, task: Task, who: Who) -> State:

@@ -42,7 +42,7 @@ class SubFedAvg(Method):
     bounds: ClassVar[Bounds] = {
         "prune": (0, 1),
         "target": (1e-9, 1),
-        "threshold": (-math.inf, math.inf),
+        "threshold": (0, math.inf),
         "distance": (0, 1),
     }
 
@@ -82,8 +82,7 @@ class SubFedAvg(Method):
 
         def decide(work: State, round: Round) -> State:
             moved = mask.distance(work["first"], work["last"]) > self.distance
-            # Differs: the release looks at test data; here it is validation data, or training data
-            # where a client has none.
+            # Differs: the release looks at test data; `validation` never is, see Stage.
             ready = moved & look.passes(work, self.threshold)
             params = tree.pick(ready, work["pruned"], work["params"])
             return {**work, "params": params, "keep": tree.pick(ready, work["last"], work["keep"])}
@@ -116,5 +115,6 @@ class SubFedAvg(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Average over the holders, and remember their masks."""
+        # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
         new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
         return new, {"keep": uploads["params"].keep}
