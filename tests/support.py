@@ -14,7 +14,6 @@ from masquerade.simulation import Simulation
 from tests.thin.fedem import ThinFedEM
 from tests.thin.fedmask import ThinFedMask
 from tests.thin.fedselect import ThinFedSelect
-from tests.thin.heterofl import ThinHeteroFL
 from tests.thin.pfedgate import ThinPFedGate
 from tests.thin.topk import ThinTopK
 
@@ -56,6 +55,11 @@ SMALL: dict[str, dict] = {
     "scaffold": {"momentum": 0.0},
     "pfedme": {"pull": 5.0, "inner_steps": 2},
     "perfedavg": {"variant": "hessian_free", "inner_rate": 0.05},
+    "feddst": {"readjust": 0.3, "readjust_every": 2},
+    # In this order of levels, seed 5 draws three wide clients and three narrow ones.
+    "heterofl": {"weight_decay": 1e-3, "levels": (0.5, 1.0)},
+    "subfedavg": {"target": 0.5},
+    "subfedavg_hy": {"target": 0.5},
 }
 
 _NAMED = {
@@ -72,7 +76,6 @@ METHOD_TABLE = {
     "thin_pfedgate": _small(ThinPFedGate),
     "thin_fedselect": _small(ThinFedSelect),
     "thin_fedem": _small(ThinFedEM),
-    "thin_heterofl": _small(ThinHeteroFL, weight_decay=1e-3),
     "thin_topk": _small(ThinTopK, share=0.3),
 }
 """Every method under law. A new line of METHODS is here by itself."""

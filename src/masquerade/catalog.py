@@ -139,7 +139,9 @@ def sheet(name: str) -> "Group":
         drawn.add_column(column)
     for each in settings(name):
         drawn.add_row(each["name"], str(each["default"]), each["meaning"])
-    return Group(Markdown(page(name)), drawn)
+    line = METHODS[name]
+    told = f"`{name}` is {line.title} ({line.paper}), judged by its view `{line.view}`.\n\n"
+    return Group(Markdown(told + page(name)), drawn)
 
 
 def census(federation: Federation) -> dict[str, Any]:

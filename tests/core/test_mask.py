@@ -299,3 +299,41 @@ def test_prune_maps_over_clients_with_counts_of_their_own() -> None:
     values = torch.tensor([[3.0, 1.0, 2.0, 9.0]] * 2)
     mapped: Tensor = torch.func.vmap(mask.prune)(keep, values, torch.tensor([1, 2]))
     assert mapped.tolist() == [[True, False, True, False], [True, False, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("share", "target", "left"), [(0.25, 0.0, 6), (0.3, 0.0, 5), (0.5, 0.7, 7), (0.5, 0.9, 8)]
+)
+def test_thinning_takes_a_share_of_the_survivors_down_to_the_target(
+    share: float, target: float, left: int
+) -> None:
+    # Eight of ten are kept. ⌈0.25 · 8⌉ = 2 go; ⌈0.3 · 8⌉ = 3; four would leave fewer than the
+    # target of seven; and where the target is above what is left, nothing comes back.
+    keep = {"w": torch.arange(10) < 8}
+    found = mask.thin(keep, {"w": torch.arange(10.0)}, share, target)
+    assert torch.equal(found["w"], (torch.arange(10) >= 8 - left) & keep["w"])
+
+
+def test_distance_is_the_mean_over_tensors_of_the_share_that_differs() -> None:
+    one = {"a": torch.tensor([True, True]), "b": torch.tensor([True, False, True, False])}
+    two = {"a": torch.tensor([True, False]), "b": torch.tensor([True, False, True, True])}
+    assert float(mask.distance(one, two)) == (1 / 2 + 1 / 4) / 2
+    assert float(mask.distance(one, one)) == 0
+
+
+def test_annealing_falls_by_cosine_and_stays_at_zero() -> None:
+    found = [float(mask.annealed(0.4, torch.tensor(at))) for at in (0.0, 0.5, 1.0, 1.5)]
+    assert found == pytest.approx([0.4, 0.2, 0, 0], abs=1e-7)
+
+
+def test_readjusting_clears_the_momentum_of_what_went() -> None:
+    work = {
+        "params": {"w": torch.tensor([3.0, 1.0, 0.0])},
+        "keep": {"w": torch.tensor([True, True, False])},
+        "gradient": {"params": {"w": torch.tensor([0.0, 0.0, 1.0])}},
+        "momentum": {"params": {"w": torch.ones(3)}, "other": {"w": torch.ones(3)}},
+    }
+    new = mask.readjust(work, torch.tensor(0.5))
+    assert new["keep"]["w"].tolist() == [True, False, True]
+    assert new["momentum"]["params"]["w"].tolist() == [1, 0, 1]
+    assert new["momentum"]["other"] is work["momentum"]["other"]

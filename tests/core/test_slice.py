@@ -200,3 +200,52 @@ def test_share_outside_its_range_is_refused(share: float) -> None:
 def test_network_whose_slice_would_differ_is_refused(network: nn.Module, layer: str) -> None:
     with pytest.raises(MasqueradeError, match=f"E202 layer `{layer}`"):
         slice.widths(Task(network), 0.5)
+
+
+def kept_units(task: Task, seed: int) -> Tree:
+    """Draw for every unit of every hidden layer whether it is kept, some of each."""
+    kept = {}
+    for name, value in slice.units(task, task.initial).items():
+        kept[name] = drawn((len(value),), seed) > 0
+        kept[name][:2] = torch.tensor([True, False])
+    return kept
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits", "digits_norm", "cifar"])
+def test_any_units_can_be_kept_and_sliced_equals_masked(name: str) -> None:
+    make, shape = NETWORKS[name]
+    task = Task(make())
+    kept = slice.spread(task, kept_units(task, 3))
+    cut = slice.cut_of(kept)
+    # The mask is the cut and nothing less: rows and columns fit together.
+    back = slice.keep(cut, task.initial)
+    assert kept.keys() == back.keys()
+    assert all(torch.equal(kept[key], back[key]) for key in kept)
+    x = drawn((4, *shape), 5)
+    small, _ = task(slice.shrink(task.initial, cut), x)
+    torch.testing.assert_close(small, task(masked(cut, task.initial), x)[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_units_are_all_of_what_widths_cut(name: str) -> None:
+    task = Task(NETWORKS[name][0]())
+    whole = {
+        key: torch.ones(len(rows)).bool() for key, rows in slice.units(task, task.initial).items()
+    }
+    kept = slice.spread(task, whole)
+    assert kept.keys() == slice.widths(task, 0.5).keys()
+    assert all(mask.all() for mask in kept.values())
+
+
+def test_units_are_spread_for_many_clients_at_once() -> None:
+    task = Task(DigitsCNN(norm=True))
+    clients = [kept_units(task, seed) for seed in (3, 4)]
+    spread = torch.func.vmap(lambda kept: slice.spread(task, kept))(tree.stack(clients))
+    for place, kept in enumerate(clients):
+        alone = slice.spread(task, kept)
+        assert all(torch.equal(spread[name][place], alone[name]) for name in alone)
+
+
+def test_counting_needs_no_slice(case: Case) -> None:
+    _, cut, params, _ = case
+    assert slice.count(cut, params) == tree.size(slice.shrink(params, cut))

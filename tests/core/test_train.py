@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Batch, Round, Task, descend, gradient, train, tree
+from masquerade.core import Batch, Look, Round, Task, descend, gradient, train, tree
 from masquerade.core.random import normal
 from masquerade.core.train import batching
 from masquerade.core.tree import State, Tree
@@ -405,3 +405,25 @@ def test_a_slope_is_the_gradient_of_what_training_moves() -> None:
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(buffers["1.running_mean"], model[1].running_mean)
+
+
+@pytest.mark.parametrize(
+    ("better", "passes"), [("higher", [True, False]), ("lower", [False, True])]
+)
+def test_looking_averages_the_metric_over_the_real_samples(better: str, passes: list[bool]) -> None:
+    def answer(output: Tensor, y: Tensor) -> Tensor:
+        return output[:, 0]
+
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(1)
+    task = Task(model, metric=answer, better=better)
+    look = Look(task)
+    work = look.prepare({"params": task.initial}, now())
+    # 1 and 3 of the first batch, whose third sample is padding, and 8: the mean is 4.
+    for values, valid in (([1.0, 3.0, 99.0], [True, True, False]), ([8.0], None)):
+        x = torch.tensor(values)[:, None]
+        real = None if valid is None else torch.tensor(valid)
+        work = look(work, Batch(x, x, real, torch.tensor(0)), now())
+    assert (float(work["score"]), float(work["seen"])) == (12, 3)
+    assert [bool(look.passes(work, bar)) for bar in (3.9, 4.1)] == passes
+    assert not look.passes(work, 4.0)

@@ -149,3 +149,9 @@ def test_split_loses_nothing_and_keeps_the_order() -> None:
     inside, rest = tree.split(whole, {"b", "d", "not there"})
     assert (list(inside), list(rest)) == (["d", "b"], ["a", "c"])
     assert {**inside, **rest} == whole
+
+
+def test_pick_takes_one_tree_whole() -> None:
+    one, two = {"w": torch.tensor([1.0, math.nan])}, {"w": torch.tensor([3.0, 4.0])}
+    assert tree.pick(torch.tensor(False), one, two)["w"].tolist() == [3, 4]
+    assert tree.pick(torch.tensor(True), two, one)["w"].tolist() == [3, 4]

@@ -10,12 +10,11 @@ from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
 from masquerade.engine.setting import Job
-from masquerade.methods import METHODS, FedAvg
+from masquerade.methods import METHODS, FedAvg, HeteroFL
 from masquerade.wire import decode, digest, encode, nbytes
 from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
 from tests.thin.fedem import ThinFedEM
 from tests.thin.fedselect import ThinFedSelect
-from tests.thin.heterofl import ThinHeteroFL
 from tests.thin.pfedgate import ThinPFedGate
 from tests.thin.topk import ThinTopK
 
@@ -216,9 +215,13 @@ NEUTRAL = {
     "fedrep": {"personal_layers": 0, "head_epochs": 0},
     "fedbabu": {"head_layers": 0},
     "fedbn": {},  # The network has no norm layers.
+    "feddst": {"sparsity": 0.0, "readjust": 0.0},
+    "heterofl": {"levels": (1.0,), "mask_labels": False},
+    "lotteryfl": {"prune": 0.0},
+    "subfedavg": {"prune": 0.0},
+    "subfedavg_hy": {"prune": 0.0},
     "thin_fedselect": {"grow": 0.0},
     "thin_fedem": {"names": ("first",)},
-    "thin_heterofl": {"narrow": 1.0},
     "thin_pfedgate": {"unit": True},
     "thin_topk": {"share": 1.0},
 }
@@ -255,7 +258,7 @@ def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
 def test_law_5_can_fail():
     """The same comparison tells FedAvg from methods whose settings are not neutral."""
     _, reference = simulate(FedAvg(epochs=3), rounds=3)
-    for cls in (ThinFedSelect, ThinHeteroFL, ThinPFedGate, ThinTopK):
+    for cls in (ThinFedSelect, HeteroFL, ThinPFedGate, ThinTopK):
         _, other = simulate(cls(epochs=3), rounds=3)
         with pytest.raises(AssertionError):
             assert_close(reference.server["params"], other.server["params"], 1e-6)
@@ -419,13 +422,13 @@ def test_thin_methods_have_at_most_sixty_lines():
     import pathlib
 
     files = list((pathlib.Path(__file__).parents[1] / "thin").glob("[a-z]*.py"))
-    assert len(files) == 6
+    assert files
     for path in files:
         assert len(path.read_text().splitlines()) <= 60, path.name
 
 
 def test_who_is_told_apart_by_the_task():
-    """Budgets reach the methods: a narrow client of HeteroFL keeps less than a wide one."""
+    """Budgets reach the methods: a client of HeteroFL that can hold half is never wide."""
     task = Task(network())
-    wide, narrow = (ThinHeteroFL().limit(task, Who(0, 1, 0, share))["use"] for share in (1.0, 0.5))
-    assert sum(narrow.values()) < sum(wide.values())
+    for budget, widths in ((1.0, {0.5, 1.0}), (0.5, {0.5})):
+        assert {HeteroFL().width(task, Who(0, 1, key, budget)) for key in range(20)} == widths

@@ -5,8 +5,9 @@ from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Layer, Task
-from masquerade.core.train import descend, gradient
+from masquerade.core.train import Look, descend, gradient
 from masquerade.core.tree import State, Tree
+from masquerade.errors import MasqueradeError
 
 __all__ = [
     "Axis",
@@ -17,6 +18,8 @@ __all__ = [
     "Cohort",
     "Entry",
     "Layer",
+    "Look",
+    "MasqueradeError",
     "Message",
     "Method",
     "Part",

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from masquerade.core.task import Layer
-from masquerade.core.tree import Tree
+from masquerade.core import tree
+from masquerade.core.task import Layer, Task
+from masquerade.core.tree import State, Tree
 
 
 def top(scores: Tensor, count: int | Tensor) -> Tensor:
@@ -61,9 +62,78 @@ def regrow(keep: Tensor, scores: Tensor, count: int | Tensor) -> Tensor:
     return keep | top(torch.where(keep, -math.inf, scores), count)
 
 
-def full(tree: Mapping[str, Tensor]) -> Tree:
+def thin(
+    keep: Mapping[str, Tensor], scores: Mapping[str, Tensor], share: float, target: float
+) -> Tree:
+    """Prune a share of what each mask keeps, smallest scores first.
+
+    Of every tensor at least the share `target` remains: `target` is what stays, not what goes.
+    """
+    left: Tree = {}
+    for name, old in keep.items():
+        least = math.ceil(target * old.numel() - 1e-9)
+        count = torch.ceil(share * old.sum() - 1e-9).to(torch.int64)
+        left[name] = prune(old, scores[name], torch.minimum(count, old.sum() - least))
+    return left
+
+
+def distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
+    """Return the share of entries in which two masks differ, averaged over their tensors."""
+    return torch.stack([(left[name] ^ right[name]).double().mean() for name in left]).mean()
+
+
+def kept(work: State) -> Tree:
+    """Return the mask that a client works in, `work["keep"]`: what `descend` moves within."""
+    keep: Tree = work["keep"]
+    return keep
+
+
+def trained(work: State) -> tuple[Tree, Tree]:
+    """Return the masks of a stage that trains inside `work["keep"]`: (forward, gradient)."""
+    return kept(work), kept(work)
+
+
+def searched(work: State) -> tuple[Tree, Tree]:
+    """Return the same where regrowth reads the gradient, which is then counted whole."""
+    return kept(work), {}
+
+
+def seen(work: State) -> tuple[Tree, None]:
+    """Return the same where a stage only looks."""
+    return kept(work), None
+
+
+def unused(work: State) -> tuple[Tree, None]:
+    """Return the same where a stage does not run the network, so that nothing is counted."""
+    return {name: torch.zeros_like(value).bool() for name, value in work["params"].items()}, None
+
+
+def annealed(ratio: float, progress: Tensor) -> Tensor:
+    """Return a ratio that falls by cosine to 0 as progress goes from 0 to 1."""
+    return ratio / 2 * (1 + torch.cos(math.pi * progress.clamp(max=1)))
+
+
+def readjust(work: State, ratio: Tensor) -> State:
+    """Prune a ratio of each tensor's mask by magnitude, regrow as many by the last gradient.
+
+    Positions pruned here may regrow at once, and then keep their weights; others start at 0.
+    Weights and momentum outside of the new mask are zero.
+    """
+    keep: Tree = {}
+    for name, old in work["keep"].items():
+        count = torch.ceil(ratio * old.sum() - 1e-9).to(torch.int64)
+        left = prune(old, work["params"][name].abs(), count)
+        keep[name] = regrow(left, work["gradient"]["params"][name].abs(), count)
+    work = {**work, "params": tree.only(keep, work["params"]), "keep": keep}
+    if "momentum" in work:
+        kept = tree.only(keep, work["momentum"]["params"])
+        work["momentum"] = {**work["momentum"], "params": kept}
+    return work
+
+
+def full(values: Mapping[str, Tensor]) -> Tree:
     """Return a mask that keeps everything."""
-    return {name: torch.ones_like(value, dtype=torch.bool) for name, value in tree.items()}
+    return {name: torch.ones_like(value, dtype=torch.bool) for name, value in values.items()}
 
 
 def both(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
@@ -147,3 +217,16 @@ def masked_names(layers: Iterable[Layer], first_dense: bool, biases_dense: bool)
         if layer.bias is not None and not biases_dense:
             names.append(layer.bias)
     return names
+
+
+def budget(
+    task: Task, sparsity: float, densities: str, first_dense: bool, biases_dense: bool
+) -> dict[str, int]:
+    """Return how many entries of every masked tensor a sparsity keeps.
+
+    `densities` says how the tensors share it: "uniform" or "erk".
+    """
+    names = masked_names(task.layers, first_dense, biases_dense)
+    shapes = {name: task.shapes[name] for name in names}
+    share = {"uniform": uniform_densities, "erk": erk_densities}[densities]
+    return counts(shapes, share(shapes, 1 - sparsity))

@@ -6,6 +6,7 @@ zeros into zeros (ReLU, pooling) and its norms group a fixed number of channels.
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -23,31 +24,88 @@ Cut = dict[str, dict[int, Tensor]]
 """Per tensor and axis the kept indices: int64, ascending. What is absent is kept whole."""
 
 
-def widths(task: Task, share: float) -> Cut:
-    """Keep the leading share, rounded up, of the outputs of every hidden layer.
+@dataclass(frozen=True)
+class Hidden:
+    """What lies between two weighted layers: outputs that are kept or left in units of `step`."""
+
+    weight: str
+    """The tensor whose rows make the outputs."""
+    tensors: tuple[str, ...]
+    """All tensors with a row for every output: weight, bias, those of norms."""
+    reader: str
+    """The tensor whose columns read the outputs, `features` columns for each."""
+    step: int
+    features: int
+
+
+def hidden(task: Task) -> tuple[Hidden, ...]:
+    """List what lies between the layers of a network that can be sliced.
 
     The network is a chain of linear and convolutional layers, and of norms that say how many
     channels they group (`per_group`), in the order it registers them; between a convolution and a
-    linear layer it may flatten. Inputs and outputs of the network stay whole, norms keep whole
-    groups. The cuts of all shares name the same tensors and axes.
+    linear layer it may flatten. Norms keep whole groups.
+    """
+    chain, initial = _chain(task), task.initial
+    weighted = [place for place, (_, per_group) in enumerate(chain) if not per_group]
+    found = []
+    for place, following in pairwise(weighted):
+        weight, reader = (f"{chain[each][0]}weight" for each in (place, following))
+        tensors = []
+        for layer, _ in chain[place:following]:
+            _fit(layer, len(initial[f"{layer}weight"]) == len(initial[weight]))
+            names = (f"{layer}weight", f"{layer}bias")
+            tensors += [name for name in names if name in initial]
+        step = math.lcm(*(per_group for _, per_group in chain[place + 1 : following]))
+        features = _features(chain[following][0], initial[weight], initial[reader])
+        found.append(Hidden(weight, tuple(tensors), reader, step, features))
+    return tuple(found)
+
+
+def widths(task: Task, share: float) -> Cut:
+    """Keep the leading share, rounded up, of the outputs of every hidden layer.
+
+    Inputs and outputs of the network stay whole. The cuts of all shares name the same tensors and
+    axes.
     """
     if not 0 < share <= 1:
         raise MasqueradeError("E201", f"`share` is {share}; give a number above 0 and at most 1")
-    chain = _chain(task)
-    weighted = [place for place, (_, per_group) in enumerate(chain) if not per_group]
     cut: Cut = {}
-    for place, following in pairwise(weighted):
-        weight = task.initial[f"{chain[place][0]}weight"]
-        step = math.lcm(*(per_group for _, per_group in chain[place + 1 : following]))
-        kept = torch.arange(_count(len(weight), share, step), device=weight.device)
-        for layer, _ in chain[place:following]:
-            _fit(layer, len(task.initial[f"{layer}weight"]) == len(weight))
-            cut.setdefault(f"{layer}weight", {})[0] = kept
-            if f"{layer}bias" in task.initial:
-                cut[f"{layer}bias"] = {0: kept}
-        reader, _ = chain[following]
-        cut[f"{reader}weight"] = {1: _inputs(reader, weight, task.initial[f"{reader}weight"], kept)}
+    for each in hidden(task):
+        weight = task.initial[each.weight]
+        kept = torch.arange(_count(len(weight), share, each.step), device=weight.device)
+        for name in each.tensors:
+            cut.setdefault(name, {})[0] = kept
+        inputs = torch.arange(len(kept) * each.features, device=weight.device)
+        cut.setdefault(each.reader, {})[1] = inputs
     return cut
+
+
+def units(task: Task, tree: Mapping[str, Tensor]) -> Tree:
+    """Return the weights of hidden layers, or their masks, as [units, entries].
+
+    A unit is an output, or as many as the norm behind them groups: what `spread` keeps or drops.
+    """
+    return {
+        each.weight: tree[each.weight].reshape(-1, each.step * tree[each.weight][0].numel())
+        for each in hidden(task)
+    }
+
+
+def spread(task: Task, kept: Mapping[str, Tensor]) -> Tree:
+    """Return the mask that keeps these units [units] of hidden layers, by the names of `units`.
+
+    A unit that is dropped takes its rows with it, and the columns of the layer that reads them.
+    """
+    keep: Tree = {}
+    for each in hidden(task):
+        line = kept[each.weight]
+        rows = line[:, None].expand(-1, each.step).flatten()
+        for name in each.tensors:
+            mine = Axis(0).spread(rows, task.initial[name])
+            keep[name] = keep[name] & mine if name in keep else mine
+        columns = rows[:, None].expand(-1, each.features).flatten()
+        keep[each.reader] = Axis(1).spread(columns, task.initial[each.reader])
+    return keep
 
 
 def cut_of(keep: Mapping[str, Tensor]) -> Cut:
@@ -108,6 +166,15 @@ def keep(cut: Cut, tree: Tree) -> Tree:
     return {name: _inside(value, cut[name]) for name, value in tree.items() if name in cut}
 
 
+def count(cut: Cut, tree: Mapping[str, Tensor]) -> int:
+    """Count the entries that a cut leaves of a tree."""
+    total = 0
+    for name, value in tree.items():
+        sizes = {axis: len(kept) for axis, kept in cut.get(name, {}).items()}
+        total += math.prod(sizes.get(axis, size) for axis, size in enumerate(value.shape))
+    return total
+
+
 def shrink(tree: Tree, cut: Cut) -> Tree:
     """Return the smaller tensors that the cut leaves."""
     small = dict(tree)
@@ -158,12 +225,12 @@ def _count(width: int, share: float, step: int) -> int:
     return math.ceil(wanted / step) * step
 
 
-def _inputs(reader: str, before: Tensor, after: Tensor, kept: Tensor) -> Tensor:
-    """Return the inputs of a layer that come from the kept outputs of the layer before it."""
+def _features(reader: str, before: Tensor, after: Tensor) -> int:
+    """Return how many inputs of a layer come from one output of the layer before it."""
     features, rest = divmod(after.shape[1], len(before))
     flattened = before.ndim > 2 and after.ndim == 2
     _fit(reader, not rest and (features == 1 or flattened))
-    return (kept[:, None] * features + torch.arange(features, device=kept.device)).flatten()
+    return features
 
 
 def _fit(layer: str, fits: bool) -> None:

@@ -130,6 +130,11 @@ class Task:
         return {name: value.shape for name, value in self.initial.items()}
 
     @property
+    def classifies(self) -> bool:
+        """Tell whether the loss is cross entropy, so that outputs are logits of classes."""
+        return self._loss is cross_entropy
+
+    @property
     def parameters(self) -> int:
         """Count the parameters, frozen ones too; buffers are none."""
         return sum(self.initial[name].numel() for name in self.parameter_names)

@@ -186,3 +186,28 @@ def descend(
         return task.loss(work[on[0]], batch)
 
     return Descent(task, loss or plain, on, rates, within, project, momentum, decay, clip, gradient)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A step that only looks: it adds up the metric of a tree, for stages on validation data."""
+
+    task: "Task"
+    on: str = "params"
+
+    def prepare(self, work: State, round: Round) -> State:
+        """Begin the sums: `score` over the samples, and how many were `seen`."""
+        zero = torch.zeros((), dtype=torch.float64, device=tree.leaves(work[self.on])[0].device)
+        return {**work, "score": zero, "seen": zero}
+
+    def __call__(self, work: State, batch: Batch, round: Round) -> State:
+        """Add a batch."""
+        output, _ = self.task(work[self.on], batch.x)
+        found = batch.total(self.task.metric(output, batch.y)).to(torch.float64)
+        seen = work["seen"] + batch.count().to(torch.float64)
+        return {**work, "score": work["score"] + found, "seen": seen}
+
+    def passes(self, work: State, bar: float) -> Tensor:
+        """Tell whether the mean metric is better than the bar."""
+        mean: Tensor = work["score"] / work["seen"].clamp(min=1)
+        return mean > bar if self.task.better == "higher" else mean < bar

@@ -32,6 +32,11 @@ def where(keep: Mapping[str, Tensor], chosen: Tree, otherwise: Tree) -> Tree:
     }
 
 
+def pick(condition: Tensor, chosen: Mapping[str, Tensor], otherwise: Mapping[str, Tensor]) -> Tree:
+    """Take the whole of `chosen` if a condition holds, else the whole of `otherwise`."""
+    return each(lambda new, old: torch.where(condition, new, old), chosen, otherwise)
+
+
 def only(keep: Mapping[str, Tensor], tree: Tree) -> Tree:
     """Set everything outside `keep` to zero; names absent from `keep` stay whole."""
     return {

@@ -10,14 +10,18 @@ from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
 from masquerade.methods.fedbabu import FedBABU
 from masquerade.methods.fedbn import FedBN
+from masquerade.methods.feddst import FedDST
 from masquerade.methods.fedper import FedPer
 from masquerade.methods.fedprox import FedProx
 from masquerade.methods.fedrep import FedRep
+from masquerade.methods.heterofl import HeteroFL
 from masquerade.methods.lgfedavg import LGFedAvg
 from masquerade.methods.local import Local
+from masquerade.methods.lotteryfl import LotteryFL
 from masquerade.methods.perfedavg import PerFedAvg
 from masquerade.methods.pfedme import PFedMe
 from masquerade.methods.scaffold import Scaffold
+from masquerade.methods.subfedavg import SubFedAvg
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,47 @@ METHODS: dict[str, Named] = {
         "all other weights",
         variant="bn",
     ),
+    "feddst": Named(
+        FedDST,
+        "global",
+        "FedDST",
+        "Bibikar et al., 2022",
+        "nothing",
+        "weights inside a mask, and the mask",
+    ),
+    "heterofl": Named(
+        HeteroFL,
+        "global",
+        "HeteroFL",
+        "Diao et al., 2021",
+        "the width of the network",
+        "weights inside the width",
+    ),
+    "lotteryfl": Named(
+        LotteryFL,
+        "personal",
+        "LotteryFL",
+        "Li et al., 2020",
+        "mask",
+        "weights inside a mask, and the mask",
+    ),
+    "subfedavg": Named(
+        SubFedAvg,
+        "personal",
+        "Sub-FedAvg",
+        "Vahidian et al., 2021",
+        "mask",
+        "weights inside a mask, and the mask",
+    ),
+    "subfedavg_hy": Named(
+        SubFedAvg,
+        "personal",
+        "Sub-FedAvg (Hy)",
+        "Vahidian et al., 2021",
+        "mask of whole channels and rows",
+        "weights inside a mask, and the mask",
+        (("structured", True),),
+    ),
 }
 
 __all__ = [
@@ -123,13 +168,17 @@ __all__ = [
     "FedAvg",
     "FedBABU",
     "FedBN",
+    "FedDST",
     "FedPer",
     "FedProx",
     "FedRep",
+    "HeteroFL",
     "LGFedAvg",
     "Local",
+    "LotteryFL",
     "Named",
     "PFedMe",
     "PerFedAvg",
     "Scaffold",
+    "SubFedAvg",
 ]

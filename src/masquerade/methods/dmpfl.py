@@ -118,10 +118,7 @@ class DMPFL(Method):
 
     def counts(self, task: Task) -> dict[str, int]:
         """Return how many entries of every masked tensor are kept."""
-        names = mask.masked_names(task.layers, self.first_dense, self.biases_dense)
-        shapes = {name: task.shapes[name] for name in names}
-        spread = {"uniform": mask.uniform_densities, "erk": mask.erk_densities}[self.densities]
-        return mask.counts(shapes, spread(shapes, 1 - self.sparsity))
+        return mask.budget(task, self.sparsity, self.densities, self.first_dense, self.biases_dense)
 
     def _first_mask(self, task: Task) -> Tree:
         """Prune the initial weights by magnitude: the same mask for the server and every client."""
@@ -169,7 +166,7 @@ class DMPFL(Method):
         search = max(1, self.epochs - self.settle)
         dense = self.descend(task, within=_moves, gradient=True)
         return (
-            Stage("search", dense, search, then=self._readjust, keep=_searched),
+            Stage("search", dense, search, then=self._readjust, keep=mask.searched),
             Stage("settle", step, self.epochs - search, epoch=search, keep=_trained),
         )
 
@@ -179,24 +176,13 @@ class DMPFL(Method):
         # is its training data, on which θ_c is too sure.
         if _view(round) != "adaptive":
             return ()
-        return (Stage("base entropies", self._look(task), data="validation", keep=_seen),)
+        return (Stage("base entropies", self._look(task), data="validation", keep=mask.seen),)
 
     def _readjust(self, work: State, round: Round) -> State:
-        """Prune α_s of each layer's mask by magnitude, regrow as many by gradient.
-
-        Positions pruned here may regrow at once, and then keep their weights; others start at 0.
-        """
+        """Prune α_s of each layer's mask by magnitude, regrow as many by gradient."""
         # Differs: the paper does not say whose gradient; the last batch's is the one at hand.
-        ratio = self.readjust / 2 * (1 + torch.cos(math.pi * round.progress))
-        keep: Tree = {}
-        for name, old in work["keep"].items():
-            count = torch.ceil(ratio * old.sum() - 1e-9).to(torch.int64)
-            left = mask.prune(old, work["params"][name].abs(), count)
-            keep[name] = mask.regrow(left, work["gradient"]["params"][name].abs(), count)
-        work = {**work, "params": tree.only(keep, work["params"]), "keep": keep, "moves": keep}
-        if self.momentum:
-            work["momentum"] = {"params": tree.only(keep, work["momentum"]["params"])}
-        return work
+        work = mask.readjust(work, mask.annealed(self.readjust, round.progress))
+        return {**work, "moves": work["keep"]}
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
@@ -304,12 +290,3 @@ def _moves(work: State) -> Tree:
 
 def _trained(work: State) -> tuple[Tree, Tree]:
     return work["keep"], work["moves"]
-
-
-def _searched(work: State) -> tuple[Tree, Tree]:
-    # Regrowth reads the whole gradient, so it is counted whole.
-    return work["keep"], {}
-
-
-def _seen(work: State) -> tuple[Tree, None]:
-    return work["keep"], None

@@ -1,0 +1,119 @@
+"""HeteroFL (Diao, Ding, Tarokh; ICLR 2021): one network of which clients train a part of the width.
+
+A client of level r trains the leading r of the channels of every hidden layer, so about r² of the
+weights. While it trains, the outputs of hidden layers are divided by r. Logits of classes that it
+does not hold are zero in its loss. The server averages every weight over the clients that train it,
+rows of the output layer over those that hold the class.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from masquerade.core import MasqueradeError, Method, mask, slice, tree
+from masquerade.core.part import Axis, Message, Part
+from masquerade.core.random import draw, fold
+from masquerade.core.round import Batch, Round, Stage, Who
+from masquerade.core.task import Task, cross_entropy
+from masquerade.core.tree import State, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroFL(Method):
+    """Clients of several widths share the leading channels of one network."""
+
+    # Differs: the paper's batch norm takes its statistics from all clients' data for testing; here
+    # norms are group norms. Clients weigh by their samples; the paper counts each once.
+    levels: tuple[float, ...] = (1.0, 0.5)
+    """Widths (r), of which a client draws one that its device can hold."""
+    mask_labels: bool = True
+    """Whether a client's loss and its output rows leave out classes that it does not hold."""
+
+    views: ClassVar[tuple[str, ...]] = ("global", "full")
+
+    def problems(self) -> list[str]:
+        """Refuse levels that are no widths."""
+        fit = self.levels and all(0 < level <= 1 for level in self.levels)
+        return [] if fit else [f"`method.levels` is {self.levels}; give widths above 0, at most 1"]
+
+    def width(self, task: Task, who: Who) -> float:
+        """Draw a client's level, the same all run long, among those that fit its budget."""
+        most = who.budget * tree.size(task.initial) + 1e-9
+        able = [r for r in self.levels if slice.count(self.cut(task, r), task.initial) <= most]
+        able = able or [min(self.levels)]
+        return able[int(draw(fold(who.key, "level"), 1)) % len(able)]
+
+    def cut(self, task: Task, width: float) -> slice.Cut:
+        """Return what a width keeps; where nobody is narrow nothing is cut."""
+        return slice.widths(task, width) if min(self.levels) < 1 else {}
+
+    def server_init(self, task: Task) -> State:
+        """Hold the full width."""
+        if self.mask_labels and not task.classifies:
+            text = "`mask_labels` needs a task of classes, whose loss is cross entropy"
+            raise MasqueradeError("E202", f"{text}; set method.mask_labels = false")
+        return super().server_init(task)
+
+    def row_init(self, task: Task, who: Who) -> State:
+        """Remember a client's width."""
+        return {"keep": slice.keep(self.cut(task, self.width(task, who)), task.initial)}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold the width, for the scaler."""
+        like = next(iter(task.initial.values()))
+        return {"width": like.new_tensor(self.width(task, who))}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Send the client's width; the view `full` uses all of it."""
+        if round.kind == "adapt" and round.phase[0] == "full":
+            return {"params": Part(server["params"])}
+        return {"params": Part(tree.only(row["keep"], server["params"]), row["keep"])}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Take the received width; no class has been seen yet."""
+        weight = task.initial[task.last(1)[0]]
+        classes = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+        received = message["params"]
+        return {"params": received.values, "keep": received.keep, "classes": classes, **client}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """See which classes there are, then train the narrow network."""
+        *inner, _ = (layer for layer in task.layers if layer.kind != "norm")
+        names = [name for layer in inner for name in (layer.weight, layer.bias) if name]
+
+        def look(work: State, batch: Batch, round: Round) -> State:
+            found = batch.y[:, None] == torch.arange(len(work["classes"]), device=batch.y.device)
+            real = found if batch.valid is None else found & batch.valid[:, None]
+            return {**work, "classes": work["classes"] | real.any(0)}
+
+        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            # What a linear layer or a convolution gives is linear in its weight and bias together,
+            # so dividing both divides the output.
+            scaled = {name: work["params"][name] / work["width"] for name in names}
+            values = {**work["params"], **scaled}
+            if not self.mask_labels:
+                return task.loss(values, batch)
+            logits, buffers = task(values, batch.x, True, batch.key)
+            logits = torch.where(work["classes"], logits, 0)
+            return batch.mean(cross_entropy(logits, batch.y)), buffers
+
+        step = self.descend(task, loss, within=mask.kept)
+        train = Stage("train", step, self.epochs, keep=mask.trained, slim=True)
+        return (Stage("look", look, keep=mask.unused), train) if self.mask_labels else (train,)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the width, and of the output layer the rows of the classes held."""
+        params, keep = work["params"], work["keep"]
+        if self.mask_labels:
+            owned = {name: Axis(0).spread(work["classes"], params[name]) for name in task.last(1)}
+            keep = mask.both(keep, owned)
+        return {"params": Part(params, keep)}, client
+
+    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+        """Bound the model and the upload by the width."""
+        most = mask.ones(self.row_init(task, who)["keep"], task.initial)
+        return {"use": most, "upload": most}

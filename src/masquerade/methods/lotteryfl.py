@@ -1,0 +1,90 @@
+"""LotteryFL (Li, Sun, Wang, Duan, Li, Chen, Li; 2020): every client finds its own lottery ticket.
+
+A client receives the global weights inside its own mask m_c. If they do well enough on its held-out
+data and more than the target is left, it prunes r_p of each layer's survivors by magnitude and goes
+back to the initial weights θ_0 ⊙ m_c. It trains inside m_c and sends what it holds; the server
+averages every weight over its holders.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from masquerade.core import mask, tree
+from masquerade.core.method import Bounds, Method
+from masquerade.core.part import Message, Part
+from masquerade.core.round import Cohort, Round, Stage, Who
+from masquerade.core.task import Task
+from masquerade.core.train import Look
+from masquerade.core.tree import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LotteryFL(Method):
+    """Personal masks on one global model, found by pruning and rewinding."""
+
+    prune: float = 0.2
+    """Share of a layer's remaining weights that one pruning takes (r_p)."""
+    target: float = 0.1
+    """Share of a layer's weights that always remains (1 − r_target)."""
+    threshold: float = 20.0
+    """The metric, accuracy in percent, from which a client prunes (acc_threshold)."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+    bounds: ClassVar[Bounds] = {
+        "prune": (0, 1),
+        "target": (0, 1),
+        "threshold": (0, math.inf),
+    }
+
+    def row_init(self, task: Task, who: Who) -> State:
+        """Remember a client's mask, at first all weights; biases and norms have none."""
+        names = mask.masked_names(task.layers, first_dense=False, biases_dense=True)
+        return {"keep": mask.full({name: task.initial[name] for name in names})}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Send the weights inside the client's mask."""
+        return {"params": Part(tree.only(row["keep"], server["params"]), row["keep"])}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Take the received weights and mask."""
+        return {"params": message["params"].values, "keep": message["params"].keep}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Look at held-out data, perhaps prune and rewind, then train inside the mask."""
+        look = Look(task)
+
+        def decide(work: State, round: Round) -> State:
+            params, keep = work["params"], work["keep"]
+            left = mask.thin(keep, tree.each(torch.abs, params), self.prune, self.target)
+            # At the target nothing is pruned, and then nothing is rewound.
+            ready = look.passes(work, self.threshold) & (mask.distance(left, keep) > 0)
+            rewound = tree.only(left, task.initial)
+            return {
+                **work,
+                "params": tree.pick(ready, rewound, params),
+                "keep": tree.pick(ready, left, keep),
+            }
+
+        # Differs: the release decides on test data; here it is validation data, or training data
+        # where a client has none.
+        return (
+            Stage("look", look, data="validation", then=decide, keep=mask.seen),
+            Stage("train", self.descend(task, within=mask.kept), self.epochs, keep=mask.trained),
+        )
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the weights and the mask."""
+        return {"params": Part(work["params"], work["keep"])}, client
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        """Average over the holders, and remember their masks."""
+        # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
+        new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
+        return new, {"keep": uploads["params"].keep}

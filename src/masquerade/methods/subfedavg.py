@@ -1,0 +1,120 @@
+"""Sub-FedAvg (Vahidian, Morafah, Lin; ICDCSW 2021): clients prune the global model to their data.
+
+A client trains the global weights inside its own mask m_c. The mask that pruning would give is
+taken after the first epoch and after the last. If the two differ enough, more than the target is
+left, and the pruned model does well enough on held-out data, the last one becomes m_c. The server
+averages every weight over the clients that hold it.
+
+`structured` prunes whole units of hidden layers instead, so that a smaller network is trained.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from masquerade.core import mask, slice, tree
+from masquerade.core.method import Bounds, Method
+from masquerade.core.part import Message, Part
+from masquerade.core.round import Cohort, Round, Stage, Who
+from masquerade.core.task import Task
+from masquerade.core.train import Look
+from masquerade.core.tree import State, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubFedAvg(Method):
+    """Personal masks on one global model, found by pruning while training."""
+
+    prune: float = 0.1
+    """Share of a layer's remaining weights, or units, that one pruning takes (r)."""
+    target: float = 0.7
+    """Share of a layer's weights, or units, that always remains."""
+    threshold: float = 50.0
+    """The metric, accuracy in percent, from which a client prunes (Acc_th)."""
+    distance: float = 1e-4
+    """The least share of the entries in which the two masks must differ (ε)."""
+    structured: bool = False
+    """Whether whole units are pruned: rows of linear layers, channels of convolutions."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+    bounds: ClassVar[Bounds] = {
+        "prune": (0, 1),
+        "target": (1e-9, 1),
+        "threshold": (0, math.inf),
+        "distance": (0, 1),
+    }
+
+    def problems(self) -> list[str]:
+        """Refuse to compare the first epoch with itself."""
+        if self.epochs > 1 or not self.prune:
+            return []
+        return ["`method.epochs` is 1; masks of two epochs are compared, so give 2 or more"]
+
+    def row_init(self, task: Task, who: Who) -> State:
+        """Remember a client's mask, at first everything that can be pruned."""
+        if self.structured:
+            whole = {name: each[:, 0] for name, each in slice.units(task, task.initial).items()}
+            return {"keep": slice.spread(task, mask.full(whole))}
+        names = mask.masked_names(task.layers, first_dense=False, biases_dense=True)
+        return {"keep": mask.full({name: task.initial[name] for name in names})}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Send the weights inside the client's mask."""
+        return {"params": Part(tree.only(row["keep"], server["params"]), row["keep"])}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Take the received weights and mask."""
+        values, keep = message["params"].values, message["params"].keep
+        return {"params": values, "keep": keep, "pruned": values, "first": keep, "last": keep}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train, note the masks of the first and the last epoch, look, perhaps prune."""
+        step, look = self.descend(task, within=mask.kept), Look(task, "pruned")
+
+        def first(work: State, round: Round) -> State:
+            return {**work, "first": self._thinner(task, work)}
+
+        def last(work: State, round: Round) -> State:
+            keep = self._thinner(task, work)
+            return {**work, "last": keep, "pruned": tree.only(keep, work["params"])}
+
+        def decide(work: State, round: Round) -> State:
+            moved = mask.distance(work["first"], work["last"]) > self.distance
+            # Differs: the release looks at test data; `validation` never is, see Stage.
+            ready = moved & look.passes(work, self.threshold)
+            params = tree.pick(ready, work["pruned"], work["params"])
+            return {**work, "params": params, "keep": tree.pick(ready, work["last"], work["keep"])}
+
+        first_epoch = Stage("first", step, then=first, keep=mask.trained, slim=self.structured)
+        return (
+            first_epoch,
+            replace(first_epoch, name="rest", epochs=self.epochs - 1, epoch=1, then=last),
+            Stage("look", look, data="validation", then=decide, keep=mask.seen),
+        )
+
+    def _thinner(self, task: Task, work: State) -> Tree:
+        """Return the mask that pruning would give: by magnitude, or by the norm of units."""
+        params, keep = work["params"], work["keep"]
+        if not self.structured:
+            return mask.thin(keep, tree.each(torch.abs, params), self.prune, self.target)
+        held = {name: each.any(1) for name, each in slice.units(task, keep).items()}
+        # Differs: the paper ranks channels by the scale of their batch norm, and prunes the entries
+        # of linear layers; here every unit is ranked by the norm of its weights.
+        norms = {name: each.norm(dim=1) for name, each in slice.units(task, params).items()}
+        return slice.spread(task, mask.thin(held, norms, self.prune, self.target))
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the weights and the mask."""
+        return {"params": Part(work["params"], work["keep"])}, client
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        """Average over the holders, and remember their masks."""
+        # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
+        new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
+        return new, {"keep": uploads["params"].keep}
