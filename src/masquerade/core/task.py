@@ -1,6 +1,7 @@
 """A task: the network as a function of its tree, its loss, its metric, and what its layers are."""
 
 import copy
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from masquerade.core.random import fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
@@ -125,6 +127,11 @@ class Task:
                 )
 
     @property
+    def classifies(self) -> bool:
+        """Tell whether outputs are logits: they are where the loss is `cross_entropy`."""
+        return self._loss is cross_entropy
+
+    @property
     def shapes(self) -> dict[str, torch.Size]:
         """Return the shape of every tensor of the tree."""
         return {name: value.shape for name, value in self.initial.items()}
@@ -172,11 +179,15 @@ class Task:
     def fresh(self, key: int) -> Tree:
         """Draw new initial weights from a key, by the layers' own `reset_parameters`.
 
-        What has no such rule keeps its initial weights.
+        What has no such rule keeps its initial weights. Tasks that begin elsewhere, as those of
+        another seed do, draw others from the same key.
         """
         module = copy.deepcopy(self.module).cpu()
+        began = zlib.crc32(
+            b"".join(value.cpu().numpy().tobytes() for value in self.initial.values())
+        )
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key)
+            torch.manual_seed(fold(key, began))
             for part in module.modules():
                 reset = getattr(part, "reset_parameters", None)
                 if callable(reset):
@@ -219,7 +230,7 @@ class Task:
     def loss(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
         """Return (the mean loss over the real samples of a batch, new buffers)."""
         output, buffers = self(values, batch.x, train, batch.key)
-        if batch.valid is None and self._loss is cross_entropy:
+        if batch.valid is None and self.classifies:
             # The usual case in one operation: on small networks a second one is a tenth of a step.
             return nn.functional.cross_entropy(output, batch.y), buffers
         return batch.mean(self._loss(output, batch.y)), buffers

@@ -7,6 +7,13 @@ import torch
 from torch import nn
 
 from masquerade.errors import MasqueradeError, nearest
+from masquerade.models.binary import (
+    BinaryCifarCNN,
+    BinaryCNN,
+    BinaryDigitsCNN,
+    BinaryMLP,
+    BinaryMnistCNN,
+)
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelGroupNorm
@@ -14,6 +21,11 @@ from masquerade.models.norm import ChannelGroupNorm
 __all__ = [
     "MLP",
     "MODELS",
+    "BinaryCNN",
+    "BinaryCifarCNN",
+    "BinaryDigitsCNN",
+    "BinaryMLP",
+    "BinaryMnistCNN",
     "ChannelGroupNorm",
     "CifarCNN",
     "DigitsCNN",
@@ -26,7 +38,11 @@ Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
 
 
-def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]) -> Maker:
+Images = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[BinaryCNN]
+"""Networks that take images of one shape."""
+
+
+def _images(network: Images) -> Maker:
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
         if tuple(shape) != network.shape:
             raise MasqueradeError(
@@ -45,6 +61,10 @@ MODELS: dict[str, Maker] = {
     "cifar_cnn": _images(CifarCNN),
     "mnist_cnn": _images(MnistCNN),
     "digits_cnn": _images(DigitsCNN),
+    "mlp_binary": lambda shape, classes: BinaryMLP(math.prod(shape), classes=classes),
+    "cifar_cnn_binary": _images(BinaryCifarCNN),
+    "mnist_cnn_binary": _images(BinaryMnistCNN),
+    "digits_cnn_binary": _images(BinaryDigitsCNN),
 }
 """The networks that `build` knows by name."""
 
