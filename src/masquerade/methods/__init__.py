@@ -28,7 +28,8 @@ class Named:
     variant: str = ""
     """The kind of network it needs: of a network NAME it takes NAME_variant."""
     like: str = ""
-    """The method that it spends as many FLOPs as, unless a configuration names another."""
+    """The method that it costs as many FLOPs as unless a configuration names another; its setting
+    `spend` is computed by that."""
 
 
 METHODS: dict[str, Named] = {
@@ -36,7 +37,7 @@ METHODS: dict[str, Named] = {
     "local_flops": Named(
         Local,
         "personal",
-        "Local (FLOPs of {like})",
+        "Local, equal FLOPs",
         "no federation",
         "everything",
         "nothing",
