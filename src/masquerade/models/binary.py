@@ -1,12 +1,11 @@
 """Networks of sign activations, for methods that binarize weights.
 
-Every layer is followed by a norm, and a sign stands between one layer and the next, so that the
-size of its weights says nothing and their signs say all. The input of the first layer stays real,
-and the last norm scales the logits. Norms are over channels of one sample, not over a batch: they
-have no statistics to share, and clients with ragged batches can be batched. Layers have no bias;
-their norms have one.
+Every hidden layer is followed by a norm and then by the sign; the input of the first layer stays
+real. Norms are over channels of one sample, not over a batch: they have no statistics to share, and
+clients with ragged batches can be batched. Hidden layers have no bias; their norms have one.
 """
 
+import math
 from itertools import pairwise
 from typing import ClassVar
 
@@ -34,6 +33,20 @@ class _Full(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         normed: Tensor = self.norm(self.layer(x.flatten(1)))
         return normed
+
+
+class _Last(nn.Module):
+    """A linear layer whose logits are of size one when its weights are −1 and +1."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # A norm over the few classes of one sample would divide by nothing where logits are equal,
+        # which sums of signs often are.
+        logits: Tensor = self.layer(x.flatten(1) / math.sqrt(self.layer.in_features))
+        return logits
 
 
 class _Conv(nn.Module):
@@ -71,7 +84,8 @@ class BinaryMLP(_Binary):
     """Linear layers, for inputs of any shape."""
 
     def __init__(self, inputs: int, hidden: tuple[int, ...] = (64,), classes: int = 10) -> None:
-        super().__init__(*(_Full(*sizes) for sizes in pairwise((inputs, *hidden, classes))))
+        *sizes, last = pairwise((inputs, *hidden, classes))
+        super().__init__(*(_Full(*pair) for pair in sizes), _Last(*last))
 
 
 class BinaryCNN(_Binary):
@@ -87,13 +101,14 @@ class BinaryCNN(_Binary):
         first, *_, side = self.shape
         for _ in self.channels:
             side = (side + 2 * self.padding - self.kernel + 1) // 2
-        widths = (self.channels[-1] * side**2, *self.hidden, classes)
+        *sizes, last = pairwise((self.channels[-1] * side**2, *self.hidden, classes))
         super().__init__(
             *(
                 _Conv(*pair, self.kernel, self.padding)
                 for pair in pairwise((first, *self.channels))
             ),
-            *(_Full(*pair) for pair in pairwise(widths)),
+            *(_Full(*pair) for pair in sizes),
+            _Last(*last),
         )
 
 
