@@ -15,7 +15,7 @@ SHAPES = {
     "mnist_cnn": (1, 28, 28),
     "digits_cnn": (1, 8, 8),
 }
-SHAPES |= {f"{name}_binary": shape for name, shape in SHAPES.items() if name != "logistic"}
+SHAPES |= {f"{name}_binary": shape for name, shape in SHAPES.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -62,6 +62,7 @@ MODELS: dict[str, Maker] = {
     "mnist_cnn": _images(MnistCNN),
     "digits_cnn": _images(DigitsCNN),
     "mlp_binary": lambda shape, classes: BinaryMLP(math.prod(shape), classes=classes),
+    "logistic_binary": lambda shape, classes: BinaryMLP(math.prod(shape), (), classes),
     "cifar_cnn_binary": _images(BinaryCifarCNN),
     "mnist_cnn_binary": _images(BinaryMnistCNN),
     "digits_cnn_binary": _images(BinaryDigitsCNN),
