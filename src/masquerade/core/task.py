@@ -183,9 +183,10 @@ class Task:
         another seed do, draw others from the same key.
         """
         module = copy.deepcopy(self.module).cpu()
-        began = zlib.crc32(
-            b"".join(value.cpu().numpy().tobytes() for value in self.initial.values())
-        )
+        began = 0
+        for value in self.initial.values():
+            bits = value.detach().cpu().reshape(-1).view(torch.uint8)
+            began = zlib.crc32(bits.numpy().tobytes(), began)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(fold(key, began))
             for part in module.modules():

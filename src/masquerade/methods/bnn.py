@@ -84,6 +84,7 @@ class BNN(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Let clients vote on every bit, by their samples; a tie leaves it. Average the rest."""
+        # Differs: no paper says what a tie is, nor whether votes are weighted.
         old, new = server["params"], uploads["params"].values
         signs = {name: torch.where(new[name], 1.0, -1.0) for name in self.binarized(task)}
         zeros = {name: torch.zeros(old[name].shape, device=old[name].device) for name in signs}

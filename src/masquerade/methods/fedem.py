@@ -48,9 +48,9 @@ class FedEM(Method):
 
     def client_init(self, task: Task, who: Who) -> State:
         """Begin with equal shares, which a client that never trains keeps."""
-        device = next(iter(task.initial.values())).device
-        share = torch.tensor(1 / self.models, dtype=task.dtype, device=device)
-        return {"mixture": share.repeat(self.models)}
+        # Differs: the paper lets a client that joins later take an E-step before it is judged.
+        like = next(iter(task.initial.values()))
+        return {"mixture": like.new_full((self.models,), 1 / self.models, dtype=task.dtype)}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Train the received models, and remember them for the responsibilities."""

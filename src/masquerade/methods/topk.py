@@ -43,6 +43,7 @@ class TopK(Method):
         self, task: Task, work: State, message: Message, client: State, round: Round
     ) -> tuple[Message, State]:
         """Send the largest entries of update and residual, and keep the others."""
+        # Differs: the papers send gradients of single steps; here it is the update of a round.
         received, left = message["params"].values, client["residual"]
         update = tree.each(torch.sub, work["params"], received)
         update |= {name: update[name] + value for name, value in left.items()}

@@ -43,8 +43,8 @@ class _Last(nn.Module):
         self.layer = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        # A norm over the few classes of one sample would divide by nothing where logits are equal,
-        # which sums of signs often are.
+        # Differs: the paper has a norm here. One over the few classes of one sample would divide
+        # by nothing where logits are equal, which sums of signs often are.
         logits: Tensor = self.layer(x.flatten(1) / math.sqrt(self.layer.in_features))
         return logits
 
