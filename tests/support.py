@@ -9,13 +9,12 @@ from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.core.random import fold, normal
 from masquerade.data import Federation
-from masquerade.methods import METHODS
+from masquerade.methods import BNN, METHODS
+from masquerade.models import BinaryMLP
 from masquerade.simulation import Simulation
-from tests.thin.fedem import ThinFedEM
 from tests.thin.fedmask import ThinFedMask
 from tests.thin.fedselect import ThinFedSelect
 from tests.thin.pfedgate import ThinPFedGate
-from tests.thin.topk import ThinTopK
 
 SIZES = (7, 12, 3, 9, 16, 5)
 """Training samples per client: ragged, some smaller than a batch of 4."""
@@ -45,12 +44,27 @@ def network(dtype: torch.dtype = torch.float64) -> nn.Module:
     return model.to(dtype)
 
 
+def network_of(method) -> nn.Module:
+    """The network of the toy, or the binary one where a method needs signs."""
+    if not isinstance(method, BNN):
+        return network()
+    model = BinaryMLP(6, (8,), 3)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "layer" in name.split(".")[-2]:
+                value.copy_(normal(fold(3, name), tuple(value.shape)))
+    return model.double()
+
+
 def _small(cls, **settings):
     return cls(epochs=3, rate=0.1, **settings)
 
 
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
+    "local_flops": {"spend": 0.5},
+    "fedem": {"models": 2},
+    "topk": {"share": 0.3},
     "fedrep": {"head_epochs": 2, "final_epochs": 2},
     "scaffold": {"momentum": 0.0},
     "pfedme": {"pull": 5.0, "inner_steps": 2},
@@ -75,8 +89,6 @@ METHOD_TABLE = {
     "thin_fedmask": _small(ThinFedMask),
     "thin_pfedgate": _small(ThinPFedGate),
     "thin_fedselect": _small(ThinFedSelect),
-    "thin_fedem": _small(ThinFedEM),
-    "thin_topk": _small(ThinTopK, share=0.3),
 }
 """Every method under law. A new line of METHODS is here by itself."""
 
@@ -87,7 +99,7 @@ def simulation(
     """A simulation of the toy federation."""
     return Simulation(
         method,
-        task or Task(network()),
+        task or Task(network_of(method)),
         federation(),
         Train("", rounds, 4, participation, 0.97, (seed,)),
         evaluate or Evaluate(every=0, draws=2),

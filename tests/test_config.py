@@ -22,11 +22,13 @@ from masquerade.config import (
     apply,
     complete,
     dump,
+    like_of,
     limits,
     method_of,
     parse,
     read,
     read_file,
+    title_of,
     trainings,
 )
 from masquerade.core import Method
@@ -78,7 +80,8 @@ def test_what_is_written_is_complete() -> None:
     for name, cls in SECTIONS.items():
         assert set(tables[name]) == {each.name for each in dataclasses.fields(cls)}
     for name, line in METHODS.items():
-        assert set(tables["method"][name]) == {
+        budget = {"like"} if line.like else set()
+        assert set(tables["method"][name]) == budget | {
             each.name for each in dataclasses.fields(line.method)
         }
 
@@ -378,3 +381,25 @@ def test_every_setting_of_a_method_has_its_limits(name: str) -> None:
 def test_a_setting_for_all_methods_is_checked_even_where_each_has_its_own() -> None:
     tables = {"methods": ["fedavg"], "method": {"rate": "fast", "fedavg": {"rate": 0.1}}}
     assert "`method.rate` must be float" in refusal(tables)
+
+
+def test_a_budget_is_what_another_method_costs() -> None:
+    config = with_methods(
+        "local", "local_flops", local={"rate": 0.5}, local_flops={"like": "dmpfl"}
+    )
+    assert (like_of("local_flops", config), like_of("local", config)) == ("dmpfl", "")
+    assert title_of("local_flops", config) == "Local, equal FLOPs (DM-PFL)"
+    # It reads what is said of its class; what is said of it alone reaches nobody else.
+    assert method_of("local_flops", config).rate == 0.5
+    alone = with_methods("local", "local_flops", local_flops={"rate": 0.25, "like": "fedavg"})
+    assert (method_of("local", alone).rate, method_of("local_flops", alone).rate) == (0.1, 0.25)
+
+
+@pytest.mark.parametrize("like", ["dmplf", "local_flops", "", 3])
+def test_a_budget_that_is_no_methods_is_refused(like: Any) -> None:
+    assert "`method.like`" in refusal({"method": {"local_flops": {"like": like}}})
+
+
+def test_a_budget_in_numbers_and_one_for_a_method_without_are_refused() -> None:
+    assert "`method.local_flops.spend`" in refusal({"method": {"local_flops": {"spend": 2.0}}})
+    assert "`method.like`" in refusal({"method": {"local": {"like": "dmpfl"}}})

@@ -161,7 +161,7 @@ def run(
 
     Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
     """
-    from masquerade.config import method_of, parse, trainings
+    from masquerade.config import like_of, method_of, parse, trainings
     from masquerade.methods import METHODS
 
     seeds = None if seed is None else [seed]
@@ -178,7 +178,9 @@ def run(
     names = [
         name
         for name, line in METHODS.items()
-        if line.method is type(asked) and method_of(name, parsed) == asked
+        if line.method is type(asked)
+        and method_of(name, parsed) == asked
+        and like_of(name, parsed) == like_of(method, parsed)
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
     _go(parsed, out or _fresh(method), quiet, as_json, single=True)
@@ -384,6 +386,7 @@ def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -
 
     with _resumable(out), live(quiet or as_json) as watch:
         if single:
+            config = experiment.settle(config)
             (training,) = experiment.trainings(config)
             results = experiment.start(config, training, out, watch)
             comparison.write_report(out, results, config)

@@ -22,6 +22,7 @@ def is_comparison(path: Path) -> bool:
 
 def start(config: Config, path: Path, watch: Watch) -> list[Record]:
     """Train everything that a configuration names, in a new directory."""
+    config = experiment.settle(config)
     # What cannot begin leaves no directory behind.
     experiment.rehearse(config)
     with RunDirectory.create(path, configuration.dump(config), MARK) as directory:

@@ -238,14 +238,29 @@ def _settings(name: str, config: Config) -> dict[str, Any]:
     """Collect a method's settings: those for all methods, its family's, and over them its own.
 
     Names that share a class are views of one training: `fedavg_ft` reads `[method.fedavg]`, and
-    then its own table, if it has one.
+    then its own table, if it has one. What a name with a budget of its own says is for it alone.
     """
     line = METHODS[name]
     tables = _own_tables(config.method)
-    family = [other for other, named in METHODS.items() if named.method is line.method]
-    first = next((tables[other] for other in family if other in tables), {})
+    lenders = [n for n, named in METHODS.items() if named.method is line.method and not named.like]
+    first = next((tables[other] for other in lenders if other in tables), {})
     common = {k: v for k, v in _common(config.method).items() if k in _names_of(line.method)}
-    return dict(line.settings) | common | dict(first) | dict(tables.get(name, {}))
+    own = dict(tables.get(name, {}))
+    if line.like:
+        own.pop("like", None)
+    return dict(line.settings) | common | dict(first) | own
+
+
+def like_of(name: str, config: Config) -> str:
+    """Name the method that one with a budget costs as many FLOPs as; "" for all others."""
+    default = METHODS[name].like
+    return str(_own_tables(config.method).get(name, {}).get("like", default)) if default else ""
+
+
+def title_of(name: str, config: Config) -> str:
+    """Return the title of a method; of one with a budget it says whose."""
+    like = like_of(name, config)
+    return f"{METHODS[name].title} ({METHODS[like].title})" if like else METHODS[name].title
 
 
 def _check_methods(config: Config, problems: Problems) -> None:
@@ -267,10 +282,21 @@ def _check_methods(config: Config, problems: Problems) -> None:
         for cls in used:
             _fill(cls, {key: value} if key in _names_of(cls) else {}, "method", problems)
     for name in {*config.methods, *tables} & METHODS.keys():
+        if METHODS[name].like:
+            _check_budget(name, tables.get(name, {}), problems)
         before = len(problems)
         made = _fill(METHODS[name].method, _settings(name, config), "method", problems)
         if len(problems) == before:
             problems += made.problems()
+
+
+def _check_budget(name: str, own: Mapping[str, Any], problems: Problems) -> None:
+    """Note a budget that is no method's, or that is given as a number."""
+    others = tuple(other for other, line in METHODS.items() if not line.like)
+    within = Limits({}, {"method.like": others})
+    _fits(own.get("like", METHODS[name].like), "", "method.like", within, problems)
+    if "spend" in own and "like" not in own:
+        problems.append(f"`method.{name}.spend` is computed; say what it is to be with `like`")
 
 
 def _check_rest(config: Config, problems: Problems) -> None:
@@ -339,6 +365,9 @@ def complete(config: Config) -> dict[str, Any]:
     for name in SECTIONS:
         tables[name] = plain(getattr(config, name))
     tables["method"] = {name: plain(method_of(name, config)) for name in config.methods}
+    for name in config.methods:
+        if METHODS[name].like:
+            tables["method"][name]["like"] = like_of(name, config)
     return tables
 
 

@@ -22,6 +22,7 @@ from masquerade.core.part import Message, Part
 from masquerade.core.random import fold
 from masquerade.core.round import Who
 from masquerade.core.task import Task
+from masquerade.cost.forecast import forecast
 from masquerade.data import Dataset, Federation, load, parse, partition
 from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -227,8 +228,8 @@ class Training:
     def config(self, config: Config) -> Config:
         """Return the configuration of this training alone."""
         train = dataclasses.replace(config.train, seeds=(self.seed,))
-        settings = {self.names[0]: configuration.plain(self.method)}
-        return dataclasses.replace(config, methods=self.names, train=train, method=settings)
+        alone = dataclasses.replace(config, methods=self.names, train=train)
+        return dataclasses.replace(alone, method=configuration.complete(alone)["method"])
 
 
 def trainings(config: Config) -> list[Training]:
@@ -302,6 +303,44 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
         "budgets": list(islice(cycle(config.data.budgets), federation.clients)),
         "novel": novel_clients(federation.clients, config.data.novel, config.data.seed).tolist(),
     }
+
+
+def settle(config: Config) -> Config:
+    """Give every method that is to cost as much as another its budget, by forecast.
+
+    It is written into the configuration, so that a resumed run has the same one.
+    """
+    budgets = [name for name in config.methods if METHODS[name].like]
+    if not budgets:
+        return config
+    tables = configuration.complete(config)["method"]
+    for name in budgets:
+        tables[name]["spend"] = 1.0
+        once = dataclasses.replace(config, method=tables)
+        wanted = _flops(config, configuration.like_of(name, config))
+        tables[name]["spend"] = wanted / _flops(once, name)
+    return dataclasses.replace(config, method=tables)
+
+
+def _flops(config: Config, name: str) -> float:
+    """Forecast the FLOPs of a method's training, as masks allow, over all seeds."""
+    method, total = configuration.method_of(name, config), 0.0
+    for seed in config.train.seeds:
+        made = arrange(config, Training(method, (name,), seed))
+        data, train = made["federation"], made["train"]
+        samples = [count for count in data.samples.tolist() if count]
+        cost = forecast(
+            method,
+            made["task"],
+            data.x[:1],
+            data.y[:1],
+            samples,
+            train.rounds,
+            train.participation,
+            seed,
+        )
+        total += cost.masked
+    return total
 
 
 def rehearse(config: Config) -> None:
@@ -395,7 +434,7 @@ def _finish(
     for summary, name in zip(summaries, training.names, strict=True):
         summary |= {
             "method": name,
-            "title": METHODS[name].title,
+            "title": configuration.title_of(name, config),
             "data": simulation.federation.name,
             "initial": float(SEED_BYTES),
         }

@@ -238,7 +238,7 @@ def test_all_units_are_all_of_what_widths_cut(name: str) -> None:
 
 
 def test_units_are_spread_for_many_clients_at_once() -> None:
-    task = Task(DigitsCNN(norm=True))
+    task = Task(DigitsCNN(norm="group"))
     clients = [kept_units(task, seed) for seed in (3, 4)]
     spread = torch.func.vmap(lambda kept: slice.spread(task, kept))(tree.stack(clients))
     for place, kept in enumerate(clients):

@@ -185,7 +185,7 @@ def test_the_defaults_are_cross_entropy_and_percent_right() -> None:
     assert accuracy(logits, torch.tensor([0, 1])).tolist() == [100.0, 0.0]
 
 
-def test_fresh_weights_depend_on_the_key_alone() -> None:
+def test_fresh_weights_depend_on_the_key_and_on_where_the_task_begins_alone() -> None:
     task = Task(DigitsCNN(norm="group"))
     state = torch.random.get_rng_state()
     one, again, two = task.fresh(7), task.fresh(7), task.fresh(fold(7, "model"))
@@ -197,6 +197,10 @@ def test_fresh_weights_depend_on_the_key_alone() -> None:
         # Norms begin as the identity whatever the key.
         assert torch.equal(value, two[name]) == name.startswith("norm")
     assert not torch.equal(one["fc1.weight"], task.initial["fc1.weight"])
+    # Runs of two seeds must not share what they draw beside their initial weights.
+    elsewhere = copy.deepcopy(task.module)
+    elsewhere.fc1.bias.data += 1
+    assert not torch.equal(Task(elsewhere).fresh(7)["fc1.weight"], one["fc1.weight"])
 
 
 def test_fresh_weights_follow_the_rules_of_their_layers() -> None:

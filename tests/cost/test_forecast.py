@@ -7,7 +7,7 @@ from masquerade.core import Task
 from masquerade.cost.forecast import forecast
 from masquerade.methods import DMPFL, FedAvg, Local
 from masquerade.models import build
-from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
+from tests.support import METHOD_TABLE, SIZES, federation, network_of, simulate
 
 
 def paper(method):
@@ -57,13 +57,15 @@ def test_our_convention_counts_masks_and_both_directions(costs):
     assert dmpfl.masked / fedavg.masked > 0.5
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "local", "dmpfl"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "local", "local_flops", "dmpfl", "fedem", "topk", "bnn"]
+)
 def test_the_forecast_is_what_a_run_costs(name):
     method = METHOD_TABLE[name]
     _, progress = simulate(method, rounds=12)
     data = federation()
     expected = forecast(
-        method, Task(network()), data.x, data.y, SIZES, 12, participation=0.67, seed=5
+        method, Task(network_of(method)), data.x, data.y, SIZES, 12, participation=0.67, seed=5
     )
     spent = {key: value / len(SIZES) for key, value in progress.costs["train"].items()}
     # Votes may leave DM-PFL's global mask sparser than its budget, so it may cost less.

@@ -1,6 +1,7 @@
 """A task: the network as a function of its tree, its loss, its metric, and what its layers are."""
 
 import copy
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from masquerade.core.random import fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
 from masquerade.errors import MasqueradeError
@@ -125,14 +127,14 @@ class Task:
                 )
 
     @property
+    def classifies(self) -> bool:
+        """Tell whether outputs are logits: they are where the loss is `cross_entropy`."""
+        return self._loss is cross_entropy
+
+    @property
     def shapes(self) -> dict[str, torch.Size]:
         """Return the shape of every tensor of the tree."""
         return {name: value.shape for name, value in self.initial.items()}
-
-    @property
-    def classifies(self) -> bool:
-        """Tell whether the loss is cross entropy, so that outputs are logits of classes."""
-        return self._loss is cross_entropy
 
     @property
     def parameters(self) -> int:
@@ -198,11 +200,16 @@ class Task:
     def fresh(self, key: int) -> Tree:
         """Draw new initial weights from a key, by the layers' own `reset_parameters`.
 
-        What has no such rule keeps its initial weights.
+        What has no such rule keeps its initial weights. Tasks that begin elsewhere, as those of
+        another seed do, draw others from the same key.
         """
         module = copy.deepcopy(self.module).cpu()
+        began = 0
+        for value in self.initial.values():
+            bits = value.detach().cpu().reshape(-1).view(torch.uint8)
+            began = zlib.crc32(bits.numpy().tobytes(), began)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key)
+            torch.manual_seed(fold(key, began))
             for part in module.modules():
                 reset = getattr(part, "reset_parameters", None)
                 if callable(reset):
@@ -245,7 +252,7 @@ class Task:
     def loss(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
         """Return (the mean loss over the real samples of a batch, new buffers)."""
         output, buffers = self(values, batch.x, train, batch.key)
-        if batch.valid is None and self._loss is cross_entropy:
+        if batch.valid is None and self.classifies:
             # The usual case in one operation: on small networks a second one is a tenth of a step.
             return nn.functional.cross_entropy(output, batch.y), buffers
         return batch.mean(self._loss(output, batch.y)), buffers

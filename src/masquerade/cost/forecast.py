@@ -20,7 +20,7 @@ from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Meter, shares
 from masquerade.cost.traffic import ANY, at_first
-from masquerade.wire.codec import digest, nbytes, values_bytes
+from masquerade.wire.codec import Same, digest, nbytes, values_bytes
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class Forecast:
 class _Exchange:
     """What one client's round of a phase costs."""
 
+    first: tuple[float, float]
+    """Bytes and values of a download of the initial state, parts of which both sides have."""
     full: tuple[float, float]
-    """Bytes and values of a download that is new to the client."""
+    """The same of a download that is new to the client."""
     again: tuple[float, float]
     """The same of a download that it already holds."""
     up: tuple[float, float]
@@ -72,9 +74,7 @@ def forecast(
     meter, phases = Meter(task), dict[Any, _Exchange]()
     clients = torch.arange(len(samples))
     asked = max(1, round(participation * len(samples)))
-    seen = [0] * len(samples)
-    # Version 0 is the initial model, which both sides have before the first message.
-    version = 0 if _is_initial(method, task, rounds) else 1
+    seen, version = [-1] * len(samples), 0
     total = torch.zeros(7, dtype=torch.float64)
     for number in range(rounds):
         phase = method.schedule(number, rounds)
@@ -82,7 +82,8 @@ def forecast(
             phases[phase] = _measure(method, task, meter, x, y, phase, rounds)
         one = phases[phase]
         for id in choose(fold(seed, "cohort", number), clients, asked).tolist():
-            down = one.again if seen[id] == version else one.full
+            new = one.full if version else one.first
+            down = one.again if seen[id] == version else new
             seen[id] = version
             bytes_values = torch.tensor([down[0], one.up[0], down[1], one.up[1]])
             total += torch.cat([bytes_values.double(), one.flops * samples[id]])
@@ -90,21 +91,9 @@ def forecast(
     return Forecast(*(total / len(samples)).tolist())
 
 
-def _is_initial(method: Method, task: Task, rounds: int) -> bool:
-    """Tell whether the first download says no more than `task.initial`."""
-    round = _round(method.schedule(0, rounds), rounds)
-    download = method.download(task, method.server_init(task), _first_row(method, task), round)
-    known = at_first(task.initial, 1, download)
-    return all(bool(digest(part) == known.get(name, known[ANY])) for name, part in download.items())
-
-
 def _round(phase: Any, rounds: int) -> Round:
     zero, one, last = (torch.tensor(value, dtype=torch.float64) for value in (0.0, 1.0, rounds))
     return Round("train", phase, zero, last, one)
-
-
-def _first_row(method: Method, task: Task) -> State:
-    return method.row_init(task, Who(0, 1, 0))
 
 
 def _measure(
@@ -120,12 +109,15 @@ def _measure(
         found = meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x[:1])
         flops.add_(torch.cat([found.dense, found.masked, found.paper]))
 
-    download = method.download(task, method.server_init(task), _first_row(method, task), round)
+    row = method.row_init(task, Who(0, 1, 0))
+    download = method.download(task, method.server_init(task), row, round)
     client = method.client_init(task, Who(0, 1, 0))
     upload, _ = client_round(method, task, download, client, lambda stage: (), round, observe)
-    same = dict.fromkeys(download, True)
-    return _Exchange(_sizes(download), (float(nbytes(download, same)), 0.0), _sizes(upload), flops)
+    known = at_first(task.initial, 1, download)
+    had = {name: digest(part) == known.get(name, known[ANY]) for name, part in download.items()}
+    first, again = (_sizes(download, held) for held in (had, dict.fromkeys(download, True)))
+    return _Exchange(first, _sizes(download), again, _sizes(upload), flops)
 
 
-def _sizes(message: Message) -> tuple[float, float]:
-    return float(nbytes(message)), float(values_bytes(message))
+def _sizes(message: Message, same: Same | None = None) -> tuple[float, float]:
+    return float(nbytes(message, same)), float(values_bytes(message, same))

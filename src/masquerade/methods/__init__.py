@@ -5,12 +5,14 @@ from typing import Any
 
 from masquerade.core.method import Method
 from masquerade.methods.apfl import APFL
+from masquerade.methods.bnn import BNN
 from masquerade.methods.ditto import Ditto
 from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
 from masquerade.methods.fedbabu import FedBABU
 from masquerade.methods.fedbn import FedBN
 from masquerade.methods.feddst import FedDST
+from masquerade.methods.fedem import FedEM
 from masquerade.methods.fedper import FedPer
 from masquerade.methods.fedprox import FedProx
 from masquerade.methods.fedrep import FedRep
@@ -22,6 +24,7 @@ from masquerade.methods.perfedavg import PerFedAvg
 from masquerade.methods.pfedme import PFedMe
 from masquerade.methods.scaffold import Scaffold
 from masquerade.methods.subfedavg import SubFedAvg
+from masquerade.methods.topk import TopK
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Named:
     settings: tuple[tuple[str, Any], ...] = ()
     variant: str = ""
     """The kind of network it needs: of a network NAME it takes NAME_variant."""
+    like: str = ""
+    """The method that it costs as many FLOPs as unless a configuration names another; its setting
+    `spend` is computed by that."""
 
 
 METHODS: dict[str, Named] = {
@@ -158,10 +164,45 @@ METHODS: dict[str, Named] = {
         "weights inside a mask, and the mask",
         (("structured", True),),
     ),
+    "local_flops": Named(
+        Local,
+        "personal",
+        "Local, equal FLOPs",
+        "no federation",
+        "everything",
+        "nothing",
+        like="fedavg",
+    ),
+    "fedem": Named(
+        FedEM,
+        "personal",
+        "FedEM",
+        "Marfoq et al., 2021",
+        "the mixture of the shared models",
+        "all weights of every model",
+    ),
+    "topk": Named(
+        TopK,
+        "global",
+        "Top-k",
+        "Aji and Heafield, 2017",
+        "nothing",
+        "all weights down, the largest changes up",
+    ),
+    "bnn": Named(
+        BNN,
+        "global",
+        "BNN-FedAvg",
+        "Hubara et al., 2016",
+        "nothing",
+        "one bit per weight, and norms",
+        variant="binary",
+    ),
 }
 
 __all__ = [
     "APFL",
+    "BNN",
     "DMPFL",
     "METHODS",
     "Ditto",
@@ -169,6 +210,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedDST",
+    "FedEM",
     "FedPer",
     "FedProx",
     "FedRep",
@@ -181,4 +223,5 @@ __all__ = [
     "PerFedAvg",
     "Scaffold",
     "SubFedAvg",
+    "TopK",
 ]

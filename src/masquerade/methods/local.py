@@ -1,16 +1,44 @@
 """Local: every client trains alone on its own data, and nothing is sent."""
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Cohort, Message, Method, Part, Round, State, Task, Who
+from masquerade.core import (
+    Bounds,
+    Cohort,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Who,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Method):
     """Training without a federation, in the rounds in which a client is sampled."""
 
+    spend: float = 1.0
+    """How many times its ordinary epochs it spends over the run; in `local_flops` this is computed,
+    so that the training costs as many FLOPs as the one that `like` names."""
+
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    bounds: ClassVar[Bounds] = {"spend": (0, math.inf)}
+
+    def schedule(self, number: int, rounds: int) -> Hashable:
+        """Return the epochs of a round, some of them 0, so that the run's sum is as it should."""
+        # The small term undoes the rounding of products such as 0.3 × 10.
+        done, due = (math.floor(n * self.epochs * self.spend + 1e-9) for n in (number, number + 1))
+        return due - done
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train for the epochs of this round."""
+        return (Stage("train", self.descend(task), round.phase),)
 
     def server_init(self, task: Task) -> State:
         """Hold nothing."""

@@ -7,6 +7,13 @@ import torch
 from torch import nn
 
 from masquerade.errors import MasqueradeError, nearest
+from masquerade.models.binary import (
+    BinaryCifarCNN,
+    BinaryCNN,
+    BinaryDigitsCNN,
+    BinaryMLP,
+    BinaryMnistCNN,
+)
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
@@ -14,6 +21,11 @@ from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
 __all__ = [
     "MLP",
     "MODELS",
+    "BinaryCNN",
+    "BinaryCifarCNN",
+    "BinaryDigitsCNN",
+    "BinaryMLP",
+    "BinaryMnistCNN",
     "ChannelBatchNorm",
     "ChannelGroupNorm",
     "CifarCNN",
@@ -27,7 +39,11 @@ Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
 
 
-def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN], **changes: str) -> Maker:
+Images = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[BinaryCNN]
+"""Networks that take images of one shape."""
+
+
+def _images(network: Images, **changes: str) -> Maker:
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
         if tuple(shape) != network.shape:
             raise MasqueradeError(
@@ -48,6 +64,11 @@ MODELS: dict[str, Maker] = {
     "digits_cnn": _images(DigitsCNN),
     "mlp_bn": lambda shape, classes: MLP(math.prod(shape), classes=classes, norm="batch"),
     "digits_cnn_bn": _images(DigitsCNN, norm="batch"),
+    "mlp_binary": lambda shape, classes: BinaryMLP(math.prod(shape), classes=classes),
+    "logistic_binary": lambda shape, classes: BinaryMLP(math.prod(shape), (), classes),
+    "cifar_cnn_binary": _images(BinaryCifarCNN),
+    "mnist_cnn_binary": _images(BinaryMnistCNN),
+    "digits_cnn_binary": _images(BinaryDigitsCNN),
 }
 """The networks that `build` knows by name."""
 
