@@ -23,6 +23,14 @@ Shares = tuple[dict[str, Tensor], dict[str, Tensor], bool]
 
 
 @dataclass(frozen=True)
+class Step:
+    """Operations of one sample in one step, dense: in the network, and beside it (a gate)."""
+
+    network: float
+    beside: float
+
+
+@dataclass(frozen=True)
 class Flops:
     """Operations per client [clients]: dense, as masks allow, and as 3 × the forward pass."""
 
@@ -55,7 +63,7 @@ class Meter:
     """Counts what stages cost; every count is measured once and kept."""
 
     task: Task
-    _steps: dict[Any, float] = field(default_factory=dict)
+    _steps: dict[Any, Step] = field(default_factory=dict)
     _layers: dict[torch.Size, dict[str, float]] = field(default_factory=dict)
 
     def forward(self, x: Tensor) -> dict[str, float]:
@@ -94,23 +102,25 @@ class Meter:
                 stacklevel=2,
             )
 
-    def step(self, stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> float:
-        """Return the operations of one sample in one step of a stage, dense."""
+    def step(self, stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> Step:
+        """Return the operations of one sample in one step of a stage."""
         key = (round.kind, round.phase, stage.name)
         if key not in self._steps:
             probe = Batch(_twice(x), _twice(y), None, torch.tensor(0, device=x.device))
             given = probe if stage.draws == 1 else (probe,) * stage.draws
             counts = _measured(lambda: stage.step(work, given, round))
-            self._steps[key] = counts.get("Global", 0) / PROBE / stage.draws
+            samples = PROBE * stage.draws
+            network = counts.get(type(self.task.module).__name__, 0) / samples
+            self._steps[key] = Step(network, counts.get("Global", 0) / samples - network)
         return self._steps[key]
 
     def stage(
-        self, stage: Stage, per_sample: float, samples: Tensor, keep: Shares | None, x: Tensor
+        self, stage: Stage, per_sample: Step, samples: Tensor, keep: Shares | None, x: Tensor
     ) -> Flops:
         """Return what a stage costs clients that saw `samples` [clients] in it."""
         layers = self.forward(x)
+        spent = (per_sample.network + per_sample.beside) * samples
         if keep is None:
-            spent = per_sample * samples
             return Flops(spent, spent, 3 * sum(layers.values()) * samples)
         forward, gradient, trains = keep
         first, one = next(iter(layers)), torch.ones_like(samples)
@@ -123,8 +133,10 @@ class Meter:
             dense += flops * (1 + trains + backward)
             masked += flops * (density * (1 + backward) + weights)
             paper += flops * density * (3 if trains else 1)
+        # Masks are masks of the network: what runs beside it costs its all.
         ratio = masked / dense.clamp(min=1e-30)
-        return Flops(per_sample * samples, per_sample * samples * ratio, paper * samples)
+        used = (per_sample.network * ratio + per_sample.beside) * samples
+        return Flops(spent, used, paper * samples)
 
 
 def _twice(samples: Tensor) -> Tensor:
