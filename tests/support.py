@@ -15,7 +15,6 @@ from tests.thin.fedem import ThinFedEM
 from tests.thin.fedmask import ThinFedMask
 from tests.thin.fedselect import ThinFedSelect
 from tests.thin.heterofl import ThinHeteroFL
-from tests.thin.pfedgate import ThinPFedGate
 from tests.thin.topk import ThinTopK
 
 SIZES = (7, 12, 3, 9, 16, 5)
@@ -52,6 +51,7 @@ def _small(cls, **settings):
 
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
+    "pfedgate": {"density": 0.8, "blocks": 3, "gate_rate": 0.3},
 }
 
 _NAMED = {
@@ -65,7 +65,6 @@ METHOD_TABLE = {
     if method not in list(_NAMED.values())[:place]
 } | {
     "thin_fedmask": _small(ThinFedMask),
-    "thin_pfedgate": _small(ThinPFedGate),
     "thin_fedselect": _small(ThinFedSelect),
     "thin_fedem": _small(ThinFedEM),
     "thin_heterofl": _small(ThinHeteroFL, weight_decay=1e-3),

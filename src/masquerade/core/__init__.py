@@ -7,6 +7,7 @@ from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Layer, Task
 from masquerade.core.train import descend, gradient
 from masquerade.core.tree import State, Tree
+from masquerade.errors import MasqueradeError
 
 __all__ = [
     "Axis",
@@ -17,6 +18,7 @@ __all__ = [
     "Cohort",
     "Entry",
     "Layer",
+    "MasqueradeError",
     "Message",
     "Method",
     "Part",

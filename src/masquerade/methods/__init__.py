@@ -8,6 +8,7 @@ from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
 from masquerade.methods.fedprox import FedProx
 from masquerade.methods.local import Local
+from masquerade.methods.pfedgate import PFedGate
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ METHODS: dict[str, Named] = {
         "as DM-PFL, beside the global model",
         "as DM-PFL",
     ),
+    "pfedgate": Named(
+        PFedGate,
+        "personal",
+        "pFedGate",
+        "Chen et al., 2023",
+        "a gate that chooses and scales blocks",
+        "all weights down, the chosen blocks up",
+    ),
 }
 
-__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]
+__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named", "PFedGate"]
