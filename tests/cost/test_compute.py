@@ -152,7 +152,7 @@ def test_samples_of_several_draws_are_counted_once_each() -> None:
     x = torch.ones(3, 6)
     stage = Stage("both", both, draws=2)
     found = Meter(task).step(stage, {"params": task.initial}, x, classes(x), now())
-    assert found == Step(2 * (HIDDEN + LAST) + LAST, 0)
+    assert found == Step(2 * (HIDDEN + LAST) + LAST, HIDDEN + LAST)
 
 
 def test_masks_of_a_cohort_give_a_density_per_client() -> None:
@@ -227,6 +227,6 @@ def test_what_runs_beside_the_network_costs_its_all_under_any_mask() -> None:
     stage = Stage("gated", gated, keep=at(masks, masks))
     meter, work, x = Meter(task), {"params": task.initial}, torch.ones(3, 6)
     per_sample = meter.step(stage, work, x, classes(x), now())
-    assert per_sample == Step(2 * (HIDDEN + LAST) + LAST, 60)
+    assert per_sample == Step(2 * (HIDDEN + LAST) + LAST + 60, HIDDEN + LAST)
     found = meter.stage(stage, per_sample, torch.tensor([1.0]), shares(stage, work, 0), x)
     assert found.masked.tolist() == [HIDDEN + LAST + LAST / 2 + 60]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from masquerade.core.round import Batch, Round, Stage
@@ -24,10 +24,10 @@ Shares = tuple[dict[str, Tensor], dict[str, Tensor], bool]
 
 @dataclass(frozen=True)
 class Step:
-    """Operations of one sample in one step, dense: in the network, and beside it (a gate)."""
+    """Operations of one sample in one step, dense: all of them, and the network's forward ones."""
 
-    network: float
-    beside: float
+    total: float
+    forward: float
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,25 @@ def nothing(clients: int) -> Flops:
     return Flops(zero, zero, zero)
 
 
-def _measured(function: Callable[[], Any]) -> dict[str, int]:
-    """Count the operations of a call by module; "Global" has them all.
+def _measured(module: nn.Module, function: Callable[[], Any]) -> tuple[dict[str, int], int]:
+    """Count the operations of a call by module, "Global" having all; and those in `module` forward.
 
     The call may draw random numbers (dropout); those that training draws stay the same.
     """
+    spent: list[int] = []
     with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-        function()
-    return {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+        # The counter also gives a module some of the operations that follow it.
+        hooks = (
+            module.register_forward_pre_hook(lambda *_: spent.append(-counter.get_total_flops())),
+            module.register_forward_hook(lambda *_: spent.append(counter.get_total_flops())),
+        )
+        try:
+            function()
+        finally:
+            for hook in hooks:
+                hook.remove()
+    counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+    return counts, sum(spent)
 
 
 @dataclass
@@ -73,7 +84,9 @@ class Meter:
             sample = _twice(x)
             key = torch.tensor(0, device=x.device)
             # In training mode: what only predicts may run fused, where nothing is counted.
-            counts = _measured(lambda: self.task(self.task.initial, sample, True, key))
+            counts, _ = _measured(
+                self.task.module, lambda: self.task(self.task.initial, sample, True, key)
+            )
             self._warn_of_uncounted(counts)
             root = type(self.task.module).__name__
             found = {
@@ -108,10 +121,9 @@ class Meter:
         if key not in self._steps:
             probe = Batch(_twice(x), _twice(y), None, torch.tensor(0, device=x.device))
             given = probe if stage.draws == 1 else (probe,) * stage.draws
-            counts = _measured(lambda: stage.step(work, given, round))
+            counts, forward = _measured(self.task.module, lambda: stage.step(work, given, round))
             samples = PROBE * stage.draws
-            network = counts.get(type(self.task.module).__name__, 0) / samples
-            self._steps[key] = Step(network, counts.get("Global", 0) / samples - network)
+            self._steps[key] = Step(counts.get("Global", 0) / samples, forward / samples)
         return self._steps[key]
 
     def stage(
@@ -119,7 +131,7 @@ class Meter:
     ) -> Flops:
         """Return what a stage costs clients that saw `samples` [clients] in it."""
         layers = self.forward(x)
-        spent = (per_sample.network + per_sample.beside) * samples
+        spent = per_sample.total * samples
         if keep is None:
             return Flops(spent, spent, 3 * sum(layers.values()) * samples)
         forward, gradient, trains = keep
@@ -133,10 +145,11 @@ class Meter:
             dense += flops * (1 + trains + backward)
             masked += flops * (density * (1 + backward) + weights)
             paper += flops * density * (3 if trains else 1)
-        # Masks are masks of the network: what runs beside it costs its all.
-        ratio = masked / dense.clamp(min=1e-30)
-        used = (per_sample.network * ratio + per_sample.beside) * samples
-        return Flops(spent, used, paper * samples)
+        # Masks are masks of the network, as often as it runs; what runs beside it costs its all.
+        passes = per_sample.forward / max(sum(layers.values()), 1e-30)
+        beside = (per_sample.total - passes * dense).clamp(min=0)
+        used = (passes * masked).clamp(max=per_sample.total) + beside
+        return Flops(spent, used * samples, paper * samples)
 
 
 def _twice(samples: Tensor) -> Tensor:
