@@ -51,7 +51,7 @@ def _small(cls, **settings):
 
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
-    "pfedgate": {"density": 0.8, "blocks": 3, "gate_rate": 0.3},
+    "pfedgate": {"density": 0.8, "blocks": 3, "gate_rate": 0.3, "epochs": 2},
 }
 
 _NAMED = {

@@ -194,11 +194,10 @@ class Task:
         def watch(layer: Layer) -> Any:
             def hook(module: nn.Module, given: Any, output: Any) -> None:
                 found = output if isinstance(output, Tensor) else output[0]
-                widths = {"conv": 1, "norm": 1 if found.ndim > 2 else -1}
-                if isinstance(module, nn.LayerNorm):
-                    widths["norm"] = -1
+                normed = layer.kind == "norm" and not isinstance(module, nn.LayerNorm)
+                width = found.shape[1 if normed or layer.kind == "conv" else -1]
                 for leaf, _ in module.named_parameters(prefix=layer.name, recurse=False):
-                    places[leaf] = found.numel() // found.shape[widths.get(layer.kind, -1)]
+                    places[leaf] = found.numel() // width
 
             return modules[layer.name].register_forward_hook(hook)
 

@@ -89,6 +89,12 @@ class PFedGate(Method):
         "gating": ("batch", "sample", "client"),
     }
 
+    def problems(self) -> list[str]:
+        """Refuse more that is always on than a model may have."""
+        if self.least <= self.density:
+            return []
+        return [f"`method.least` is {self.least}, above `method.density` {self.density}; lower it"]
+
     def _model(self, task: Task) -> Gated:
         table = self.table if self.cost == "table" else ()
         blocks = layout(task, self.blocks, self.least, self.split, self.cost, table)
