@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from masquerade.core import Axis, Blocks, MasqueradeError, Task
-from masquerade.core.blocks import Layout, layout
+from masquerade.core.blocks import Layout, layout, steps
 
 
 def one_layer(*shape: int) -> Task:
@@ -19,9 +19,10 @@ def one_layer(*shape: int) -> Task:
 def plain(costs: list[float], always: list[bool] | None = None) -> Layout:
     """Make blocks of given costs, none of which is always on unless said."""
     sizes = torch.ones(len(costs), dtype=torch.int64)
-    first = torch.tensor(always or [False] * len(costs))
+    on = always or [False] * len(costs)
     grain, lengths = {"w": Blocks((1,) * len(costs))}, {"w": (1,) * len(costs)}
-    return Layout(dict(grain), lengths, sizes, torch.tensor(costs).double(), first, 0.0)
+    numbers = torch.tensor(costs, dtype=torch.float64)
+    return Layout(dict(grain), lengths, sizes, numbers, torch.tensor(on), *steps(costs, on), 0.0)
 
 
 def chosen(blocks: Layout, scores: list[float], room: float, exact: bool) -> list[bool]:

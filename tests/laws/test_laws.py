@@ -10,7 +10,7 @@ from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
 from masquerade.engine.setting import Job
-from masquerade.methods import METHODS, FedAvg
+from masquerade.methods import METHODS, FedAvg, PFedGate
 from masquerade.wire import decode, digest, encode, nbytes
 from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
 from tests.thin.fedem import ThinFedEM
@@ -239,7 +239,7 @@ def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
 def test_law_5_can_fail():
     """The same comparison tells FedAvg from methods whose settings are not neutral."""
     _, reference = simulate(FedAvg(epochs=3), rounds=3)
-    for cls in (ThinFedSelect, ThinHeteroFL, ThinTopK):
+    for cls in (ThinFedSelect, ThinHeteroFL, PFedGate, ThinTopK):
         _, other = simulate(cls(epochs=3), rounds=3)
         with pytest.raises(AssertionError):
             assert_close(reference.server["params"], other.server["params"], 1e-6)

@@ -15,6 +15,7 @@ from masquerade.errors import MasqueradeError
 
 STEPS = 1000
 """Steps of the scale that the exact choice measures costs on."""
+# Differs: the release rounds to a tenth, and the order of blocks decides among many ties.
 FINEST = 2**-16
 """Scores that differ by less are equal, so that rounding decides nothing: the first block wins."""
 
@@ -32,6 +33,10 @@ class Layout:
     """What a block costs [blocks]."""
     always: Tensor
     """The blocks that nobody goes without [blocks]: the first of every tensor."""
+    units: tuple[int, ...]
+    """What a block costs in steps of the exact choice, rounded up; 0 where it is always on."""
+    step: float
+    """The length of such a step."""
     least: float
     """The share of every tensor that its first block takes at most."""
 
@@ -43,7 +48,7 @@ class Layout:
     def keep(self, flags: Tensor) -> Tree:
         """Return the flags [blocks] as the masks of a part."""
         return {
-            name: Blocks(self.lengths[name]).spread(own, torch.empty(sum(self.lengths[name])))
+            name: Blocks(self.lengths[name]).spread(own, own.new_empty(sum(self.lengths[name])))
             if isinstance(self.grain[name], Axis)
             else own
             for name, own in self.tensors(flags)
@@ -109,32 +114,31 @@ class Layout:
     def _exact(self, values: Tensor, room: Tensor) -> Tensor:
         """Maximize the sum of values by dynamic programming over costs rounded up to steps.
 
-        What is rounded up never exceeds the room. The choice is exact where costs are whole and
-        sum up to at most `STEPS`; blocks of no value are left out.
+        Differs: costs rounded up never exceed the room. The choice is exact where they are whole
+        and sum up to at most `STEPS`; blocks of no value are left out.
         """
-        step, units = self._units
         best = values.new_zeros(STEPS + 1)
         took = []
-        for value, unit in zip(values.unbind(), units, strict=True):
+        for value, unit in zip(values.unbind(), self.units, strict=True):
             # A block that is always on costs no step and is set at the end.
             fits = best[: max(STEPS + 1 - unit, 0)] + (value if unit else 0)
             moved = torch.cat([best.new_full((STEPS + 1 - len(fits),), -math.inf), fits])
             took.append(moved > best)
             best = torch.maximum(moved, best)
-        left = (room / step).floor().clamp(0, STEPS).to(torch.int64)
+        left = (room / self.step).floor().clamp(0, STEPS).to(torch.int64)
         flags = []
-        for took_here, unit in zip(reversed(took), reversed(units), strict=True):
+        for took_here, unit in zip(reversed(took), reversed(self.units), strict=True):
             flags.append(took_here.gather(0, left.reshape(1))[0])
             left = left - flags[-1] * unit
         return torch.stack(flags[::-1]) | self.always
 
-    @property
-    def _units(self) -> tuple[float, list[int]]:
-        """Return the length of a step, and the costs of the blocks in steps."""
-        costs = torch.where(self.always, 0, self.costs).tolist()
-        whole = all(cost == int(cost) for cost in costs) and sum(costs) <= STEPS
-        step = 1.0 if whole else sum(costs) / STEPS
-        return step, [math.ceil(cost / step) for cost in costs]
+
+def steps(costs: list[float], always: list[bool]) -> tuple[tuple[int, ...], float]:
+    """Return the costs of blocks in steps, rounded up, and the length of a step."""
+    free = [0.0 if on else cost for cost, on in zip(costs, always, strict=True)]
+    whole = all(cost == int(cost) for cost in free) and sum(free) <= STEPS
+    step = 1.0 if whole else sum(free) / STEPS
+    return tuple(math.ceil(cost / step) for cost in free), step
 
 
 @lru_cache(maxsize=8)
@@ -171,13 +175,16 @@ def layout(
     device = task.initial[names[0]].device
     numbers = torch.tensor(costs, dtype=torch.float64, device=device)
     flags = torch.tensor(always, device=device)
-    return Layout(grain, lengths, torch.tensor(sizes, device=device), numbers, flags, least)
+    entries = torch.tensor(sizes, device=device)
+    return Layout(grain, lengths, entries, numbers, flags, *steps(costs, always), least)
 
 
 def _cut(count: int, factor: int, least: float) -> tuple[tuple[int, ...], bool]:
     """Return the lengths of the blocks of `count` entries, and whether the first is always on."""
+    # Differs: where nothing fits into a first block, none is always on; one would break the budget.
     first = math.floor(count * least + 1e-9)
     rest = count - first
+    # Differs: rounded up, the last one smaller; rounded down, entries would be left over.
     each = max(1, math.ceil(rest / (factor - 1)))
     equal = [min(each, rest - start) for start in range(0, rest, each)]
     return (*([first] if first else []), *equal), first > 0

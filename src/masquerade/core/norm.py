@@ -43,7 +43,7 @@ def batch_norm(
 def switch_init(name: str, shape: torch.Size, dtype: torch.dtype) -> tuple[Tree, Tree]:
     """Return the values and the running statistics of a switchable norm for samples of a shape."""
     values, running = batch_init(name, shape[0], dtype)
-    # Without places beside the features, an instance is a single number.
+    # Differs: without places beside the features an instance is a single number, and has no branch.
     even = torch.ones(3 if shape[1:].numel() > 1 else 2, dtype=dtype)
     return {**values, f"{name}.mean_mix": even, f"{name}.var_mix": even}, running
 

@@ -40,6 +40,7 @@ class PFedGate(Method):
 
     density: float = 0.5
     """Share of the costs that a model may have (s); a client with a smaller budget has that."""
+    # Differs: the paper gives no number; this is the release's for five blocks.
     least: float = 0.2
     """Share of every tensor that is always on (s_min)."""
     blocks: int = 5
@@ -52,6 +53,7 @@ class PFedGate(Method):
     """What each tensor costs, in the network's order: a latency, a bandwidth."""
     solver: str = "greedy"
     """How the knapsack is filled: "greedy" by importance, or "exact"."""
+    # Differs: the text gates every sample; the release, and so its tables, a batch.
     gating: str = "batch"
     """What has a mask of its own: a "batch", a "sample" or a "client"."""
     chunk: int = 8
