@@ -14,7 +14,6 @@ from masquerade.models import BinaryMLP
 from masquerade.simulation import Simulation
 from tests.thin.fedmask import ThinFedMask
 from tests.thin.fedselect import ThinFedSelect
-from tests.thin.pfedgate import ThinPFedGate
 
 SIZES = (7, 12, 3, 9, 16, 5)
 """Training samples per client: ragged, some smaller than a batch of 4."""
@@ -65,6 +64,7 @@ SMALL: dict[str, dict] = {
     "local_flops": {"spend": 0.5},
     "fedem": {"models": 2},
     "topk": {"share": 0.3},
+    "pfedgate": {"density": 0.8, "blocks": 3, "gate_rate": 0.3, "epochs": 2},
     "fedrep": {"head_epochs": 2, "final_epochs": 2},
     "scaffold": {"momentum": 0.0},
     "pfedme": {"pull": 5.0, "inner_steps": 2},
@@ -87,7 +87,6 @@ METHOD_TABLE = {
     if method not in list(_NAMED.values())[:place]
 } | {
     "thin_fedmask": _small(ThinFedMask),
-    "thin_pfedgate": _small(ThinPFedGate),
     "thin_fedselect": _small(ThinFedSelect),
 }
 """Every method under law. A new line of METHODS is here by itself."""

@@ -9,7 +9,7 @@ import masquerade as mq
 from masquerade.config import parse
 from masquerade.core import Stage
 from masquerade.errors import MasqueradeError
-from masquerade.methods import DMPFL, FedAvg, Local
+from masquerade.methods import DMPFL, FedAvg, Local, PFedGate
 from masquerade.participation import Participation, novel
 from tests.support import federation, network, simulation
 
@@ -163,6 +163,23 @@ def test_a_method_may_have_its_own_rule_for_novel_clients() -> None:
     (plain,) = run(FedAvg(epochs=1, rate=0.2), views=["global"]).summaries
     assert tuned["accuracy"] == plain["accuracy"]
     assert tuned["novel"]["accuracy"]["own"] != plain["novel"]["accuracy"]["own"]
+
+
+def test_a_novel_client_of_pfedgate_trains_its_gate_alone(monkeypatch) -> None:
+    """It does no round of its own: the only training that novel clients see is that of gates."""
+    method = PFedGate(epochs=1, density=0.8, tune_epochs=3)
+    trained = []
+    plain = PFedGate._stages
+
+    def noted(self, task, on, rates, epochs):
+        trained.append((on, epochs))
+        return plain(self, task, on, rates, epochs)
+
+    monkeypatch.setattr(PFedGate, "_stages", noted)
+    (summary,) = run(method).summaries
+    assert summary["novel"]["clients"] == 2
+    assert {on for on, epochs in trained if epochs == 3} == {("gate",)}
+    assert trained[-1] == (("gate",), 3)
 
 
 def test_engines_agree_on_novel_clients() -> None:

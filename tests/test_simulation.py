@@ -290,6 +290,58 @@ def test_looks_come_every_so_many_rounds_and_at_the_end() -> None:
     assert [point["round"] for point in found["personal"]["history"]] == [2, 3]
 
 
+class Noted(Known):
+    """Notes of every personal model what it scores, and a one."""
+
+    def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:
+        return {"of": torch.stack([personal["own"].values["best"], torch.tensor(1.0)])}
+
+
+def test_notes_are_means_over_clients_at_every_look_of_the_default_view() -> None:
+    found = summaries(world(Noted()))
+    # The mean of 90, 60, 80 and 100, and of four ones.
+    assert [point["notes"] for point in found["personal"]["history"]] == [{"of": [82.5, 1]}] * 3
+    others = [*found["tuned"]["history"], *found["global"]["history"]]
+    assert not any("notes" in point for point in others)
+
+
+class Growing(Known):
+    """Its shared model scores ten in the first round and twenty more in each one after it."""
+
+    views: ClassVar[tuple[str, ...]] = ("global",)
+
+    def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
+        return (20 * personal["age"].values["age"][0] - 10 + 0 * x[:, :1]).double()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "better", "expected"),
+    [
+        # 10, 30, 50, 70, 90: 80 % of 90 is 72, which the last round reaches; of 70 it is 56.
+        (5, "higher", 5),
+        (4, "higher", 4),
+        # 80 % of 310 is 248: round 13 has 250.
+        (16, "higher", 13),
+        # Where less is better, 10 is there at once.
+        (5, "lower", 1),
+    ],
+)
+def test_the_rounds_to_80_percent_of_the_final_figure(
+    rounds: int, better: str, expected: int
+) -> None:
+    made = Simulation(
+        Growing(),
+        Task(nn.Linear(3, 1).double(), loss=score, metric=score, better=better),
+        owned(),
+        Train("", rounds, 2, 0.5),
+        Evaluate(every=1, degrees=(0,)),
+        Compute(engine="loop"),
+        5,
+        Growing.views,
+    )
+    assert summaries(made)["global"]["rounds_to_80"] == expected
+
+
 def ones(keep: Tree) -> int:
     return sum(int(value.sum()) for value in keep.values())
 

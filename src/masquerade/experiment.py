@@ -293,7 +293,7 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
     model = build(name, shape, federation.classes, fold(training.seed, "initial"))
     return {
         "method": training.method,
-        "task": Task(model),
+        "task": Task(model).fed(federation.x),
         "federation": federation,
         "train": train,
         "evaluate": config.evaluate,

@@ -55,8 +55,8 @@ class Simulation:
         self.device = torch.device(found if compute.device == "auto" else compute.device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise MasqueradeError("E503", "there is no CUDA device here; take compute.device=cpu")
-        self.task = task.to(self.device)
         self.federation = federation.to(self.device)
+        self.task = task.to(self.device).fed(self.federation.x)
         self.samples = federation.samples.cpu()
         self.novel = [id for id in novel if self.samples[id]]
         known = self.samples.index_fill(0, torch.tensor(novel, dtype=torch.int64), 0)
@@ -280,10 +280,19 @@ class Simulation:
         record: Record = {"round": progress.number, "views": {}}
         for view in self.views:
             if not self.trains(view):
-                scores = self.judge(progress, view, own).scores
-                record["views"][view] = self.spread(_means(scores))
+                found = self.judge(progress, view, own)
+                record["views"][view] = self.spread(_means(found.scores))
+                record |= self._notes(view, found.models)
         record |= self._sent(progress)
         return record
+
+    def _notes(self, view: str, models: list[Message]) -> Record:
+        """Return what the method notes of its default view's models, averaged over clients."""
+        if view != self.method.views[0]:
+            return {}
+        notes = tree.stack([self.method.notes(self.task, model) for model in models])
+        means = {name: values.double().mean(0).tolist() for name, values in notes.items()}
+        return {"notes": means} if means else {}
 
     def _sent(self, progress: Progress) -> Record:
         cost, clients = progress.costs["train"], len(self.known)
@@ -329,6 +338,8 @@ class Simulation:
             per_client = accuracy.pop("per_client")
             if "global" in judged:
                 accuracy["global"] = {key: judged["global"][key] for key in ("own", "shift")}
+            history = self._history(progress, view, accuracy["own"])
+            history[-1] |= self._notes(view, personal[view])
             summaries.append(
                 {
                     "view": view,
@@ -349,7 +360,8 @@ class Simulation:
                         "ids": self.known,
                     },
                     "never_sampled": self._never_sampled(progress),
-                    "history": self._history(progress, view, accuracy["own"]),
+                    "rounds_to_80": self._rounds_to_80(history),
+                    "history": history,
                 }
                 | self._of_novel(progress, view, asked, accuracy)
             )
@@ -432,18 +444,29 @@ class Simulation:
 
     def _history(self, progress: Progress, view: str, own: Record) -> list[Record]:
         """Return the curve of a view; one that trains has its last point only."""
+        notes = view == self.method.views[0]
         points = [
             {
                 "round": record["round"],
                 "own": record["views"][view]["mean"],
                 "std": record["views"][view]["std"],
                 **{name: record[name] for name in ("down", "up", "flops")},
+                **({"notes": record["notes"]} if notes and "notes" in record else {}),
             }
             for record in progress.history
             if view in record["views"] and record["round"] < progress.number
         ]
         last = {"round": progress.number, "own": own["mean"], "std": own["std"]}
         return [*points, last | self._sent(progress)]
+
+    def _rounds_to_80(self, history: list[Record]) -> int:
+        """Return the first round that was looked at and has 80 % of the final figure."""
+        final, last = history[-1]["own"], int(history[-1]["round"])
+        if self.task.better == "higher":
+            reached = [int(point["round"]) for point in history if point["own"] >= 0.8 * final]
+        else:
+            reached = [int(point["round"]) for point in history if 0.8 * point["own"] <= final]
+        return reached[0] if reached else last
 
     def close(self) -> None:
         """Let go of processes."""

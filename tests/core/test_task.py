@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Batch, Layer, Task
+from masquerade.core import Batch, Layer, MasqueradeError, Task
 from masquerade.core.random import fold, normal, uniform
 from masquerade.core.task import accuracy, cross_entropy
 from masquerade.core.tree import Tree
-from masquerade.errors import MasqueradeError
 from masquerade.models import DigitsCNN
 from tests.support import network
 
@@ -324,3 +323,38 @@ def test_tensors_of_norms_are_found_with_and_without_parameters() -> None:
         f"norm{place}.{leaf}" for place in (1, 2) for leaf in ("weight", "bias")
     }
     assert Task(network()).norms == ()
+
+
+def test_a_task_that_is_fed_knows_what_an_input_looks_like() -> None:
+    task = Task(network())
+    fed = task.fed(torch.ones(4, 2, 3))
+    assert torch.equal(fed.sample, torch.zeros(1, 2, 3))
+    assert torch.equal(fed.to("cpu").sample, fed.sample)
+    with pytest.raises(MasqueradeError, match=r"E202 .*task\.fed"):
+        _ = task.sample
+
+
+def test_positions_count_the_places_of_every_layer() -> None:
+    model = nn.Sequential(
+        nn.Embedding(9, 4),
+        nn.LayerNorm(4),
+        nn.LSTM(4, 5, batch_first=True),
+        First(),
+        nn.Linear(5, 2),
+    )
+    # Six tokens run through everything, token by token.
+    task = Task(model).fed(torch.ones(3, 6, dtype=torch.int64))
+    assert task.positions() == dict.fromkeys(task.parameter_names, 6)
+    image = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2))
+    found = Task(image).fed(torch.ones(3, 1, 4, 4)).positions()
+    assert found == {
+        **dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias"), 4),
+        **dict.fromkeys(("3.weight", "3.bias"), 1),
+    }
+
+
+class First(nn.Module):
+    """Takes the outputs and leaves the states of a recurrent layer."""
+
+    def forward(self, found: tuple[Tensor, Tensor]) -> Tensor:
+        return found[0]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from masquerade.core import Batch, Look, Round, Task, descend, gradient, train, tree
 from masquerade.core.random import normal
-from masquerade.core.train import batching
+from masquerade.core.train import batching, in_chunks
 from masquerade.core.tree import State, Tree
 from tests.support import federation, network
 
@@ -427,3 +427,33 @@ def test_looking_averages_the_metric_over_the_real_samples(better: str, passes: 
     assert (float(work["score"]), float(work["seen"])) == (12, 3)
     assert [bool(look.passes(work, bar)) for bar in (3.9, 4.1)] == passes
     assert not look.passes(work, 4.0)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 9])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_sum_in_chunks_has_the_gradient_of_the_whole(chunk: int, mapped: bool) -> None:
+    shared = {"w": normal(1, (3,), torch.float64)}
+    own, given = (normal(key, (5, 3), torch.float64) for key in (2, 3))
+
+    def whole(shared: Tree, own: Tensor, given: Tensor) -> Tensor:
+        return ((own * given).tanh() @ shared["w"]).square().sum()
+
+    def of(trees: dict[str, Tree], pieces: bool) -> tuple[Tensor, Tree]:
+        rows = trees["own"]["rows"] * 2
+        if pieces:
+            return in_chunks(whole, trees["shared"], rows, given, chunk), {}
+        return whole(trees["shared"], rows, given), {}
+
+    trees = {"shared": shared, "own": {"rows": own}}
+
+    def find(_: Tensor, pieces: bool) -> tuple[dict[str, Tree], Tensor]:
+        return gradient(lambda moved: of(moved, pieces), trees)[:2]
+
+    if mapped:
+        with batching():
+            found, expected = (
+                torch.func.vmap(lambda i, p=p: find(i, p))(torch.arange(2)) for p in (True, False)
+            )
+    else:
+        found, expected = (find(torch.tensor(0), p) for p in (True, False))
+    torch.testing.assert_close(found, expected)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Round, Stage, State, Task, Tree, descend
-from masquerade.cost.compute import Flops, Meter, nothing, shares
+from masquerade.cost.compute import Flops, Meter, Step, nothing, shares
 from masquerade.models import MLP, CifarCNN, DigitsCNN
 from tests.support import METHOD_TABLE, SIZES, simulate
 
@@ -152,7 +152,7 @@ def test_samples_of_several_draws_are_counted_once_each() -> None:
     x = torch.ones(3, 6)
     stage = Stage("both", both, draws=2)
     found = Meter(task).step(stage, {"params": task.initial}, x, classes(x), now())
-    assert found == 2 * (HIDDEN + LAST) + LAST
+    assert found == Step(2 * (HIDDEN + LAST) + LAST, HIDDEN + LAST)
 
 
 def test_masks_of_a_cohort_give_a_density_per_client() -> None:
@@ -212,3 +212,21 @@ def test_a_run_is_charged_for_the_samples_that_were_seen(engine: str) -> None:
     assert progress.costs["train"]["dense"] == (3 * 228 - 96) * seen * method.epochs
     assert progress.costs["train"]["masked"] == progress.costs["train"]["dense"]
     assert progress.costs["train"]["paper"] == 3 * 228 * seen * method.epochs
+
+
+def test_what_runs_beside_the_network_costs_its_all_under_any_mask() -> None:
+    task = Task(MLP(6, (8,), 3))
+    inner = descend(task, rate=0.1)
+
+    def gated(work: State, batch: Batch, round: Round) -> State:
+        # A gate of 6 → 5 beside the network: 60 operations per sample, forward only.
+        scores = batch.x @ torch.ones(6, 5)
+        return inner({**work, "scores": scores}, batch, round)
+
+    masks = {"layers.0.weight": half(8, 6), "layers.1.weight": half(3, 8)}
+    stage = Stage("gated", gated, keep=at(masks, masks))
+    meter, work, x = Meter(task), {"params": task.initial}, torch.ones(3, 6)
+    per_sample = meter.step(stage, work, x, classes(x), now())
+    assert per_sample == Step(2 * (HIDDEN + LAST) + LAST + 60, HIDDEN + LAST)
+    found = meter.stage(stage, per_sample, torch.tensor([1.0]), shares(stage, work, 0), x)
+    assert found.masked.tolist() == [HIDDEN + LAST + LAST / 2 + 60]

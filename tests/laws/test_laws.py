@@ -10,11 +10,10 @@ from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
 from masquerade.engine.setting import Job
-from masquerade.methods import METHODS, FedAvg, FedEM, HeteroFL, TopK
+from masquerade.methods import METHODS, FedAvg, FedEM, HeteroFL, PFedGate, TopK
 from masquerade.wire import decode, digest, encode, nbytes
 from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
 from tests.thin.fedselect import ThinFedSelect
-from tests.thin.pfedgate import ThinPFedGate
 
 every_method = pytest.mark.parametrize("name", METHOD_TABLE)
 
@@ -221,7 +220,7 @@ NEUTRAL = {
     "fedem": {"models": 1},
     "topk": {"share": 1.0},
     "thin_fedselect": {"grow": 0.0},
-    "thin_pfedgate": {"unit": True},
+    "pfedgate": {"density": 1.0, "scale": False},
 }
 """Settings under which a method is FedAvg."""
 NEVER_NEUTRAL = {
@@ -232,7 +231,7 @@ NEVER_NEUTRAL = {
     "perfedavg": "steps on the second of several batches, where FedAvg steps on all of them",
     "scaffold": "counts clients equally, and its controls cannot be switched off",
 }
-BUDGET_OF_ONE = {"thin_pfedgate"}
+BUDGET_OF_ONE = {"pfedgate"}
 ROUNDED = {"topk", "pfedme"}
 """Methods that add up differences, which gives the same numbers only to rounding."""
 
@@ -258,7 +257,7 @@ def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
 def test_law_5_can_fail():
     """The same comparison tells FedAvg from methods whose settings are not neutral."""
     _, reference = simulate(FedAvg(epochs=3), rounds=3)
-    for cls in (ThinFedSelect, HeteroFL, ThinPFedGate, TopK, FedEM):
+    for cls in (ThinFedSelect, HeteroFL, PFedGate, TopK, FedEM):
         _, other = simulate(cls(epochs=3), rounds=3)
         with pytest.raises(AssertionError):
             assert_close(reference.server["params"], other.server["params"], 1e-6)

@@ -36,9 +36,10 @@ class Blocks:
 
     def spread(self, keep: Tensor, values: Tensor) -> Tensor:
         """Return the mask with one bit per entry."""
-        sizes = torch.tensor(self.sizes, device=keep.device)
-        block = torch.repeat_interleave(torch.arange(len(self.sizes), device=keep.device), sizes)
-        return keep[..., block].reshape(values.shape)
+        # Piece by piece: a repetition by counts would fetch its length from the device.
+        bits = zip(keep.unbind(-1), self.sizes, strict=True)
+        pieces = [bit[..., None].expand(*bit.shape, size) for bit, size in bits]
+        return torch.cat(pieces, -1).reshape(values.shape)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class Task:
         if better not in ("higher", "lower"):
             raise MasqueradeError("E202", f"`better` is {better!r}; choose higher or lower")
         self.better = better
+        self._sample: Tensor | None = None
         self.initial: Tree = {
             name: value.detach().clone() for name, value in self._tensors(self.module)
         }
@@ -196,6 +197,46 @@ class Task:
         moved.initial = {name: value.to(device) for name, value in self.initial.items()}
         moved._slots = list(moved._find_slots())
         return moved
+
+    def fed(self, x: Tensor) -> "Task":
+        """Return the task that knows what its inputs x [samples, …] look like."""
+        knowing = copy.copy(self)
+        knowing._sample = torch.zeros_like(x[:1])
+        return knowing
+
+    @property
+    def sample(self) -> Tensor:
+        """Return what an input looks like: zeros [1, …] of its shape and type."""
+        if self._sample is None:
+            raise MasqueradeError("E202", "the task does not know its inputs; use `task.fed(x)`")
+        return self._sample
+
+    def positions(self) -> dict[str, int]:
+        """Count how often each parameter is used on one sample: once for every place of its layer.
+
+        A parameter of a layer of unknown kind, or of one that does not run, counts once.
+        """
+        places = dict.fromkeys(self.parameter_names, 1)
+        modules = dict(self.module.named_modules())
+
+        def watch(layer: Layer) -> Any:
+            def hook(module: nn.Module, given: Any, output: Any) -> None:
+                found = output if isinstance(output, Tensor) else output[0]
+                normed = layer.kind == "norm" and not isinstance(module, nn.LayerNorm)
+                width = found.shape[1 if normed or layer.kind == "conv" else -1]
+                for leaf, _ in module.named_parameters(prefix=layer.name, recurse=False):
+                    places[leaf] = found.numel() // width
+
+            return modules[layer.name].register_forward_hook(hook)
+
+        hooks = [watch(layer) for layer in self.layers if layer.kind != "other"]
+        try:
+            with torch.no_grad():
+                self(self.initial, self.sample)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return places
 
     def fresh(self, key: int) -> Tree:
         """Draw new initial weights from a key, by the layers' own `reset_parameters`.

@@ -67,6 +67,37 @@ def slope(task: "Task", values: Tree, batch: Batch) -> tuple[Tree, Tree]:
     return grads["moving"], buffers
 
 
+def in_chunks(
+    function: Callable[[Tree, Tensor, Any], Tensor],
+    shared: Tree,
+    own: Tensor,
+    given: Any,
+    chunk: int,
+) -> Tensor:
+    """Return the sum of `function(shared, own, given)` over chunks of the rows of own and given.
+
+    Its gradient is taken chunk by chunk on the way, so that no more than `chunk` rows are in memory
+    at a time, and is the same as that of the whole.
+    """
+    still = {name: value.detach() for name, value in shared.items()}
+    slopes, rows, total = tree.zeros(still), [], own.new_zeros(())
+    for start in range(0, len(own), chunk):
+        part = tree.transform(lambda value, at=start: value[at : at + chunk], given)
+
+        def some(trees: dict[str, Tree], part: Any = part) -> tuple[Tensor, Tree]:
+            return function(trees["shared"], trees["own"]["rows"], part), {}
+
+        here = own.detach()[start : start + chunk]
+        grads, value, _ = gradient(some, {"shared": still, "own": {"rows": here}})
+        slopes = tree.each(torch.add, slopes, grads["shared"])
+        rows.append(grads["own"]["rows"])
+        total = total + value
+    # Terms that are zero and carry the gradients found.
+    for name, value in shared.items():
+        total = total + ((value - still[name]) * slopes[name]).sum()
+    return total + ((own - own.detach()) * torch.cat(rows)).sum()
+
+
 @dataclass(frozen=True)
 class Descent:
     """One step of SGD on some trees of `work`; `descend` makes it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from masquerade.core.round import Batch, Round, Stage
@@ -20,6 +20,14 @@ PROBE = 2
 
 Shares = tuple[dict[str, Tensor], dict[str, Tensor], bool]
 """Densities by weight name, forward and gradient, and whether there is a gradient at all."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Operations of one sample in one step, dense: all of them, and the network's forward ones."""
+
+    total: float
+    forward: float
 
 
 @dataclass(frozen=True)
@@ -40,14 +48,25 @@ def nothing(clients: int) -> Flops:
     return Flops(zero, zero, zero)
 
 
-def _measured(function: Callable[[], Any]) -> dict[str, int]:
-    """Count the operations of a call by module; "Global" has them all.
+def _measured(module: nn.Module, function: Callable[[], Any]) -> tuple[dict[str, int], int]:
+    """Count the operations of a call by module, "Global" having all; and those in `module` forward.
 
     The call may draw random numbers (dropout); those that training draws stay the same.
     """
+    spent: list[int] = []
     with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-        function()
-    return {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+        # The counter also gives a module some of the operations that follow it.
+        hooks = (
+            module.register_forward_pre_hook(lambda *_: spent.append(-counter.get_total_flops())),
+            module.register_forward_hook(lambda *_: spent.append(counter.get_total_flops())),
+        )
+        try:
+            function()
+        finally:
+            for hook in hooks:
+                hook.remove()
+    counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+    return counts, sum(spent)
 
 
 @dataclass
@@ -55,7 +74,7 @@ class Meter:
     """Counts what stages cost; every count is measured once and kept."""
 
     task: Task
-    _steps: dict[Any, float] = field(default_factory=dict)
+    _steps: dict[Any, Step] = field(default_factory=dict)
     _layers: dict[torch.Size, dict[str, float]] = field(default_factory=dict)
 
     def forward(self, x: Tensor) -> dict[str, float]:
@@ -65,7 +84,9 @@ class Meter:
             sample = _twice(x)
             key = torch.tensor(0, device=x.device)
             # In training mode: what only predicts may run fused, where nothing is counted.
-            counts = _measured(lambda: self.task(self.task.initial, sample, True, key))
+            counts, _ = _measured(
+                self.task.module, lambda: self.task(self.task.initial, sample, True, key)
+            )
             self._warn_of_uncounted(counts)
             root = type(self.task.module).__name__
             found = {
@@ -94,23 +115,24 @@ class Meter:
                 stacklevel=2,
             )
 
-    def step(self, stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> float:
-        """Return the operations of one sample in one step of a stage, dense."""
+    def step(self, stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> Step:
+        """Return the operations of one sample in one step of a stage."""
         key = (round.kind, round.phase, stage.name)
         if key not in self._steps:
             probe = Batch(_twice(x), _twice(y), None, torch.tensor(0, device=x.device))
             given = probe if stage.draws == 1 else (probe,) * stage.draws
-            counts = _measured(lambda: stage.step(work, given, round))
-            self._steps[key] = counts.get("Global", 0) / PROBE / stage.draws
+            counts, forward = _measured(self.task.module, lambda: stage.step(work, given, round))
+            samples = PROBE * stage.draws
+            self._steps[key] = Step(counts.get("Global", 0) / samples, forward / samples)
         return self._steps[key]
 
     def stage(
-        self, stage: Stage, per_sample: float, samples: Tensor, keep: Shares | None, x: Tensor
+        self, stage: Stage, per_sample: Step, samples: Tensor, keep: Shares | None, x: Tensor
     ) -> Flops:
         """Return what a stage costs clients that saw `samples` [clients] in it."""
         layers = self.forward(x)
+        spent = per_sample.total * samples
         if keep is None:
-            spent = per_sample * samples
             return Flops(spent, spent, 3 * sum(layers.values()) * samples)
         forward, gradient, trains = keep
         first, one = next(iter(layers)), torch.ones_like(samples)
@@ -123,8 +145,11 @@ class Meter:
             dense += flops * (1 + trains + backward)
             masked += flops * (density * (1 + backward) + weights)
             paper += flops * density * (3 if trains else 1)
-        ratio = masked / dense.clamp(min=1e-30)
-        return Flops(per_sample * samples, per_sample * samples * ratio, paper * samples)
+        # Masks are masks of the network, as often as it runs; what runs beside it costs its all.
+        passes = per_sample.forward / max(sum(layers.values()), 1e-30)
+        beside = (per_sample.total - passes * dense).clamp(min=0)
+        used = (passes * masked).clamp(max=per_sample.total) + beside
+        return Flops(spent, used * samples, paper * samples)
 
 
 def _twice(samples: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ def forecast(
     `x` and `y` are one sample or more, `samples` the training samples of every client. A client
     that has seen the server's current version is not sent it again.
     """
+    task = task.fed(x)
     meter, phases = Meter(task), dict[Any, _Exchange]()
     clients = torch.arange(len(samples))
     asked = max(1, round(participation * len(samples)))

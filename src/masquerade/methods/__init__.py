@@ -21,6 +21,7 @@ from masquerade.methods.lgfedavg import LGFedAvg
 from masquerade.methods.local import Local
 from masquerade.methods.lotteryfl import LotteryFL
 from masquerade.methods.perfedavg import PerFedAvg
+from masquerade.methods.pfedgate import PFedGate
 from masquerade.methods.pfedme import PFedMe
 from masquerade.methods.scaffold import Scaffold
 from masquerade.methods.subfedavg import SubFedAvg
@@ -198,6 +199,14 @@ METHODS: dict[str, Named] = {
         "one bit per weight, and norms",
         variant="binary",
     ),
+    "pfedgate": Named(
+        PFedGate,
+        "personal",
+        "pFedGate",
+        "Chen et al., 2023",
+        "a gate that chooses and scales blocks",
+        "all weights down, the chosen blocks up",
+    ),
 }
 
 __all__ = [
@@ -219,6 +228,7 @@ __all__ = [
     "Local",
     "LotteryFL",
     "Named",
+    "PFedGate",
     "PFedMe",
     "PerFedAvg",
     "Scaffold",
