@@ -13,7 +13,6 @@ from masquerade.methods import METHODS
 from masquerade.simulation import Simulation
 from tests.thin.fedem import ThinFedEM
 from tests.thin.fedmask import ThinFedMask
-from tests.thin.fedselect import ThinFedSelect
 from tests.thin.heterofl import ThinHeteroFL
 from tests.thin.pfedgate import ThinPFedGate
 from tests.thin.topk import ThinTopK
@@ -52,6 +51,15 @@ def _small(cls, **settings):
 
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
+    "fedselect": {
+        "iterations": 2,
+        "search_epochs": 1,
+        "stop": "accuracy",
+        "target_accuracy": 40.0,
+        "rewind": False,
+        "weight_decay": 1e-3,
+    },
+    "fedselect_grow": {"grow_every": 2},
 }
 
 _NAMED = {
@@ -66,7 +74,6 @@ METHOD_TABLE = {
 } | {
     "thin_fedmask": _small(ThinFedMask),
     "thin_pfedgate": _small(ThinPFedGate),
-    "thin_fedselect": _small(ThinFedSelect),
     "thin_fedem": _small(ThinFedEM),
     "thin_heterofl": _small(ThinHeteroFL, weight_decay=1e-3),
     "thin_topk": _small(ThinTopK, share=0.3),

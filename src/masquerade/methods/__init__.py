@@ -7,6 +7,7 @@ from masquerade.core.method import Method
 from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
 from masquerade.methods.fedprox import FedProx
+from masquerade.methods.fedselect import FedSelect
 from masquerade.methods.local import Local
 
 
@@ -49,6 +50,23 @@ METHODS: dict[str, Named] = {
         "as DM-PFL, beside the global model",
         "as DM-PFL",
     ),
+    "fedselect": Named(
+        FedSelect,
+        "personal",
+        "FedSelect",
+        "Tamirisa et al., 2023",
+        "a mask, and the weights inside it",
+        "weights outside the own mask, and the mask",
+    ),
+    "fedselect_grow": Named(
+        FedSelect,
+        "personal",
+        "FedSelect, growing",
+        "Tamirisa et al., 2024",
+        "as FedSelect, in a mask that grows",
+        "as FedSelect",
+        (("select", "growth"),),
+    ),
 }
 
-__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]
+__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "FedSelect", "Local", "Named"]
