@@ -52,14 +52,15 @@ def _small(cls, **settings):
 SMALL: dict[str, dict] = {
     # Settings, by name, that make a method quick on the toy, or show more of it there.
     "fedselect": {
-        "iterations": 2,
+        "epochs": 2,
+        "iterations": 1,
         "search_epochs": 1,
         "stop": "accuracy",
         "target_accuracy": 40.0,
         "rewind": False,
         "weight_decay": 1e-3,
     },
-    "fedselect_grow": {"grow_every": 2},
+    "fedselect_grow": {"epochs": 2, "grow_every": 2},
 }
 
 _NAMED = {

@@ -49,6 +49,8 @@ class Train:
     rate_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     seeds: tuple[int, ...] = (1,)
+    weights: str = ""
+    """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,12 @@ def split(task: Task, norms: str, buffers: str) -> tuple[Tree, Tree, Tree]:
     """
     layers = [layer for layer in task.layers if layer.kind == "norm"]
     of_norms = {name for layer in layers for name in (layer.weight, layer.bias)}
-    parameters = set(task.parameter_names)
     masked: Tree = {}
     private: Tree = {}
     for name, value in task.initial.items():
         if task.trainable(name) and (norms == "masked" or name not in of_norms):
             masked[name] = value
-        elif task.trainable(name) and norms == "personal":
-            private[name] = value
-        elif buffers == "local" and name not in parameters:
+        elif norms == "personal" if name in of_norms else buffers == "local":
             private[name] = value
     sent = {name: value for name, value in task.initial.items() if name not in private}
     return masked, private, sent

@@ -111,7 +111,12 @@ class FedSelect(Method):
         if round.kind == "train" and self.select == "tickets":
             some = next(iter(own.values()))
             zero = some.new_zeros((), dtype=torch.float64)
-            work |= {"personal": mask.full(personal), "going": zero == 0, "score": zero, "seen": zero}
+            work |= {
+                "personal": mask.full(personal),
+                "going": zero == 0,
+                "score": zero,
+                "seen": zero,
+            }
         return work
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
@@ -230,7 +235,8 @@ def _look(task: Task) -> Callable[[State, Batch, Round], State]:
 
 def _waiting(work: State) -> Tree:
     """Freeze all of a client whose search has ended."""
-    return dict.fromkeys(work["own"], work["going"])
+    going: Tensor = work["going"]
+    return dict.fromkeys(work["own"], going)
 
 
 def _searched(work: State) -> tuple[Tree, Tree]:
@@ -245,4 +251,5 @@ def _searched(work: State) -> tuple[Tree, Tree]:
 
 
 def _looked(work: State) -> tuple[Tree, None]:
-    return dict.fromkeys(("", *work["personal"]), work["going"][..., None]), None
+    going: Tensor = work["going"][..., None]
+    return dict.fromkeys(("", *work["personal"]), going), None

@@ -10,6 +10,8 @@ from masquerade.errors import MasqueradeError, nearest
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelGroupNorm
+from masquerade.models.resnet import ResNet18
+from masquerade.models.weights import load_weights
 
 __all__ = [
     "MLP",
@@ -18,7 +20,9 @@ __all__ = [
     "CifarCNN",
     "DigitsCNN",
     "MnistCNN",
+    "ResNet18",
     "build",
+    "load_weights",
     "suitable",
 ]
 
@@ -39,12 +43,29 @@ def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]) -> Maker
     return make
 
 
+def _resnet(stem: str, norm: str) -> Maker:
+    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+        if len(shape) != 3:
+            raise MasqueradeError(
+                "E202",
+                "ResNet18 needs images (channels, height, width), but the data have "
+                f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
+            )
+        return ResNet18(classes, shape[0], stem, norm)
+
+    return make
+
+
 MODELS: dict[str, Maker] = {
     "mlp": lambda shape, classes: MLP(math.prod(shape), classes=classes),
     "logistic": lambda shape, classes: MLP(math.prod(shape), hidden=(), classes=classes),
     "cifar_cnn": _images(CifarCNN),
     "mnist_cnn": _images(MnistCNN),
     "digits_cnn": _images(DigitsCNN),
+    "resnet18": _resnet("imagenet", "batch"),
+    "resnet18_group": _resnet("imagenet", "group"),
+    "resnet18_cifar": _resnet("cifar", "batch"),
+    "resnet18_cifar_group": _resnet("cifar", "group"),
 }
 """The networks that `build` knows by name."""
 
