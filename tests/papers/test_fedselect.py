@@ -210,7 +210,7 @@ def test_only_a_ticket_that_reaches_the_target_is_pruned(
     method = replace(HAND, stop="accuracy", target_accuracy=target)
     stages = [one for one in method.plan(four(), at()) if one.name.startswith("look")]
     assert [one.data for one in stages] == ["validation"] * 2
-    ticket, look, *_ = searched(method)
+    look = searched(method)[1]
     assert (float(look["score"]), float(look["seen"])) == (2.5, 3)
     found = [bits(work) for work in searched(method)][::2]
     assert found == (masks or ["1111", "1110", "1010"])
@@ -385,6 +385,7 @@ def grad_ltn(
 ) -> dict[str, Tensor]:
     """Return m_L of Algorithm 1, as zeros and ones."""
     m = {name: torch.ones_like(value) for name, value in theta.items()}
+    trained = theta
     for i in range(method.iterations + 1):
         if i > 0:
             for name in m:
