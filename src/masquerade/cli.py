@@ -45,7 +45,7 @@ Clients = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="iid, dirichlet:0.3, dirichlet:0.3:capped, pathological[:unbalanced], client, fedselect:2."
+        help="iid, dirichlet:0.3[:capped], pathological[:unbalanced], client, fedselect:2."
     ),
 ]
 Model = Annotated[
