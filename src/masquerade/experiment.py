@@ -191,12 +191,15 @@ def simulate(**arguments: Any) -> Iterator[Simulation]:
 
 def _identity(method: Method, view: str, data: str, initial: float) -> Record:
     """Name a summary: by the line of the table that its class and view make, or by its class."""
-    names = [
-        name for name, line in METHODS.items() if type(method) is line.method and view == line.view
-    ]
-    cls = type(method).__name__
-    name = names[0] if names else f"{cls.lower()}:{view}"
-    title = METHODS[name].title if names else f"{cls} ({view})"
+    cls = type(method)
+    lines = {n: line for n, line in METHODS.items() if (line.method, line.view) == (cls, view)}
+    # Of the lines whose settings fit, the one that states most of them.
+    names = sorted(
+        (n for n, line in lines.items() if vars(method).items() >= set(line.settings)),
+        key=lambda name: -len(METHODS[name].settings),
+    )
+    name = names[0] if names else f"{cls.__name__.lower()}:{view}"
+    title = METHODS[name].title if names else f"{cls.__name__} ({view})"
     return {"method": name, "title": title, "data": data, "initial": initial}
 
 

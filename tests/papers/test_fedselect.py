@@ -551,8 +551,10 @@ def test_norms_and_buffers_live_where_the_policy_says(
 # On real data
 
 
-@pytest.mark.parametrize("select", ["tickets", "growth"])
-def test_digits_end_well_above_an_untrained_model(select: str) -> None:
+@pytest.mark.parametrize(
+    ("select", "name"), [("tickets", "fedselect"), ("growth", "fedselect_grow")]
+)
+def test_digits_end_well_above_an_untrained_model(select: str, name: str) -> None:
     data = partition(load("digits"), 5, parse("fedselect:2:20:50"), 1)
     model = build("mlp", (1, 8, 8), 10, seed=1)
     method = FedSelect(
@@ -565,3 +567,4 @@ def test_digits_end_well_above_an_untrained_model(select: str) -> None:
     own = result.summaries[0]["accuracy"]["own"]["mean"]
     assert own >= 100 * sum(untrained) / len(untrained) + 10
     assert 0 <= result.summaries[0]["overlap"]["whole"] < 1
+    assert result.summaries[0]["method"] == name
