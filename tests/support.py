@@ -13,7 +13,6 @@ from masquerade.methods import BNN, METHODS
 from masquerade.models import BinaryMLP
 from masquerade.simulation import Simulation
 from tests.thin.fedmask import ThinFedMask
-from tests.thin.fedselect import ThinFedSelect
 
 SIZES = (7, 12, 3, 9, 16, 5)
 """Training samples per client: ragged, some smaller than a batch of 4."""
@@ -65,6 +64,16 @@ SMALL: dict[str, dict] = {
     "fedem": {"models": 2},
     "topk": {"share": 0.3},
     "pfedgate": {"density": 0.8, "blocks": 3, "gate_rate": 0.3, "epochs": 2},
+    "fedselect": {
+        "epochs": 2,
+        "iterations": 1,
+        "search_epochs": 1,
+        "stop": "accuracy",
+        "target_accuracy": 40.0,
+        "rewind": False,
+        "weight_decay": 1e-3,
+    },
+    "fedselect_grow": {"epochs": 2, "grow_every": 2},
     "fedrep": {"head_epochs": 2, "final_epochs": 2},
     "scaffold": {"momentum": 0.0},
     "pfedme": {"pull": 5.0, "inner_steps": 2},
@@ -87,7 +96,6 @@ METHOD_TABLE = {
     if method not in list(_NAMED.values())[:place]
 } | {
     "thin_fedmask": _small(ThinFedMask),
-    "thin_fedselect": _small(ThinFedSelect),
 }
 """Every method under law. A new line of METHODS is here by itself."""
 

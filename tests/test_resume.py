@@ -4,6 +4,7 @@ Run as a program, this file is the part that forks: `python test_resume.py FOLDE
 process of its own that has one thread.
 """
 
+import dataclasses
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from masquerade.config import Config, parse, read_file
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.experiment import Watch
 from masquerade.methods import METHODS
+from masquerade.models import build
 from masquerade.rundir import RunDirectory
 
 ROUNDS = 8
@@ -60,7 +62,12 @@ def problem(data: Path, *methods: str, **compute: Any) -> Config:
             "train": {"model": "mlp", "rounds": ROUNDS, "participation": 0.6, "rate_decay": 0.9},
             "evaluate": {"every": 2, "draws": 2},
             "compute": {"engine": "loop", "commit_every": 0.0} | compute,
-            "method": {"epochs": 2, "momentum": 0.5, "dmpfl": {"readjust_every": 1}},
+            "method": {
+                "epochs": 2,
+                "momentum": 0.5,
+                "dmpfl": {"readjust_every": 1},
+                "scaffold": {"controls": "gradient"},
+            },
         }
     )
 
@@ -186,6 +193,30 @@ def test_other_data_are_refused_and_the_run_is_left_alone(tmp_path: Path, config
     with pytest.raises(MasqueradeError, match=r"^E402 the data differ"):
         experiment.resume(tmp_path / "run")
     assert contents(tmp_path / "run") == before
+
+
+def test_a_run_from_pretrained_weights_begins_there_and_knows_its_file(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = tmp_path / "weights.pth", tmp_path / "run"
+    model = build("mlp", (4,), 3, seed=77)
+    torch.save(model.state_dict(), path)
+    monkeypatch.chdir(tmp_path)
+    train = dataclasses.replace(config.train, weights="weights.pth")
+    config = dataclasses.replace(config, train=train)
+    halted(config, run, 3)
+    (training,) = experiment.trainings(config)
+    begun = experiment.arrange(config, training)["task"].initial
+    assert all(torch.equal(begun[name], value) for name, value in model.state_dict().items())
+    # It is found again from anywhere; another file in its place is refused.
+    monkeypatch.chdir("/")
+    torch.save(build("mlp", (4,), 3, seed=78).state_dict(), path)
+    with pytest.raises(MasqueradeError, match=r"^E402 the initial weights differ"):
+        experiment.resume(run)
+    torch.save(model.state_dict(), path)
+    summary, _ = experiment.resume(run)
+    # A seed costs 8 bytes, weights of a file 4 bytes each.
+    assert summary["initial"] == 4 * sum(value.numel() for value in model.parameters())
 
 
 def test_other_settings_are_refused_with_the_difference(tmp_path: Path, config: Config) -> None:

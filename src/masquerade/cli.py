@@ -45,12 +45,14 @@ Clients = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="iid, dirichlet:0.3, dirichlet:0.3:capped, pathological[:unbalanced], client."
+        help="iid, dirichlet:0.3[:capped], pathological[:unbalanced], client, fedselect:2."
     ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="Network: mlp, logistic, digits_cnn, mnist_cnn, cifar_cnn."),
+    typer.Option(
+        "--model", help="Network: mlp, logistic, digits_cnn, mnist_cnn, cifar_cnn, resnet18."
+    ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seeds = Annotated[

@@ -60,6 +60,8 @@ class Train:
     drop: float = 0.0
     """Share of the sampled clients whose round is lost: they were sent the model, and nothing comes
     back."""
+    weights: str = ""
+    """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from masquerade.data import Dataset, Federation, load, parse, partition
 from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
-from masquerade.models import build, suitable
+from masquerade.models import build, load_weights, suitable
 from masquerade.participation import check as check_available
 from masquerade.participation import novel as novel_clients
 from masquerade.progress import Progress, Record
@@ -203,12 +203,15 @@ def simulate(**arguments: Any) -> Iterator[Simulation]:
 
 def _identity(method: Method, view: str, data: str, initial: float) -> Record:
     """Name a summary: by the line of the table that its class and view make, or by its class."""
-    names = [
-        name for name, line in METHODS.items() if type(method) is line.method and view == line.view
-    ]
-    cls = type(method).__name__
-    name = names[0] if names else f"{cls.lower()}:{view}"
-    title = METHODS[name].title if names else f"{cls} ({view})"
+    cls = type(method)
+    lines = {n: line for n, line in METHODS.items() if (line.method, line.view) == (cls, view)}
+    # Of the lines whose settings fit, the one that states most of them.
+    names = sorted(
+        (n for n, line in lines.items() if vars(method).items() >= set(line.settings)),
+        key=lambda name: -len(METHODS[name].settings),
+    )
+    name = names[0] if names else f"{cls.__name__.lower()}:{view}"
+    title = METHODS[name].title if names else f"{cls.__name__} ({view})"
     return {"method": name, "title": title, "data": data, "initial": initial}
 
 
@@ -291,6 +294,10 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
         name = f"{name}_{variant}"
     train = dataclasses.replace(config.train, model=name)
     model = build(name, shape, federation.classes, fold(training.seed, "initial"))
+    if train.weights:
+        load_weights(model, train.weights)
+        # A run can be resumed from any directory.
+        train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
     return {
         "method": training.method,
         "task": Task(model).fed(federation.x),
@@ -390,7 +397,8 @@ def _progress(simulation: Simulation, directory: RunDirectory, config: str) -> P
 def _world(simulation: Simulation, config: str) -> Record:
     """Return the facts that have to be the same when a run is resumed."""
     data = simulation.federation.fingerprint()
-    return {"config": config, "data": data, "torch": torch.__version__}
+    initial = int(digest(Part(simulation.task.initial)))
+    return {"config": config, "data": data, "initial": initial, "torch": torch.__version__}
 
 
 def _same_world(began: Record, now: Record) -> None:
@@ -404,6 +412,9 @@ def _same_world(began: Record, now: Record) -> None:
         )
     if began["data"] != now["data"]:
         text = "the data differ from those this run began with; restore them, or start a new run"
+        raise MasqueradeError("E402", text)
+    if began.get("initial", now["initial"]) != now["initial"]:
+        text = "the initial weights differ from those this run began with; restore their file"
         raise MasqueradeError("E402", text)
     if began["torch"] != now["torch"]:
         warnings.warn(
@@ -431,12 +442,15 @@ def _finish(
         _world(simulation, configuration.dump(config)),
     )
     summaries, personal = simulation.verdict(progress)
+    # Weights from a seed cost its bytes, weights from a file a download.
+    held = tree.size(simulation.task.initial) * simulation.task.dtype.itemsize
+    initial = held if config.train.weights else SEED_BYTES
     for summary, name in zip(summaries, training.names, strict=True):
         summary |= {
             "method": name,
             "title": configuration.title_of(name, config),
             "data": simulation.federation.name,
-            "initial": float(SEED_BYTES),
+            "initial": float(initial),
         }
     for view, models in personal.items():
         width = len(str(len(models) - 1))

@@ -27,6 +27,7 @@ from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
 from masquerade.progress import COSTS, Progress, Record, totals
+from masquerade.report.overlap import overlap
 from masquerade.rundir import Committer, RunDirectory
 
 Watch = Callable[[int, Record | None], None]
@@ -351,6 +352,7 @@ class Simulation:
                     "accuracy": accuracy,
                     **self._cost(progress, costs[view] if self.trains(view) else None),
                     "density": self._density(personal[view]),
+                    **overlap(personal[view]),
                     "parameters": self.task.parameters,
                     "seconds": progress.seconds,
                     "diverged": progress.diverged,

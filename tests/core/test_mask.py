@@ -337,3 +337,41 @@ def test_readjusting_clears_the_momentum_of_what_went() -> None:
     assert new["keep"]["w"].tolist() == [True, False, True]
     assert new["momentum"]["params"]["w"].tolist() == [1, 0, 1]
     assert new["momentum"]["other"] is work["momentum"]["other"]
+
+
+@given(scores, st.floats(0, 1), st.booleans(), st.data())
+@quick
+def test_shrinking_keeps_the_largest_of_what_was_kept(
+    values: list[float], share: float, of_all: bool, data: st.DataObject
+) -> None:
+    keep = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
+    size, kept = len(values), sum(keep)
+    count = min(kept, math.floor((size if of_all else kept) * share + 1e-9))
+    held = torch.tensor(keep)
+    left = mask.shrink({"w": held}, {"w": torch.tensor(values)}, share, of_all=of_all)["w"]
+    inside = [value for value, mine in zip(values, keep, strict=True) if mine]
+    # Scores of minus infinity may be dropped with what was not kept.
+    finite = sum(value > -math.inf for value in sorted(inside, reverse=True)[:count])
+    assert finite <= int(left.sum()) <= count
+    assert not bool((left & ~held).any())
+    dropped = [
+        v for v, mine, stays in zip(values, keep, left.tolist(), strict=True) if mine > stays
+    ]
+    stayed = [value for value, stays in zip(values, left.tolist(), strict=True) if stays]
+    assert max(dropped, default=-math.inf) <= min(stayed, default=math.inf)
+
+
+def test_tensors_compete_only_where_told() -> None:
+    keep = mask.full({"a": torch.zeros(4), "b": torch.zeros(4)})
+    values = {"a": torch.tensor([9.0, 8, 7, 6]), "b": torch.tensor([1.0, 2, 3, 4])}
+    apart = mask.shrink(keep, values, 0.5)
+    together = mask.shrink(keep, values, 0.5, overall=True)
+    assert {name: int(one.sum()) for name, one in apart.items()} == {"a": 2, "b": 2}
+    assert {name: int(one.sum()) for name, one in together.items()} == {"a": 4, "b": 0}
+
+
+def test_shrinking_stops_at_the_least_share() -> None:
+    keep, values = {"w": torch.ones(8, dtype=torch.bool)}, {"w": torch.arange(8.0)}
+    for expected in (4, 3, 3):
+        keep = mask.shrink(keep, values, 0.5, least=0.4)
+        assert int(keep["w"].sum()) == expected

@@ -16,6 +16,7 @@ from masquerade.data.partition import (
     Dirichlet,
     Federation,
     Pathological,
+    PerClass,
     Rule,
     describe,
     parse,
@@ -288,6 +289,9 @@ def test_to_moves_every_tensor() -> None:
         ("pathological", Pathological()),
         ("pathological:unbalanced", Pathological(balanced=False)),
         ("client", ByClient()),
+        ("fedselect:2", PerClass(2)),
+        ("fedselect:4:5:6", PerClass(4, 5, 6)),
+        ("fedselect:4:5:6:7", PerClass(4, 5, 6, 7)),
     ],
 )
 def test_text_and_rule_are_inverses(text: str, rule: Rule) -> None:
@@ -308,6 +312,10 @@ def test_rule_without_a_text_is_described_by_its_fields() -> None:
         ("IID", "did you mean `iid`"),
         ("dirichlet:-1", "`alpha` is -1.0"),
         ("dirichlet:nan", "`alpha` is nan"),
+        ("fedselect:few", "did you mean `fedselect:CLASSES`"),
+        ("fedselect:2:20", "unknown partition"),
+        ("fedselect:0", "too small"),
+        ("fedselect:2:20:0", "too small"),
     ],
 )
 def test_text_that_names_no_rule_is_refused(text: str, words: str) -> None:
@@ -323,3 +331,46 @@ def test_a_thousand_clients_are_drawn_in_seconds() -> None:
     with pytest.raises(MasqueradeError, match="E303"):
         partition(dataset, 1000, Dirichlet(0.1, least=1))
     assert time.perf_counter() - start < 3
+
+
+def assert_distinct(held: list[set[int]], count: int) -> None:
+    assert [len(classes) for classes in held] == [count] * len(held)
+
+
+def test_clients_of_fedselect_have_so_many_samples_of_each_of_their_classes() -> None:
+    dataset = labeled([300] * 10)
+    for clients, count in ((10, 2), (10, 4), (3, 2)):
+        made = partition(dataset, clients, PerClass(count, 20, 40, 5), seed=3)
+        for split, each in ((made.train, 20), (made.test, 40), (made.validation, 5)):
+            for samples in split:
+                sizes = made.y[samples].unique(return_counts=True)[1]
+                assert sizes.tolist() == [each] * count
+        everything = torch.cat(owned(made))
+        assert len(everything.unique()) == len(everything)
+        assert_distinct(classes_of(made), count)
+    # Mistake of the release: classes drawn with repetition leave some clients with fewer.
+    drawn = np.random.default_rng(0).integers(0, 10, (10, 4))
+    with pytest.raises(AssertionError):
+        assert_distinct([set(classes.tolist()) for classes in drawn], 4)
+
+
+def test_the_samples_of_fedselect_depend_on_the_seed_alone() -> None:
+    dataset = labeled([300] * 10)
+    first, again, other = (partition(dataset, 10, PerClass(), seed) for seed in (1, 1, 2))
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [([174] * 10, PerClass(2)), ([999] * 3, PerClass(4)), ([240] * 9 + [9], PerClass())],
+)
+def test_too_few_samples_for_fedselect_are_said_so(sizes: list[int], rule: PerClass) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E303 10 clients .*Lower `clients`"):
+        partition(labeled(sizes), 10, rule)
+
+
+def test_the_number_of_clients_that_is_advised_is_possible() -> None:
+    dataset = labeled([174] * 10)
+    with pytest.raises(MasqueradeError, match="to 5 at most"):
+        partition(dataset, 6, PerClass(2))
+    assert partition(dataset, 5, PerClass(2)).clients == 5

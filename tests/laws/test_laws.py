@@ -10,10 +10,9 @@ from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
 from masquerade.engine.setting import Job
-from masquerade.methods import METHODS, FedAvg, FedEM, HeteroFL, PFedGate, TopK
+from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
 from masquerade.wire import decode, digest, encode, nbytes
 from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
-from tests.thin.fedselect import ThinFedSelect
 
 every_method = pytest.mark.parametrize("name", METHOD_TABLE)
 
@@ -219,7 +218,8 @@ NEUTRAL = {
     "subfedavg_hy": {"prune": 0.0},
     "fedem": {"models": 1},
     "topk": {"share": 1.0},
-    "thin_fedselect": {"grow": 0.0},
+    "fedselect": {"personal_share": 0.0, "stop": "iterations"},
+    "fedselect_grow": {"grow": 0.0},
     "pfedgate": {"density": 1.0, "scale": False},
 }
 """Settings under which a method is FedAvg."""
@@ -257,8 +257,9 @@ def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
 def test_law_5_can_fail():
     """The same comparison tells FedAvg from methods whose settings are not neutral."""
     _, reference = simulate(FedAvg(epochs=3), rounds=3)
-    for cls in (ThinFedSelect, HeteroFL, PFedGate, TopK, FedEM):
-        _, other = simulate(cls(epochs=3), rounds=3)
+    others = [cls(epochs=3) for cls in (HeteroFL, PFedGate, TopK, FedEM)]
+    for method in (FedSelect(epochs=3, select="growth", grow_every=1), *others):
+        _, other = simulate(method, rounds=3)
         with pytest.raises(AssertionError):
             assert_close(reference.server["params"], other.server["params"], 1e-6)
 

@@ -131,6 +131,43 @@ def readjust(work: State, ratio: Tensor) -> State:
     return work
 
 
+def shrink(
+    keep: Mapping[str, Tensor],
+    scores: Mapping[str, Tensor],
+    share: float,
+    *,
+    of_all: bool = False,
+    overall: bool = False,
+    least: float = 0.0,
+) -> Tree:
+    """Keep that share of the kept entries whose scores are largest, rounded down.
+
+    `of_all` takes the share of all entries instead, `overall` lets tensors compete with one
+    another, and of all entries at least the share `least` stays where it was kept.
+
+    >>> keep, scores = torch.tensor([True, True, True, False]), torch.tensor([1., 3., 2., 9.])
+    >>> shrink({"w": keep}, {"w": scores}, 0.7)
+    {'w': tensor([False,  True,  True, False])}
+    """
+
+    def count(kept: Tensor, size: int) -> Tensor:
+        base = torch.full_like(kept, size) if of_all else kept
+        wanted = (base.double() * share).clamp(min=size * least)
+        # The small term undoes the rounding of products such as 0.3 × 10.
+        return (wanted + 1e-9).floor().to(torch.int64)
+
+    ranked = {name: torch.where(held, scores[name], -math.inf) for name, held in keep.items()}
+    kept = {name: held.sum() for name, held in keep.items()}
+    if overall:
+        size = sum(held.numel() for held in keep.values())
+        left = top_overall(ranked, count(torch.stack(list(kept.values())).sum(), size))
+    else:
+        left = top_by_layer(
+            ranked, {name: count(kept[name], held.numel()) for name, held in keep.items()}
+        )
+    return {name: left[name] & held for name, held in keep.items()}
+
+
 def full(values: Mapping[str, Tensor]) -> Tree:
     """Return a mask that keeps everything."""
     return {name: torch.ones_like(value, dtype=torch.bool) for name, value in values.items()}

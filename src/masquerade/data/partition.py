@@ -76,7 +76,7 @@ class Rule(Protocol):
     """How samples are spread over clients."""
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[Integers]:
-        """Return the sample indices of each client; every sample is in exactly one."""
+        """Return the sample indices of each client; no sample is in two."""
         ...
 
 
@@ -148,7 +148,10 @@ class Pathological:
         labels = _labels(dataset)
         sizes = np.unique(labels, return_counts=True)[1]
         holders = self._holders(sizes, clients)
-        holds = self._mix(holders, clients, rng) if self.balanced else self._block(holders, clients)
+        if self.balanced:
+            holds = _spread(holders, clients, self.classes_per_client, rng)
+        else:
+            holds = self._block(holders, clients)
         cut = _even if self.balanced else _uneven
         counts = np.zeros(holds.shape, dtype=np.int64)
         for row, size in enumerate(sizes):
@@ -170,19 +173,6 @@ class Pathological:
             )
         return holders
 
-    def _mix(
-        self, holders: Integers, clients: int, rng: np.random.Generator
-    ) -> npt.NDArray[np.bool_]:
-        """Return who holds what [classes, clients], each client getting distinct classes."""
-        holds = np.zeros((len(holders), clients), dtype=np.bool_)
-        left = holders.copy()
-        for client in rng.permutation(clients):
-            # Taking the classes with most shards left, ties at random, never runs into a dead end.
-            chosen = np.lexsort((rng.random(len(left)), -left))[: self.classes_per_client]
-            holds[chosen, client] = True
-            left[chosen] -= 1
-        return holds
-
     def _block(self, holders: Integers, clients: int) -> npt.NDArray[np.bool_]:
         """Return who holds what [classes, clients]: the first with room take the next class."""
         holds = np.zeros((len(holders), clients), dtype=np.bool_)
@@ -190,6 +180,55 @@ class Pathological:
             room = np.flatnonzero(holds.sum(axis=0) < self.classes_per_client)
             holds[row, room[:count]] = True
         return holds
+
+
+@dataclass(frozen=True)
+class PerClass:
+    """Give every client so many samples of each of a few classes (FedSelect's experiments).
+
+    All other samples are left out. How they are split is part of the rule.
+    """
+
+    classes_per_client: int = 2
+    train: int = 20
+    """Training samples of each class at each client."""
+    test: int = 100
+    validation: int = 0
+
+    def __post_init__(self) -> None:
+        least = min(self.classes_per_client, self.train, self.test)
+        if least < 1 or self.validation < 0:
+            raise MasqueradeError(
+                "E201", f"{self} has counts that are too small; give 1 or more for each"
+            )
+
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[Integers]:
+        """Return the sample indices of each client, class by class."""
+        labels = _labels(dataset)
+        sizes = np.unique(labels, return_counts=True)[1]
+        each = self.train + self.validation + self.test
+        shards = clients * self.classes_per_client
+        holders = shards // len(sizes) + (np.arange(len(sizes)) < shards % len(sizes))
+        if self.classes_per_client > len(sizes) or (sizes < holders * each).any():
+            most = int(sizes.min()) // each * len(sizes) // self.classes_per_client
+            raise MasqueradeError(
+                "E303",
+                f"{clients} clients with {each} samples of {self.classes_per_client} classes each "
+                f"need {holders.max() * each} samples of a class; there are {len(sizes)} classes, "
+                f"the smallest with {sizes.min()}. Lower `clients` (to {most} at most) or the "
+                "counts: fedselect:CLASSES:TRAIN:TEST",
+            )
+        holds = _spread(holders, clients, self.classes_per_client, rng)
+        counts = np.where(holds, each, 0)
+        # What nobody gets goes to one client more, who is then left out.
+        rest = sizes - counts.sum(axis=1)
+        return _deal(labels, np.column_stack([counts, rest]), rng)[:-1]
+
+    def cut(self, samples: Integers) -> tuple[Integers, ...]:
+        """Split one client's samples, as `assign` ordered them: training, validation, test."""
+        classes = samples.reshape(self.classes_per_client, -1)
+        parts = np.split(classes, [self.train, self.train + self.validation], axis=1)
+        return tuple(part.ravel() for part in parts)
 
 
 @dataclass(frozen=True)
@@ -225,7 +264,10 @@ def partition(
     _check(len(dataset.y), clients, seed, split)
     rng = np.random.default_rng([seed, _PURPOSE])
     assigned = by.assign(dataset, clients, rng)
-    cuts = [_cut(rng.permutation(samples), split) for samples in assigned]
+    if isinstance(by, PerClass):
+        cuts = [by.cut(samples) for samples in assigned]
+    else:
+        cuts = [_cut(rng.permutation(samples), split) for samples in assigned]
     train, validation, test = (
         tuple(torch.from_numpy(cut[part]) for cut in cuts) for part in range(3)
     )
@@ -243,7 +285,14 @@ _NAMED: dict[str, Rule] = {
     "pathological:unbalanced": Pathological(balanced=False),
     "client": ByClient(),
 }
-_FORMS = (*_NAMED, "dirichlet:ALPHA", "dirichlet:ALPHA:capped")
+_FORMS = (
+    *_NAMED,
+    "dirichlet:ALPHA",
+    "dirichlet:ALPHA:capped",
+    "fedselect:CLASSES",
+    "fedselect:CLASSES:TRAIN:TEST",
+    "fedselect:CLASSES:TRAIN:TEST:VALIDATION",
+)
 
 
 def parse(text: str) -> Rule:
@@ -256,6 +305,10 @@ def parse(text: str) -> Rule:
                 return Dirichlet(float(alpha))
             case ["dirichlet", alpha, "capped"]:
                 return Dirichlet(float(alpha), cap=True, least=40)
+            case ["fedselect", classes]:
+                return PerClass(int(classes))
+            case ["fedselect", *counts] if len(counts) in (3, 4):
+                return PerClass(*map(int, counts))
     except ValueError:
         pass
     raise MasqueradeError(
@@ -269,6 +322,9 @@ def describe(rule: Rule) -> str:
     texts = list(_NAMED)
     if isinstance(rule, Dirichlet):
         texts = [f"dirichlet:{rule.alpha}", f"dirichlet:{rule.alpha}:capped"]
+    if isinstance(rule, PerClass):
+        words = ["fedselect", *map(str, (rule.classes_per_client, rule.train, rule.test))]
+        texts = [":".join(words[:2]), ":".join(words), ":".join([*words, str(rule.validation)])]
     return next((text for text in texts if parse(text) == rule), repr(rule))
 
 
@@ -320,6 +376,20 @@ def _owner(dataset: Dataset) -> Integers:
         )
     owner: Integers = dataset.client.cpu().numpy()
     return owner
+
+
+def _spread(
+    holders: Integers, clients: int, per_client: int, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Return who holds what [classes, clients], each client getting distinct classes."""
+    holds = np.zeros((len(holders), clients), dtype=np.bool_)
+    left = holders.copy()
+    for client in rng.permutation(clients):
+        # Taking the classes with most shards left, ties at random, never runs into a dead end.
+        chosen = np.lexsort((rng.random(len(left)), -left))[:per_client]
+        holds[chosen, client] = True
+        left[chosen] -= 1
+    return holds
 
 
 def _deal(labels: Integers, counts: Integers, rng: np.random.Generator) -> list[Integers]:

@@ -16,6 +16,7 @@ from masquerade.methods.fedem import FedEM
 from masquerade.methods.fedper import FedPer
 from masquerade.methods.fedprox import FedProx
 from masquerade.methods.fedrep import FedRep
+from masquerade.methods.fedselect import FedSelect
 from masquerade.methods.heterofl import HeteroFL
 from masquerade.methods.lgfedavg import LGFedAvg
 from masquerade.methods.local import Local
@@ -207,6 +208,23 @@ METHODS: dict[str, Named] = {
         "a gate that chooses and scales blocks",
         "all weights down, the chosen blocks up",
     ),
+    "fedselect": Named(
+        FedSelect,
+        "personal",
+        "FedSelect",
+        "Tamirisa et al., 2023",
+        "a mask, and the weights inside it",
+        "weights outside the own mask, and the mask",
+    ),
+    "fedselect_grow": Named(
+        FedSelect,
+        "personal",
+        "FedSelect, growing",
+        "Tamirisa et al., 2024",
+        "as FedSelect, in a mask that grows",
+        "as FedSelect",
+        (("select", "growth"),),
+    ),
 }
 
 __all__ = [
@@ -223,6 +241,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FedSelect",
     "HeteroFL",
     "LGFedAvg",
     "Local",

@@ -17,6 +17,8 @@ from masquerade.models.binary import (
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
+from masquerade.models.resnet import ResNet18
+from masquerade.models.weights import load_weights
 
 __all__ = [
     "MLP",
@@ -31,7 +33,9 @@ __all__ = [
     "CifarCNN",
     "DigitsCNN",
     "MnistCNN",
+    "ResNet18",
     "build",
+    "load_weights",
     "suitable",
 ]
 
@@ -56,6 +60,19 @@ def _images(network: Images, **changes: str) -> Maker:
     return make
 
 
+def _resnet(stem: str, norm: str) -> Maker:
+    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+        if len(shape) != 3:
+            raise MasqueradeError(
+                "E202",
+                "ResNet18 needs images (channels, height, width), but the data have "
+                f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
+            )
+        return ResNet18(classes, shape[0], stem, norm)
+
+    return make
+
+
 MODELS: dict[str, Maker] = {
     "mlp": lambda shape, classes: MLP(math.prod(shape), classes=classes),
     "logistic": lambda shape, classes: MLP(math.prod(shape), hidden=(), classes=classes),
@@ -69,6 +86,10 @@ MODELS: dict[str, Maker] = {
     "cifar_cnn_binary": _images(BinaryCifarCNN),
     "mnist_cnn_binary": _images(BinaryMnistCNN),
     "digits_cnn_binary": _images(BinaryDigitsCNN),
+    "resnet18": _resnet("imagenet", "batch"),
+    "resnet18_group": _resnet("imagenet", "group"),
+    "resnet18_cifar": _resnet("cifar", "batch"),
+    "resnet18_cifar_group": _resnet("cifar", "group"),
 }
 """The networks that `build` knows by name."""
 

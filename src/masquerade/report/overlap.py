@@ -1,0 +1,54 @@
+"""How far the masks of clients' personal models overlap (FedSelect, Figure 1)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from masquerade.core.part import Message
+
+MOST = 32
+"""Clients that are compared with one another; the work grows with their square."""
+
+
+def overlap(models: Sequence[Message]) -> dict[str, Any]:
+    """Return the overlap of personal masks as `{"overlap": …}`, or nothing where there are none.
+
+    Overlap is intersection over union, 1 where both masks are empty. The masks are those of the
+    first part that has any: `whole` is the mean over all pairs of clients and all tensors
+    together, `layers` that of each tensor, and `pairs` the matrix of the last weight.
+    """
+    part = next((name for name, each in models[0].items() if each.keep), None)
+    if part is None or len(models) < 2:
+        return {}
+    masks = models[0][part].keep
+    counts = {name: _counts([each[part].keep[name] for each in models[:MOST]]) for name in masks}
+    last = [name for name, keep in masks.items() if keep.ndim > 1][-1:]
+    together = torch.stack(list(counts.values())).sum(0)
+    return {
+        "overlap": {
+            "whole": _mean(together),
+            "layers": {name: _mean(count) for name, count in counts.items()},
+            "pairs": {name: _ratio(counts[name]).tolist() for name in last},
+        }
+    }
+
+
+def _counts(masks: list[Tensor]) -> Tensor:
+    """Return [2, clients, clients]: the entries of every pair that both have, and that any has."""
+    # Counts up to 2^24 are exact in float32.
+    bits = torch.stack([mask.flatten() for mask in masks]).float()
+    shared, own = (bits @ bits.T).double(), bits.sum(1).double()
+    return torch.stack([shared, own[:, None] + own - shared])
+
+
+def _ratio(counts: Tensor) -> Tensor:
+    shared, united = counts
+    return torch.where(united > 0, shared / united.clamp(min=1), 1)
+
+
+def _mean(counts: Tensor) -> float:
+    """Average over the pairs of different clients."""
+    ratio = _ratio(counts)
+    return float((ratio.sum() - ratio.diagonal().sum()) / (len(ratio) * (len(ratio) - 1)))
