@@ -34,6 +34,11 @@ class Data:
     run is chosen by can never be what another is tested on."""
     budgets: tuple[float, ...] = (1.0,)
     """Shares of the parameters that devices can hold; clients take them in turn."""
+    fraction: float = 1.0
+    """Share of the samples that are used, or of the clients where the dataset names them."""
+    merge: bool = True
+    """Whether the original training and test parts are put together before they are split; if not,
+    clients are tested on samples of the original test part alone."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
     "data.seed": (0, math.inf),
     "data.budgets": (1e-9, 1),
+    "data.fraction": (1e-9, 1),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
     "train.participation": (1e-9, 1),

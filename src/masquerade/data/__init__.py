@@ -9,6 +9,7 @@ from masquerade.data.partition import (
     describe,
     parse,
     partition,
+    share,
 )
 from masquerade.data.shift import shift_sets
 from masquerade.data.source import Dataset, from_arrays, load
@@ -25,5 +26,6 @@ __all__ = [
     "load",
     "parse",
     "partition",
+    "share",
     "shift_sets",
 ]

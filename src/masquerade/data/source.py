@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,27 @@ class Dataset:
 
     name: str
     x: Tensor
-    """Features [samples, ...]: float32, or int64 for tokens."""
+    """Features [samples, ...]: float32; uint8 are pixels, which a task scales to 0..1, and signed
+    integers are tokens."""
     y: Tensor
     """Targets [samples, ...]: int64 classes, or float32 for regression."""
     classes: int | None
     """How many classes `y` has; None for regression."""
     client: Tensor | None = None
     """The natural client of each sample, 0 to C-1 [samples], where the data have one."""
+    train: Tensor | None = None
+    """Whether each sample was in the original training part [samples], where the data say so."""
+
+    def take(self, samples: Tensor) -> "Dataset":
+        """Return a dataset of some of the samples."""
+        client, train = (
+            None if column is None else column[samples] for column in (self.client, self.train)
+        )
+        return replace(self, x=self.x[samples], y=self.y[samples], client=client, train=train)
+
+
+COLUMNS = ("x", "y", "client", "train")
+"""The arrays of a dataset, by the names they have in files."""
 
 
 def load(source: str | Path) -> Dataset:
@@ -50,16 +64,23 @@ def from_arrays(
     y: npt.ArrayLike | Tensor,
     client: npt.ArrayLike | Tensor | None = None,
     name: str = "arrays",
+    *,
+    train: npt.ArrayLike | Tensor | None = None,
+    classes: int | None = None,
+    copy: bool = True,
 ) -> Dataset:
     """Check arrays and make a dataset of a copy of them.
 
-    `uint8` features are pixels and scaled to 0..1, wider integers are tokens, all else is float32.
-    Integer targets are classes, floating targets make a regression. Client labels may be integers
-    or strings; they are numbered in sorted order.
+    `uint8` features are pixels and stay so (a task scales them to 0..1), other integers are tokens,
+    all else is float32. Integer targets are classes, floating targets make a regression. Client
+    labels may be integers or strings; they are numbered in sorted order. `train` says which samples
+    were in the original training part, and `classes` how many classes there are where not all of
+    them need occur. `copy=False` takes arrays over as they are where their types fit.
     """
     features, targets = _array(x), _array(y)
     labels = None if client is None else _array(client)
-    for key, array in {"x": features, "y": targets, "client": labels}.items():
+    part = None if train is None else _array(train)
+    for key, array in {"x": features, "y": targets, "client": labels, "train": part}.items():
         if array is not None and array.shape[:1] != features.shape[:1]:
             raise MasqueradeError(
                 "E302",
@@ -68,13 +89,18 @@ def from_arrays(
             )
     if not (features.ndim and features.size and targets.size):
         raise MasqueradeError("E302", f"{name}: there are no samples in `x` or `y`; give some")
-    targets = _targets(targets, name)
+    targets = _targets(targets, name, classes)
+    kept = _features(features, name)
+    if copy and kept is features:
+        kept = np.array(kept, order="C")
+    found = int(targets.max()) + 1 if targets.dtype == np.int64 else None
     return Dataset(
         name=name,
-        x=torch.from_numpy(_features(features, name)),
+        x=torch.from_numpy(np.require(kept, requirements=["C", "W"])),
         y=torch.from_numpy(targets),
-        classes=int(targets.max()) + 1 if targets.dtype == np.int64 else None,
+        classes=classes if found is not None and classes is not None else found,
         client=None if labels is None else torch.from_numpy(_numbered(labels, name)),
+        train=None if part is None else torch.from_numpy(_flags(part, name)),
     )
 
 
@@ -87,7 +113,7 @@ def _read(path: Path) -> Dataset:
         )
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in ("x", "y", "client") if key in archive}
+            arrays = {key: archive[key] for key in COLUMNS if key in archive}
     # A damaged archive fails in many ways inside zipfile, zlib and numpy; all mean the same here.
     except Exception as fault:
         raise MasqueradeError(
@@ -121,16 +147,16 @@ def _array(values: npt.ArrayLike | Tensor) -> Array:
 
 
 def _features(x: Array, name: str) -> Array:
-    if x.dtype == np.uint8:
-        return x.astype(np.float32, order="C") / np.float32(255)
+    if x.dtype in (np.uint8, np.int8, np.int16, np.int32):
+        return x
     if x.dtype.kind in "iu":
-        return x.astype(np.int64, order="C")
+        return x.astype(np.int64, order="C", copy=False)
     if x.dtype.kind in "fb":
         return _finite(x, "x", name)
     raise MasqueradeError("E302", f"{name}: `x` has type {x.dtype}; features must be numbers")
 
 
-def _targets(y: Array, name: str) -> Array:
+def _targets(y: Array, name: str, classes: int | None) -> Array:
     if y.dtype.kind == "f":
         return _finite(y, "y", name)
     if y.dtype.kind not in "iub":
@@ -139,18 +165,21 @@ def _targets(y: Array, name: str) -> Array:
             f"{name}: `y` has type {y.dtype}; give integers for classes or floats for regression",
         )
     labels = y.astype(np.int64, order="C")
-    if labels.min() < 0:
-        sample = np.argwhere(labels < 0)[0, 0]
+    last = labels.max() if classes is None else classes - 1
+    outside = np.argwhere((labels < 0) | (labels > last))
+    if len(outside):
+        first = outside[0]
         raise MasqueradeError(
             "E302",
-            f"{name}: sample {sample} has label {labels.min()}; number the classes from 0",
+            f"{name}: sample {first[0]} has label {labels[tuple(first)]}, outside 0 to {last}; "
+            "number the classes from 0",
         )
     return labels
 
 
 def _finite(values: Array, key: str, name: str) -> Array:
     with np.errstate(over="ignore"):
-        floats = values.astype(np.float32, order="C")
+        floats = values.astype(np.float32, order="C", copy=False)
     bad = np.argwhere(~np.isfinite(floats))
     if len(bad):
         raise MasqueradeError(
@@ -159,6 +188,16 @@ def _finite(values: Array, key: str, name: str) -> Array:
             f"first in sample {bad[0, 0]}; remove or replace them",
         )
     return floats
+
+
+def _flags(part: Array, name: str) -> Array:
+    if part.ndim != 1 or part.dtype.kind != "b":
+        raise MasqueradeError(
+            "E302",
+            f"{name}: `train` has type {part.dtype} and shape {part.shape}; "
+            "give one True or False per sample",
+        )
+    return np.array(part)
 
 
 def _numbered(labels: Array, name: str) -> Array:
