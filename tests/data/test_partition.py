@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.partition import (
     IID,
     ByClient,
@@ -22,7 +23,6 @@ from masquerade.data.partition import (
     partition,
     share,
 )
-from masquerade.data.source import Dataset, from_arrays
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
 RULES: list[Rule] = [

@@ -1,5 +1,6 @@
 """Samples, how they are spread over clients, and what clients are tested on."""
 
+from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.partition import (
     IID,
     ByClient,
@@ -12,7 +13,7 @@ from masquerade.data.partition import (
     share,
 )
 from masquerade.data.shift import shift_sets
-from masquerade.data.source import Dataset, from_arrays, load
+from masquerade.data.source import load
 
 __all__ = [
     "IID",

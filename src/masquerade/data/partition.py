@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from masquerade.data.source import Dataset
+from masquerade.data.dataset import Dataset
 from masquerade.errors import MasqueradeError, MasqueradeWarning, nearest
 
 Integers = npt.NDArray[np.int64]
