@@ -135,8 +135,11 @@ def test_faulty_arrays_are_refused(arrays: dict[str, Any], words: str) -> None:
         from_arrays(**({"x": X, "y": Y} | arrays))
 
 
-def test_unknown_name_is_refused_with_the_nearest_and_all_known_names() -> None:
-    with refusal("E301", "`digit`", "did you mean `digits`", "known are digits"):
+def test_unknown_name_is_refused_with_the_nearest_and_all_known_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path))
+    with refusal("E301", "`digit`", "did you mean `digits`", "here are digits", "knows mnist"):
         load("digit")
 
 

@@ -152,7 +152,7 @@ NAMED: dict[str, Named] = {
         "MNIST",
         "idx",
         "http://yann.lecun.com/exdb/mnist/",
-        "as published by its authors for research (CC BY-SA 3.0 by common understanding)",
+        "as published by its authors for research",
         "LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document "
         "recognition, 1998",
         _MNIST_FILES,

@@ -32,6 +32,19 @@ def load(source: str | Path) -> Dataset:
     )
 
 
+def published(kind: str, severity: int) -> Dataset:
+    """Return the images that CIFAR-10-C itself has of a kind; `corrupt` makes such from others."""
+    name = "cifar10c"
+    whole, block = load(name), f"{kind}:{severity}"
+    blocks = cache.describe(name).blocks
+    if block not in blocks:
+        raise MasqueradeError("E301", f"`{name}` in the cache has no `{block}`; add its files anew")
+    size = len(whole.y) // len(blocks)
+    start = blocks.index(block) * size
+    part = slice(start, start + size)
+    return Dataset(f"{name}:{block}", whole.x[part], whole.y[part], whole.classes)
+
+
 def _digits() -> Dataset:
     from sklearn.datasets import load_digits
 
