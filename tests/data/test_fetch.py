@@ -16,8 +16,6 @@ from masquerade.data.named import NAMED, File, Named
 from masquerade.errors import MasqueradeError
 from tests.data import originals
 
-pytest.importorskip("pooch")
-
 X = np.random.default_rng(2).integers(0, 256, (40, 28, 28), dtype=np.uint8)
 Y = (np.arange(40) % 4).astype(np.uint8)
 FILES = {

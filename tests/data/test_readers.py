@@ -419,6 +419,7 @@ def test_parquet_is_read_or_says_what_it_needs(tmp_path: Path) -> None:
 def test_an_npz_is_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=COLORS, y=CLASSES, client=CLASSES % 3)
     dataset = of(tmp_path / "mine.npz")
+    assert read(tmp_path / "mine.npz", "mine").format == "npz"
     assert np.array_equal(dataset.x, COLORS)
     assert owners(dataset) == (CLASSES % 3).tolist()
 
@@ -577,6 +578,14 @@ def test_an_idx_header_is_not_believed_even_when_packed(tmp_path: Path) -> None:
     content = gzip.compress(lying_header())
     files = {"train-images-idx3-ubyte.gz": content, "train-labels-idx1-ubyte.gz": content}
     refused(write(tmp_path, files), "E301", "announces 3367254359296 bytes")
+
+
+def test_a_tar_that_leads_out_or_is_cut_off_is_refused(tmp_path: Path) -> None:
+    out = tarred(tmp_path / "out.tar.gz", {"../data_batch_1": b""})
+    refused(out, "E301", "leads out")
+    torn = tarred(tmp_path / "torn.tar.gz", cifar_files(pickled=True))
+    torn.write_bytes(without_end(torn.read_bytes()))
+    refused(torn, "E301", r"torn\.tar\.gz cannot be read")
 
 
 def test_an_archive_with_a_giant_inside_is_refused(

@@ -186,6 +186,7 @@ def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) ->
         trained=None if train is None else int(train.sum()),
         class_names=list(reading.class_names),
         blocks=list(reading.blocks),
+        read_as=reading.format,
         sha256=hashes,
         format=FORMAT,
         **facts,

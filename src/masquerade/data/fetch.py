@@ -1,5 +1,6 @@
 """Get files from where they were published, or from the user, and put them into the cache."""
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from typing import Any
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
 from masquerade.data.named import NAMED, File, Named
-from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError, nearest
 
 Watch = Callable[[str, int, int | None], None]
@@ -28,8 +28,7 @@ def add(name: str, path: Path, format: str | None = None, replace: bool = False)
     if named is not None and format in (None, named.format):
         return _keep(name, named, path, replace)
     reading = readers.read(path, name, format)
-    origin = f"added from {path.resolve()}"
-    return cache.write(name, reading, replace, origin=origin, read_as=format or "recognized")
+    return cache.write(name, reading, replace, origin=f"added from {path.resolve()}")
 
 
 def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> Manifest:
@@ -69,15 +68,14 @@ def _keep(name: str, named: Named, path: Path, replace: bool) -> Manifest:
                 f"{path} holds {count} {what}, and {named.title} has {wanted}; add what is "
                 f"missing, or use another name and --format {named.format}",
             )
-    whole = Reading(dataset, reading.class_names or named.class_names, reading.blocks)
+    class_names = reading.class_names or named.class_names
     return cache.write(
         name,
-        whole,
+        dataclasses.replace(reading, class_names=class_names),
         replace,
         origin=named.origin,
         license=named.license,
         citation=named.citation,
-        read_as=named.format,
     )
 
 

@@ -137,6 +137,7 @@ def _har(title: str, **options: Any) -> Named:
         (
             File(
                 f"{base}.zip",
+                # UCI prints none; this is the one that several projects have recorded.
                 "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
                 (f"https://archive.ics.uci.edu/static/public/240/{base}.zip",),
             ),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -53,7 +54,7 @@ def read(
     try:
         with opened(path) as files:
             format = format or recognize(files)
-            return FORMATS[format][0](files, name, **options or {})
+            return replace(FORMATS[format][0](files, name, **options or {}), format=format)
     except MasqueradeError:
         raise
     # Damaged files fail in many ways inside archives, parsers and numpy; all mean the same here.

@@ -36,10 +36,8 @@ def read(files: Files, name: str, signals: bool = False) -> Reading:
         np.concatenate([column(each, part, np.int64) for part in PARTS])
         for each in ("y", "subject")
     )
-    words = (
-        files.read(found["activity_labels.txt"]).decode().split() if len(found) > len(bases) else ()
-    )
-    names = tuple(words[1::2])
+    labels = found.get("activity_labels.txt")
+    names = () if labels is None else tuple(files.read(labels).decode().split()[1::2])
     train = np.repeat([True, False], [len(part) for part in parts])
     x = np.concatenate(parts)
     dataset = from_arrays(x, y - 1, subject, name, train=train, classes=6, copy=False)

@@ -13,3 +13,5 @@ class Reading:
     class_names: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     """Names of equally long, consecutive blocks of samples, where the data come in such."""
+    format: str = ""
+    """What the files were read as."""
