@@ -190,7 +190,8 @@ def test_importing_the_package_does_not_import_torch() -> None:
     assert python(text).split() == [masquerade.__version__, "False"]
 
 
-BLOCKED = ("rich", "typer", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "tomli_w")
+BLOCKED = ("rich", "typer", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "tomli_w", "pooch")
+BLOCKED += ("requests", "platformdirs", "pyarrow")
 """A module that is None in `sys.modules` cannot be imported."""
 TRAINING = f"""
 import sys

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from masquerade.config import Config
+from masquerade.config import Config, parse, read_file
 from masquerade.methods import METHODS
 from masquerade.rundir import RunDirectory
 
@@ -24,7 +24,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade import cli
 
-COMMANDS = ["run", "compare", "resume", "report", "methods", "data list", "data show"]
+COMMANDS = ["run", "compare", "resume", "report", "methods"]
+COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
 
@@ -50,6 +51,7 @@ def call(
 ) -> Iterator[Call]:
     """Call the command in this process, in an empty directory."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
     before = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: str | Path) -> Ended:
@@ -124,6 +126,11 @@ def test_every_command_is_known_here() -> None:
         (["run", "--set", "train.seeds=[1,2]"], 2, "E201 .*`compare` takes several"),
         (["run", "--data", "digit"], 3, "E301 .*`digit` .did you mean `digits`"),
         (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
+        (["run", "--data", "cifar10"], 3, "E301 .*masquerade data fetch cifar10"),
+        (["data", "fetch", "cifra10"], 3, "E301 .*did you mean `cifar10`"),
+        (["data", "fetch", "femnist"], 3, "E301 .*data add femnist"),
+        (["data", "add", "mine", "--from", "no"], 3, "E301 .*does not exist"),
+        (["data", "add", "../mine", "--from", "."], 2, "E203 .*`../mine`"),
         (["data", "show", "torn.npz"], 3, "E301 .*torn.npz"),
         (["run", "--clients", "5000"], 3, "E303 .*clients"),
         (["resume", "nowhere"], 4, "E408 .*nowhere"),
@@ -367,7 +374,9 @@ def test_the_settings_of_a_method_are_listed(call: Call) -> None:
 
 
 def test_data_are_listed_and_shown(call: Call, mine: Path) -> None:
-    assert "digits" in call("data", "list").out.splitlines()
+    listed = call("data", "list").out
+    assert re.search(r"digits +│ yes", listed)
+    assert re.search(r"cifar10 +│ +│", listed)
     assert "digits" in strict(call("data", "list", "--json").out)
     shown = call("data", "show", mine, "--partition", "client", "--clients", "0")
     assert shown.status == 0
@@ -376,6 +385,33 @@ def test_data_are_listed_and_shown(call: Call, mine: Path) -> None:
         call("data", "show", mine, "--partition", "iid", "--clients", "3", "--json").out
     )
     assert len(counted["clients"]) == 3
+
+
+def test_added_data_are_listed_shown_and_trained_on(call: Call, mine: Path) -> None:
+    added = call("data", "add", "ours", "--from", mine)
+    assert added.status == 0
+    assert re.search(r"samples +│ 120", added.out)
+    assert re.search(r"origin +│ added from .*mine.npz", added.out)
+    assert re.search(r"ours +│ yes +│ +120 │ +3 │ +6 │", call("data", "list").out)
+    shown = call("data", "show", "ours").out
+    assert re.search(r"clients +│ 6", shown)
+    assert "ours: training samples by client and class" in shown
+    about = strict(call("data", "show", "ours", "--json").out)["about"]
+    assert (about["samples"], about["clients"]) == (120, 6)
+    assert call("run", "--data", "ours", *TINY, "--quiet", "--out", "done") == (0, "", "")
+    again = call("data", "add", "ours", "--from", mine)
+    assert (again.status, again.err[:4]) == (2, "E201")
+    assert strict(call("data", "add", "ours", "--from", mine, "--force", "--json").out)["sha256"]
+    assert call("data", "add", "ours", "--from", mine, "--force", "--quiet") == (0, "", "")
+
+
+def test_a_share_of_the_data_can_be_trained_on(call: Call, mine: Path) -> None:
+    half = ["--set", "data.fraction=0.5"]
+    assert call("run", "--data", mine, *TINY, *half, "--quiet", "--out", "half").status == 0
+    config = parse(read_file(Path("half") / "config.toml"))
+    assert (config.data.fraction, config.data.clients) == (0.5, 3)
+    apart = call("run", "--data", mine, *TINY, "--set", "data.merge=false", "--quiet")
+    assert (apart.status, apart.err[:4]) == (2, "E202")
 
 
 def script() -> list[str]:

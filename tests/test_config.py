@@ -59,7 +59,7 @@ def test_a_configuration_survives_toml() -> None:
     method: dict[str, Any] = {"fedprox": {"pull": 0.25}, "dmpfl": {"phases": [0.5, 0.5, 0.0]}}
     config = Config(
         methods=tuple(METHODS),
-        data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5),
+        data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth"),
         evaluate=Evaluate(0, (0, 50), 2, True, "validation"),
         compute=Compute("loop", "cpu", 2, 8, 2, "host", 0.0),

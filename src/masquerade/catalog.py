@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from masquerade.core.method import Method
-from masquerade.data import Federation
+from masquerade.data import Federation, cache
+from masquerade.data.cache import Manifest
+from masquerade.data.named import NAMED
+from masquerade.data.source import DATASETS
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS, Named
 
@@ -159,20 +162,84 @@ def census(federation: Federation) -> dict[str, Any]:
     return {"data": federation.name, "classes": federation.classes, "clients": clients}
 
 
+def datasets() -> dict[str, dict[str, Any]]:
+    """Return one record per dataset that can be named, here or to be had."""
+    here = {name: dataclasses.asdict(cache.describe(name)) for name in cache.names()}
+    known = {
+        name: {"title": named.title, "license": named.license, "how": named.how(name)}
+        for name, named in NAMED.items()
+    }
+    embedded = {name: {"title": f"{name}, embedded", "here": True} for name in DATASETS}
+    return embedded | {
+        name: known.get(name, {}) | here.get(name, {}) | {"here": name in here}
+        for name in (*known, *(name for name in here if name not in known))
+    }
+
+
+def shelf() -> "Table":
+    """Return the datasets as a table for the terminal."""
+    from rich.table import Table
+
+    drawn = Table(
+        title="Datasets",
+        caption="`masquerade data fetch NAME` or `masquerade data add NAME --from PATH` gets one; "
+        "runs also take the path of an .npz file",
+    )
+    for column in ("name", "here", "samples", "classes", "clients", "what"):
+        drawn.add_column(column, justify="right" if column in COUNTS else "left")
+    for name, record in datasets().items():
+        counts = [_count(record.get(each)) for each in COUNTS]
+        title = record.get("title") or record.get("origin", "")
+        drawn.add_row(name, "yes" if record["here"] else "", *counts, title)
+    return drawn
+
+
+def card(manifest: Manifest) -> "Table":
+    """Return what is known of a dataset for the terminal."""
+    from rich.table import Table
+
+    drawn = Table(title=manifest.name, show_header=False)
+    lines = {each: _count(getattr(manifest, each)) for each in COUNTS}
+    lines["sample"] = f"{manifest.type} {manifest.shape}"
+    lines["for training"] = _count(manifest.trained)
+    lines["class names"] = ", ".join(manifest.class_names)
+    lines["blocks"] = ", ".join(manifest.blocks)
+    for each in ("origin", "license", "citation", "read_as"):
+        lines[each.replace("_", " ")] = getattr(manifest, each)
+    lines["lies in"] = str(cache.root() / manifest.name)
+    for key, value in lines.items():
+        if value:
+            drawn.add_row(key, value)
+    return drawn
+
+
+COUNTS = ("samples", "classes", "clients")
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+SHOWN = 50
+"""Clients that a picture shows."""
+
+
 def picture(federation: Federation) -> "Table":
-    """Return the classes of every client's training samples as shaded cells."""
+    """Return the classes of clients' training samples as shaded cells."""
     from rich.table import Table
 
     counted = census(federation)
+    more = federation.clients - SHOWN
+    left_out = f"; {more} more clients are not shown" if more > 0 else ""
     drawn = Table(
         title=f"{federation.name}: training samples by client and class",
-        caption="shades are shares of a client's samples",
+        caption=f"shades are shares of a client's samples{left_out}",
     )
     for column in ("client", "train", "validation", "test"):
         drawn.add_column(column, justify="right")
     for name in range(federation.classes or 0):
         drawn.add_column(str(name), justify="center")
-    for id, record in enumerate(counted["clients"]):
+    for id, record in enumerate(counted["clients"][:SHOWN]):
         classes = record.get("classes", [])
         cells = [_shade(count / max(1, sum(classes))) for count in classes]
         sizes = [str(record[split]) for split in ("train", "validation", "test")]

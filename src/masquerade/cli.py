@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.report.live import echo, live
 
@@ -28,9 +29,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(
-    help="Look at datasets and at how they lie with clients.", no_args_is_help=True
-)
 app.add_typer(data_app, name="data")
 
 ConfigFile = Annotated[
@@ -38,15 +36,6 @@ ConfigFile = Annotated[
 ]
 DataName = Annotated[
     str | None, typer.Option("--data", help="Dataset: a name, or the path of an .npz file.")
-]
-Clients = Annotated[
-    int | None, typer.Option(help="Number of clients; by default the dataset's own, or 20.")
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="iid, dirichlet:0.3[:capped], pathological[:unbalanced], client, fedselect:2."
-    ),
 ]
 Model = Annotated[
     str | None,
@@ -66,9 +55,6 @@ Out = Annotated[
     Path | None, typer.Option(help="Directory for results; a fresh one under out/ by default.")
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, loop or batched.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for programs.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def _version(wanted: bool) -> None:
@@ -188,6 +174,10 @@ def run(
     _go(parsed, out or _fresh(method), quiet, as_json, single=True)
 
 
+DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
+"""What is compared unless methods are named."""
+
+
 @app.command()
 def compare(
     methods: Annotated[
@@ -213,11 +203,9 @@ def compare(
 
     Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
     """
-    from masquerade.methods import METHODS
-
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
     if names is None and config is None:
-        names = list(METHODS)
+        names = list(DEMO)
     from masquerade.config import parse
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
@@ -300,46 +288,6 @@ def methods(
         typer.echo(json.dumps(finite, indent=1))
     else:
         echo(catalog.overview() if name is None else catalog.sheet(name))
-
-
-@data_app.command("list")
-def data_list(as_json: AsJson = False, debug: Debug = False) -> None:
-    """List the datasets that can be named.
-
-    Example: masquerade data list
-    """
-    from masquerade.data.source import DATASETS
-
-    if as_json:
-        typer.echo(json.dumps(list(DATASETS)))
-    else:
-        typer.echo("\n".join(DATASETS))
-        typer.echo("or the path of an .npz file with x, y and perhaps client")
-
-
-@data_app.command("show")
-def data_show(
-    name: Annotated[str, typer.Argument(help="A dataset: a name, or the path of an .npz file.")],
-    clients: Clients = None,
-    partition: Partition = None,
-    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Show how many samples of which class lie with which client.
-
-    Example: masquerade data show digits --clients 10 --partition pathological
-    """
-    from masquerade import catalog
-    from masquerade.config import Data
-    from masquerade.experiment import federation_of
-
-    data = Data(name, clients or 0, partition or "auto", seed=seed)
-    federation, _ = federation_of(data)
-    if as_json:
-        typer.echo(json.dumps(catalog.census(federation)))
-    else:
-        echo(catalog.picture(federation))
 
 
 def _tables(

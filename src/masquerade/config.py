@@ -37,6 +37,11 @@ class Data:
     """Shares of the parameters that devices can hold; clients take them in turn."""
     novel: float = 0.0
     """Share of the clients that are kept out of training, and judged apart."""
+    fraction: float = 1.0
+    """Share of the samples that are used, or of the clients where the dataset names them."""
+    merge: bool = True
+    """Whether the original training and test parts are put together before they are split; if not,
+    clients are tested on samples of the original test part alone."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "data.seed": (0, math.inf),
     "data.budgets": (1e-9, 1),
     "data.novel": (0, 1 - 1e-9),
+    "data.fraction": (1e-9, 1),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
     "train.participation": (1e-9, 1),

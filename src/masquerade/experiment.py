@@ -23,7 +23,7 @@ from masquerade.core.random import fold
 from masquerade.core.round import Who
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
-from masquerade.data import Dataset, Federation, load, parse, partition
+from masquerade.data import Dataset, Federation, load, parse, partition, share
 from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
@@ -274,9 +274,10 @@ def resolve(data: Data, dataset: Dataset) -> Data:
 
 def federation_of(data: Data) -> tuple[Federation, Data]:
     """Load data and spread them over clients; return also what was resolved."""
-    dataset = load(data.name)
+    dataset = share(load(data.name), data.fraction, data.seed)
     data = resolve(data, dataset)
-    return partition(dataset, data.clients, parse(data.partition), data.seed, data.split), data
+    rule = parse(data.partition)
+    return partition(dataset, data.clients, rule, data.seed, data.split, data.merge), data
 
 
 def arrange(config: Config, training: Training) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -358,3 +359,18 @@ class First(nn.Module):
 
     def forward(self, found: tuple[Tensor, Tensor]) -> Tensor:
         return found[0]
+
+
+def test_bytes_are_pixels_scaled_as_numpy_scales_them() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8)
+    scaled = pixels.numpy().astype(np.float32) / np.float32(255)
+    assert torch.equal(Task(nn.Linear(6, 3)).inputs(pixels), torch.from_numpy(scaled))
+    exact = Task(nn.Linear(6, 3).double()).inputs(pixels)
+    assert torch.equal(exact, pixels.double() / 255)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.int64])
+def test_integers_are_tokens_of_any_width(kind: torch.dtype) -> None:
+    task = Task(nn.Embedding(9, 4))
+    tokens = torch.tensor([[0, 8, 3]])
+    assert torch.equal(task(task.initial, tokens.to(kind))[0], task(task.initial, tokens)[0])

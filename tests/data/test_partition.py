@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.partition import (
     IID,
     ByClient,
@@ -21,8 +22,8 @@ from masquerade.data.partition import (
     describe,
     parse,
     partition,
+    share,
 )
-from masquerade.data.source import Dataset, from_arrays
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
 RULES: list[Rule] = [
@@ -321,6 +322,53 @@ def test_rule_without_a_text_is_described_by_its_fields() -> None:
 def test_text_that_names_no_rule_is_refused(text: str, words: str) -> None:
     with pytest.raises(MasqueradeError, match=f"^E201 .*{words}"):
         parse(text)
+
+
+@pytest.mark.parametrize("rule", [IID(), Dirichlet(1.0)], ids=describe)
+def test_original_parts_that_are_kept_apart_stay_apart(rule: Rule) -> None:
+    dataset = replace(labeled([100, 100]), train=torch.arange(200) % 4 > 0)
+    assert dataset.train is not None
+    federation = partition(dataset, 5, rule, split=(0.6, 0.2, 0.2), merge=False)
+    assert not dataset.train[torch.cat(federation.test)].any()
+    assert dataset.train[torch.cat(federation.train + federation.validation)].all()
+    assert sorted(torch.cat(owned(federation)).tolist()) == list(range(200))
+    for train, validation in zip(federation.train, federation.validation, strict=True):
+        assert len(validation) == pytest.approx((len(train) + len(validation)) / 4, abs=1)
+    merged = partition(dataset, 5, rule, split=(0.6, 0.2, 0.2))
+    assert dataset.train[torch.cat(merged.test)].any()
+
+
+def test_parts_that_are_not_known_cannot_be_kept_apart() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E202 .*leave `merge` on"):
+        partition(labeled([20]), 2, IID(), merge=False)
+
+
+def test_a_share_of_the_samples_is_drawn_by_the_seed() -> None:
+    dataset = replace(labeled([60, 40]), client=None, x=torch.arange(100.0)[:, None])
+    first, again, other = (share(dataset, 0.1, seed) for seed in (1, 1, 2))
+    assert (len(first.y), first.classes) == (10, 2)
+    assert torch.equal(first.y, dataset.y[first.x[:, 0].long()])
+    assert torch.equal(first.x, again.x)
+    assert not torch.equal(first.x, other.x)
+    assert share(dataset, 1.0) is dataset
+
+
+def test_a_share_is_of_clients_where_the_data_name_them() -> None:
+    dataset = replace(labeled([50, 50], clients=20), x=torch.arange(100.0)[:, None])
+    taken = share(dataset, 0.15, seed=3)
+    assert taken.client is not None
+    assert dataset.client is not None
+    assert taken.client.unique().tolist() == [0, 1, 2]
+    before = dataset.client[taken.x[:, 0].long()]
+    # Whoever is taken is taken whole, and clients keep their order.
+    assert taken.client.bincount().tolist() == [5, 5, 5]
+    assert torch.equal(before.argsort(stable=True), taken.client.argsort(stable=True))
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5, float("nan")])
+def test_a_share_that_is_none_is_refused(fraction: float) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `fraction`"):
+        share(labeled([10]), fraction)
 
 
 def test_a_thousand_clients_are_drawn_in_seconds() -> None:

@@ -62,7 +62,12 @@ def test_floating_targets_make_a_regression() -> None:
 
 @pytest.mark.parametrize(
     ("given_type", "kept_type", "largest"),
-    [("uint8", torch.float32, 1.0), ("int32", torch.int64, 255), ("float16", torch.float32, 255.0)],
+    [
+        ("uint8", torch.uint8, 255),
+        ("int16", torch.int16, 255),
+        ("uint32", torch.int64, 255),
+        ("float16", torch.float32, 255.0),
+    ],
 )
 def test_type_of_features_says_whether_they_are_pixels_tokens_or_numbers(
     given_type: str, kept_type: torch.dtype, largest: float
@@ -90,6 +95,22 @@ def test_dataset_does_not_share_memory_with_what_it_was_made_of() -> None:
     assert x.max() == 11
 
 
+def test_arrays_are_taken_over_where_that_is_asked_for_and_they_fit() -> None:
+    pixels = np.zeros((4, 3), dtype=np.uint8)
+    assert from_arrays(pixels, Y, copy=False).x.data_ptr() == pixels.ctypes.data
+    pixels.flags.writeable = False
+    assert from_arrays(pixels, Y, copy=False).x.data_ptr() != pixels.ctypes.data
+
+
+def test_original_parts_and_classes_that_do_not_occur_are_kept(tmp_path: Path) -> None:
+    dataset = from_arrays(X, Y, train=[True, False, True, True], classes=7)
+    assert dataset.classes == 7
+    path = save(tmp_path / "mine.npz", x=X, y=Y, train=np.array([True, False, True, True]))
+    for one in (dataset, load(path)):
+        assert one.train is not None
+        assert one.train.tolist() == [True, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
@@ -100,6 +121,9 @@ def test_dataset_does_not_share_memory_with_what_it_was_made_of() -> None:
         ({"x": np.float32(1), "y": np.int64(1)}, "no samples"),
         ({"x": np.zeros((0, 2)), "y": Y[:0]}, "no samples"),
         ({"y": np.array([0, 1, -2, 0])}, "sample 2 has label -2"),
+        ({"classes": 2}, "sample 1 has label 2, outside 0 to 1"),
+        ({"train": np.array([1, 0, 1, 1])}, "`train` has type int64"),
+        ({"train": np.array([True])}, r"`train` has shape \(1,\)"),
         ({"y": np.array(["a", "b", "c", "d"])}, "`y` has type"),
         ({"y": np.array([0.0, np.nan, 0.0, 0.0])}, "`y` has 1 values"),
         ({"client": np.array([0, 1, 2])}, r"`client` has shape \(3,\)"),
@@ -111,8 +135,11 @@ def test_faulty_arrays_are_refused(arrays: dict[str, Any], words: str) -> None:
         from_arrays(**({"x": X, "y": Y} | arrays))
 
 
-def test_unknown_name_is_refused_with_the_nearest_and_all_known_names() -> None:
-    with refusal("E301", "`digit`", "did you mean `digits`", "known are digits"):
+def test_unknown_name_is_refused_with_the_nearest_and_all_known_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path))
+    with refusal("E301", "`digit`", "did you mean `digits`", "here are digits", "knows mnist"):
         load("digit")
 
 

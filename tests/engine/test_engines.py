@@ -568,3 +568,30 @@ def test_a_worker_that_dies_costs_no_bit(tmp_path: Path) -> None:
     made.close()
     assert len(seen) == 1
     assert_same(alone, progress)
+
+
+@each_engine
+@pytest.mark.parametrize("method", [FedAvg(epochs=2), DMPFL(epochs=2)], ids=str)
+def test_pixels_that_stay_bytes_train_to_the_same_bits(method: Method, engine: str) -> None:
+    toy = federation()
+    pixels = (toy.x * 40 + 128).clamp(0, 255).to(torch.uint8)
+    scaled = torch.from_numpy(pixels.numpy().astype("float32") / 255)
+    task = Task(network(torch.float32))
+    assert_same(
+        *(finish(world(method, task, replace(toy, x=x), engine=engine)) for x in (pixels, scaled))
+    )
+
+
+@each_engine
+def test_tokens_that_stay_narrow_train_to_the_same_bits(engine: str) -> None:
+    toy = federation()
+    tokens = (toy.x * 2).round().clamp(-3, 3).long() + 3
+    task = Task(nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(18, 3)).double())
+    narrow = replace(toy, x=tokens.to(torch.int8))
+    method = FedAvg(epochs=2)
+    assert_same(
+        *(
+            finish(world(method, task, each, engine=engine))
+            for each in (narrow, replace(toy, x=tokens))
+        )
+    )

@@ -17,6 +17,9 @@ from masquerade.errors import MasqueradeError
 PerSample = Callable[[Tensor, Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]
 
+TOKENS = (torch.int8, torch.int16, torch.int32)
+"""Narrow integers, which hold tokens in less memory than layers ask for."""
+
 KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
     nn.Conv1d: "conv",
@@ -201,7 +204,7 @@ class Task:
     def fed(self, x: Tensor) -> "Task":
         """Return the task that knows what its inputs x [samples, …] look like."""
         knowing = copy.copy(self)
-        knowing._sample = torch.zeros_like(x[:1])
+        knowing._sample = torch.zeros_like(self.inputs(x[:1]))
         return knowing
 
     @property
@@ -260,12 +263,21 @@ class Task:
             for name, value in self._tensors(module)
         }
 
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return samples as the network reads them: bytes are pixels, scaled to 0..1."""
+        if x.dtype == torch.uint8:
+            pixels = x.to(self.dtype)
+            # Divided by a tensor: by a number CUDA multiplies with its inverse, to other bits.
+            return pixels / pixels.new_full((), 255)
+        if x.dtype in TOKENS:
+            return x.long()
+        return x.to(self.dtype) if x.is_floating_point() else x
+
     def __call__(
         self, values: Tree, x: Tensor, train: bool = False, key: Tensor | None = None
     ) -> tuple[Tensor, Tree]:
         """Run the network with these values: (output, new buffers)."""
-        if x.is_floating_point() and x.dtype != self.dtype:
-            x = x.to(self.dtype)
+        x = self.inputs(x)
         if train and self.transform is not None:
             assert key is not None
             x = self.transform(x, key)

@@ -1,5 +1,6 @@
 """Samples, how they are spread over clients, and what clients are tested on."""
 
+from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.partition import (
     IID,
     ByClient,
@@ -10,9 +11,10 @@ from masquerade.data.partition import (
     describe,
     parse,
     partition,
+    share,
 )
 from masquerade.data.shift import shift_sets
-from masquerade.data.source import Dataset, from_arrays, load
+from masquerade.data.source import load
 
 __all__ = [
     "IID",
@@ -27,5 +29,6 @@ __all__ = [
     "load",
     "parse",
     "partition",
+    "share",
     "shift_sets",
 ]

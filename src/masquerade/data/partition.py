@@ -11,16 +11,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from masquerade.data.source import Dataset
+from masquerade.data.dataset import Dataset
 from masquerade.errors import MasqueradeError, MasqueradeWarning, nearest
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 DRAWS = 1000
 """How often a Dirichlet partition is drawn before it is called impossible."""
 
 # Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
-_PURPOSE = 1
+# Test-time shift has the purposes between these.
+_PURPOSE, _SHARE = 1, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +175,7 @@ class Pathological:
             )
         return holders
 
-    def _block(self, holders: Integers, clients: int) -> npt.NDArray[np.bool_]:
+    def _block(self, holders: Integers, clients: int) -> Flags:
         """Return who holds what [classes, clients]: the first with room take the next class."""
         holds = np.zeros((len(holders), clients), dtype=np.bool_)
         for row, count in enumerate(holders):
@@ -247,27 +249,49 @@ class ByClient:
         return _group(np.arange(len(owner)), owner, clients)
 
 
+def share(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
+    """Take a share of the samples at random, or of the clients where the dataset names them."""
+    if not 0 < fraction <= 1:
+        raise MasqueradeError(
+            "E201", f"`fraction` is {fraction}; give a number above 0 and up to 1"
+        )
+    if fraction == 1:
+        return dataset
+    rng = np.random.default_rng([seed, _SHARE])
+    whole = len(dataset.y) if dataset.client is None else int(_owner(dataset).max()) + 1
+    chosen = np.sort(rng.permutation(whole)[: max(1, round(fraction * whole))])
+    if dataset.client is None:
+        return dataset.take(torch.from_numpy(chosen))
+    owner = _owner(dataset)
+    taken = dataset.take(torch.from_numpy(np.flatnonzero(np.isin(owner, chosen))))
+    return replace(taken, client=torch.from_numpy(np.searchsorted(chosen, _owner(taken))))
+
+
 def partition(
     dataset: Dataset,
     clients: int | None,
     by: Rule,
     seed: int = 0,
     split: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    merge: bool = True,
 ) -> Federation:
     """Spread a dataset over clients and split each into training, validation and test samples.
 
     `clients=None` takes as many as the dataset names. `split` gives the three shares. A client's
-    test samples do not depend on how the rest is shared between training and validation.
+    test samples do not depend on how the rest is shared between training and validation. Samples
+    are merged before they are split, as the papers do; with `merge=False` a client is tested on
+    those of its samples that are in the dataset's original test part, however many they are.
     """
     if clients is None:
         clients = int(_owner(dataset).max()) + 1
     _check(len(dataset.y), clients, seed, split)
     rng = np.random.default_rng([seed, _PURPOSE])
     assigned = by.assign(dataset, clients, rng)
+    original = None if merge else _original(dataset)
     if isinstance(by, PerClass):
         cuts = [by.cut(samples) for samples in assigned]
     else:
-        cuts = [_cut(rng.permutation(samples), split) for samples in assigned]
+        cuts = [_cut(rng.permutation(samples), split, original) for samples in assigned]
     train, validation, test = (
         tuple(torch.from_numpy(cut[part]) for cut in cuts) for part in range(3)
     )
@@ -345,8 +369,18 @@ def _check(samples: int, clients: int, seed: int, split: tuple[float, float, flo
         )
 
 
-def _cut(samples: Integers, split: tuple[float, float, float]) -> tuple[Integers, ...]:
-    """Cut shuffled samples; one goes to training, then test, then validation, before all else."""
+def _cut(
+    samples: Integers, split: tuple[float, float, float], original: Flags | None = None
+) -> tuple[Integers, ...]:
+    """Cut shuffled samples; one goes to training, then test, then validation, before all else.
+
+    `original` says which samples of the dataset were for training; the others are for testing.
+    """
+    if original is not None:
+        inside = original[samples]
+        both = split[0] + split[1]
+        kept = _cut(samples[inside], (split[0] / both, split[1] / both, 0.0))
+        return *kept[:2], samples[~inside]
     count = len(samples)
     spare = max(count - 1, 0)
     least_test = int(split[2] > 0 and count >= 2)
@@ -378,9 +412,7 @@ def _owner(dataset: Dataset) -> Integers:
     return owner
 
 
-def _spread(
-    holders: Integers, clients: int, per_client: int, rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
+def _spread(holders: Integers, clients: int, per_client: int, rng: np.random.Generator) -> Flags:
     """Return who holds what [classes, clients], each client getting distinct classes."""
     holds = np.zeros((len(holders), clients), dtype=np.bool_)
     left = holders.copy()
@@ -390,6 +422,17 @@ def _spread(
         holds[chosen, client] = True
         left[chosen] -= 1
     return holds
+
+
+def _original(dataset: Dataset) -> Flags:
+    if dataset.train is None:
+        raise MasqueradeError(
+            "E202",
+            f"`{dataset.name}` does not say which samples were for training, so they cannot be "
+            "kept apart; leave `merge` on",
+        )
+    original: Flags = dataset.train.cpu().numpy()
+    return original
 
 
 def _deal(labels: Integers, counts: Integers, rng: np.random.Generator) -> list[Integers]:

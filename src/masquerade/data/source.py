@@ -1,104 +1,48 @@
-"""Where samples come from: named datasets, a user's npz file, or arrays in memory."""
+"""Where samples come from: the cache of datasets, a user's npz file, or the embedded digits."""
 
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-
+from masquerade.data import cache
+from masquerade.data.dataset import Dataset, from_arrays
+from masquerade.data.named import NAMED
+from masquerade.data.readers.table import npz
 from masquerade.errors import MasqueradeError, nearest
-
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Samples with their targets, before they are spread over clients."""
-
-    name: str
-    x: Tensor
-    """Features [samples, ...]: float32, or int64 for tokens."""
-    y: Tensor
-    """Targets [samples, ...]: int64 classes, or float32 for regression."""
-    classes: int | None
-    """How many classes `y` has; None for regression."""
-    client: Tensor | None = None
-    """The natural client of each sample, 0 to C-1 [samples], where the data have one."""
 
 
 def load(source: str | Path) -> Dataset:
-    """Load a named dataset, or an npz file with `x`, `y` and, if wanted, `client`."""
-    if str(source) in DATASETS:
-        return DATASETS[str(source)]()
+    """Load a dataset by name, or an npz file with `x`, `y` and, if wanted, `client` and `train`."""
+    name = str(source)
+    if name in DATASETS:
+        return DATASETS[name]()
+    if cache.holds(name):
+        return cache.read(name)
     path = Path(source)
-    if path.suffix == ".npz" or path.exists():
-        return _read(path)
+    if name not in NAMED and (path.suffix == ".npz" or path.exists()):
+        return npz(path, path.stem)
+    if name in NAMED:
+        text = f"`{name}` is not in the cache {cache.root()}; {NAMED[name].how(name)}"
+        raise MasqueradeError("E301", text)
+    here = [*DATASETS, *cache.names()]
     raise MasqueradeError(
         "E301",
-        f"unknown dataset `{source}`{nearest(str(source), DATASETS)}; known are "
-        f"{', '.join(DATASETS)}, or give the path of an .npz file",
+        f"unknown dataset `{name}`{nearest(name, [*here, *NAMED])}; here are {', '.join(here)}; "
+        f"`masquerade data fetch` knows {', '.join(NAMED)}, `masquerade data add` takes files of "
+        "your own, and the path of an .npz file will do",
     )
 
 
-def from_arrays(
-    x: npt.ArrayLike | Tensor,
-    y: npt.ArrayLike | Tensor,
-    client: npt.ArrayLike | Tensor | None = None,
-    name: str = "arrays",
-) -> Dataset:
-    """Check arrays and make a dataset of a copy of them.
-
-    `uint8` features are pixels and scaled to 0..1, wider integers are tokens, all else is float32.
-    Integer targets are classes, floating targets make a regression. Client labels may be integers
-    or strings; they are numbered in sorted order.
-    """
-    features, targets = _array(x), _array(y)
-    labels = None if client is None else _array(client)
-    for key, array in {"x": features, "y": targets, "client": labels}.items():
-        if array is not None and array.shape[:1] != features.shape[:1]:
-            raise MasqueradeError(
-                "E302",
-                f"{name}: `{key}` has shape {array.shape} but `x` has shape {features.shape}; "
-                "they must hold one entry per sample",
-            )
-    if not (features.ndim and features.size and targets.size):
-        raise MasqueradeError("E302", f"{name}: there are no samples in `x` or `y`; give some")
-    targets = _targets(targets, name)
-    return Dataset(
-        name=name,
-        x=torch.from_numpy(_features(features, name)),
-        y=torch.from_numpy(targets),
-        classes=int(targets.max()) + 1 if targets.dtype == np.int64 else None,
-        client=None if labels is None else torch.from_numpy(_numbered(labels, name)),
-    )
-
-
-def _read(path: Path) -> Dataset:
-    if not path.exists():
-        raise MasqueradeError("E301", f"{path} does not exist; check the path")
-    if path.is_dir() or not zipfile.is_zipfile(path):
-        raise MasqueradeError(
-            "E301", f"{path} is no .npz file; write one with `numpy.savez(path, x=x, y=y)`"
-        )
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in ("x", "y", "client") if key in archive}
-    # A damaged archive fails in many ways inside zipfile, zlib and numpy; all mean the same here.
-    except Exception as fault:
-        raise MasqueradeError(
-            "E301",
-            f"{path} cannot be read as an npz of plain arrays ({fault}); "
-            "write it with `numpy.savez(path, x=x, y=y)`, without object arrays",
-        ) from fault
-    missing = [key for key in ("x", "y") if key not in arrays]
-    if missing:
-        raise MasqueradeError("E301", f"{path} has no array named {' or '.join(missing)}; add it")
-    return from_arrays(**arrays, name=path.stem)
+def published(kind: str, severity: int) -> Dataset:
+    """Return the images that CIFAR-10-C itself has of a kind; `corrupt` makes such from others."""
+    name = "cifar10c"
+    whole, block = load(name), f"{kind}:{severity}"
+    blocks = cache.describe(name).blocks
+    if block not in blocks:
+        raise MasqueradeError("E301", f"`{name}` in the cache has no `{block}`; add its files anew")
+    size = len(whole.y) // len(blocks)
+    start = blocks.index(block) * size
+    part = slice(start, start + size)
+    return Dataset(f"{name}:{block}", whole.x[part], whole.y[part], whole.classes)
 
 
 def _digits() -> Dataset:
@@ -109,63 +53,4 @@ def _digits() -> Dataset:
 
 
 DATASETS: dict[str, Callable[[], Dataset]] = {"digits": _digits}
-"""The datasets that `load` knows by name."""
-
-
-def _array(values: npt.ArrayLike | Tensor) -> Array:
-    if isinstance(values, Tensor):
-        # NumPy has no bfloat16, and float32 is what all floats become.
-        values = values.detach().cpu()
-        return (values.float() if values.is_floating_point() else values).numpy()
-    return np.asarray(values)
-
-
-def _features(x: Array, name: str) -> Array:
-    if x.dtype == np.uint8:
-        return x.astype(np.float32, order="C") / np.float32(255)
-    if x.dtype.kind in "iu":
-        return x.astype(np.int64, order="C")
-    if x.dtype.kind in "fb":
-        return _finite(x, "x", name)
-    raise MasqueradeError("E302", f"{name}: `x` has type {x.dtype}; features must be numbers")
-
-
-def _targets(y: Array, name: str) -> Array:
-    if y.dtype.kind == "f":
-        return _finite(y, "y", name)
-    if y.dtype.kind not in "iub":
-        raise MasqueradeError(
-            "E302",
-            f"{name}: `y` has type {y.dtype}; give integers for classes or floats for regression",
-        )
-    labels = y.astype(np.int64, order="C")
-    if labels.min() < 0:
-        sample = np.argwhere(labels < 0)[0, 0]
-        raise MasqueradeError(
-            "E302",
-            f"{name}: sample {sample} has label {labels.min()}; number the classes from 0",
-        )
-    return labels
-
-
-def _finite(values: Array, key: str, name: str) -> Array:
-    with np.errstate(over="ignore"):
-        floats = values.astype(np.float32, order="C")
-    bad = np.argwhere(~np.isfinite(floats))
-    if len(bad):
-        raise MasqueradeError(
-            "E302",
-            f"{name}: `{key}` has {len(bad)} values that are NaN, infinite or beyond float32, the "
-            f"first in sample {bad[0, 0]}; remove or replace them",
-        )
-    return floats
-
-
-def _numbered(labels: Array, name: str) -> Array:
-    if labels.ndim != 1 or labels.dtype.kind not in "iuUS":
-        raise MasqueradeError(
-            "E302",
-            f"{name}: `client` has type {labels.dtype} and shape {labels.shape}; "
-            "give one integer or string per sample",
-        )
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+"""The datasets that need no files."""

@@ -147,7 +147,9 @@ class PFedGate(Method):
         model, pooled = self._model(task), self.gating == "client"
 
         def scores(work: State, batch: Batch) -> tuple[Tensor, Tree]:
-            x, valid = (_average(work)[None], None) if pooled else (batch.x, batch.valid)
+            x, valid = (
+                (_average(work)[None], None) if pooled else (task.inputs(batch.x), batch.valid)
+            )
             return model.scores({**work["gate"], **work["running"]}, x, valid, train=True)
 
         def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
@@ -176,7 +178,8 @@ class PFedGate(Method):
 
         def look(work: State, batch: Batch, round: Round) -> State:
             values = {**work["gate"], **work["running"]}
-            found = batch.x.to(task.dtype) if pooled else model.gate(values, batch.x)[0]
+            x = task.inputs(batch.x)
+            found = x if pooled else model.gate(values, x)[0]
             count = batch.count().to(task.dtype)
             looked = work["looked"] + mean(found, batch.valid) * count
             return {**work, "looked": looked, "seen": work["seen"] + count}
@@ -220,7 +223,7 @@ class PFedGate(Method):
         model, gate = self._model(task), personal["gate"].values
         weights = gate["weights"]
         if self.gating == "sample":
-            scores, _ = model.scores(gate, x)
+            scores, _ = model.scores(gate, task.inputs(x))
             weights = model.weights(scores, model.choose(scores, gate["room"]))
         return model.output(personal["params"].values, weights, x)
 

@@ -1,0 +1,197 @@
+"""Datasets on the disk: each a folder of plain arrays that are mapped, not read, and a manifest.
+
+A dataset is staged beside the others, synced and renamed into place, so that it is there whole or
+not at all. Its manifest has the SHA-256 of every array, and all of them are compared before use.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from masquerade.data.dataset import COLUMNS, Dataset
+from masquerade.data.readers.reading import Reading
+from masquerade.errors import MasqueradeError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of a dataset without opening its arrays."""
+
+    name: str
+    samples: int
+    shape: list[int]
+    """Of one sample."""
+    type: str
+    classes: int | None
+    clients: int | None
+    trained: int | None
+    """How many samples were in the original training part."""
+    class_names: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+    """Names of equally long, consecutive blocks of samples."""
+    origin: str = ""
+    license: str = ""
+    citation: str = ""
+    read_as: str = ""
+    """The format that the files had."""
+    sha256: dict[str, str] = field(default_factory=dict)
+    """By array."""
+    format: int = FORMAT
+
+
+def root() -> Path:
+    """Return the folder of the cache: MASQUERADE_CACHE, or where the platform keeps caches."""
+    if named := os.environ.get("MASQUERADE_CACHE"):
+        return Path(named)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("masquerade", appauthor=False)
+
+
+def holds(name: str) -> bool:
+    """Return whether the cache has a dataset of this name."""
+    return bool(NAME.fullmatch(name)) and (root() / name / MANIFEST).is_file()
+
+
+def names() -> list[str]:
+    """List the datasets of the cache."""
+    here = root()
+    return sorted(each.name for each in here.iterdir() if holds(each.name)) if here.is_dir() else []
+
+
+def check_name(name: str) -> None:
+    """Refuse what may not be the name of a folder."""
+    if not NAME.fullmatch(name):
+        text = f"`{name}` may not be a dataset's name; use letters, digits, dot, dash, underscore"
+        raise MasqueradeError("E203", text)
+
+
+def describe(name: str) -> Manifest:
+    """Read the manifest of a dataset."""
+    path = root() / name / MANIFEST
+    try:
+        manifest = Manifest(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as fault:
+        raise _damaged(name, path, str(fault)) from None
+    if manifest.format != FORMAT:
+        raise _damaged(name, path, f"it has format {manifest.format}, and this is for {FORMAT}")
+    return manifest
+
+
+def read(name: str) -> Dataset:
+    """Map a dataset into memory, after comparing every array with its hash."""
+    manifest = describe(name)
+    columns = {key: _mapped(name, key, known) for key, known in manifest.sha256.items()}
+    return Dataset(name=name, classes=manifest.classes, **columns)
+
+
+def _mapped(name: str, key: str, known: str) -> torch.Tensor:
+    path = root() / name / f"{key}.npy"
+    try:
+        found = _hash(path)
+        if found != known:
+            raise ValueError(f"SHA-256 differs (expected {known}, found {found})")
+        # A private map: pages are shared with the file until somebody writes to them.
+        return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    except (OSError, ValueError) as fault:
+        raise _damaged(name, path, str(fault)) from None
+
+
+def _hash(path: Path) -> str:
+    facts = path.stat()
+    return _digest(path, facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, size: int, changed: int, inode: int) -> str:
+    """Hash a file, once in a process while it stays as it is."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _damaged(name: str, path: Path, fault: str) -> MasqueradeError:
+    text = f"{path}: {fault}; delete {path.parent}, then `masquerade data fetch {name}` or `add`"
+    return MasqueradeError("E301", text)
+
+
+def write(name: str, reading: Reading, replace: bool = False, **facts: str) -> Manifest:
+    """Put a dataset into the cache, whole or not at all; `facts` go into its manifest."""
+    check_name(name)
+    target = root() / name
+    if target.exists() and not replace:
+        text = f"`{name}` is in the cache already ({target}); --force puts the new one in its place"
+        raise MasqueradeError("E201", text)
+    staged = root() / f".tmp-{name}-{uuid.uuid4().hex}"
+    try:
+        staged.mkdir(parents=True)
+        manifest = _staged(staged, name, reading, facts)
+        if target.exists():
+            old = staged.with_suffix(".old")
+            os.rename(target, old)
+            os.rename(staged, target)
+            shutil.rmtree(old)
+        else:
+            os.rename(staged, target)
+        _sync(root())
+    except OSError as fault:
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
+        text = f"cannot write {target}: {fault.strerror}; nothing was changed"
+        raise MasqueradeError("E501" if full else "E502", text) from fault
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return manifest
+
+
+def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> Manifest:
+    """Write the arrays and the manifest, and wait until the disk has them."""
+    dataset, hashes = reading.dataset, {}
+    for key in COLUMNS:
+        column = getattr(dataset, key)
+        if column is not None:
+            path = folder / f"{key}.npy"
+            np.save(path, column.numpy(), allow_pickle=False)
+            _sync(path)
+            hashes[key] = _hash(path)
+    client, train = dataset.client, dataset.train
+    manifest = Manifest(
+        name=name,
+        samples=len(dataset.y),
+        shape=list(dataset.x.shape[1:]),
+        type=str(dataset.x.dtype).removeprefix("torch."),
+        classes=dataset.classes,
+        clients=None if client is None else int(client.max()) + 1,
+        trained=None if train is None else int(train.sum()),
+        class_names=list(reading.class_names),
+        blocks=list(reading.blocks),
+        read_as=reading.format,
+        sha256=hashes,
+        format=FORMAT,
+        **facts,
+    )
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
+    _sync(folder / MANIFEST)
+    _sync(folder)
+    return manifest

@@ -1,0 +1,159 @@
+"""A dataset: samples with their targets, checked, before they are spread over clients."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from masquerade.errors import MasqueradeError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples with their targets, before they are spread over clients."""
+
+    name: str
+    x: Tensor
+    """Features [samples, ...]: float32; uint8 are pixels, which a task scales to 0..1, and signed
+    integers are tokens."""
+    y: Tensor
+    """Targets [samples, ...]: int64 classes, or float32 for regression."""
+    classes: int | None
+    """How many classes `y` has; None for regression."""
+    client: Tensor | None = None
+    """The natural client of each sample, 0 to C-1 [samples], where the data have one."""
+    train: Tensor | None = None
+    """Whether each sample was in the original training part [samples], where the data say so."""
+
+    def take(self, samples: Tensor) -> "Dataset":
+        """Return a dataset of some of the samples."""
+        client, train = (
+            None if column is None else column[samples] for column in (self.client, self.train)
+        )
+        return replace(self, x=self.x[samples], y=self.y[samples], client=client, train=train)
+
+
+COLUMNS = ("x", "y", "client", "train")
+"""The arrays of a dataset, by the names they have in files."""
+
+
+def from_arrays(
+    x: npt.ArrayLike | Tensor,
+    y: npt.ArrayLike | Tensor,
+    client: npt.ArrayLike | Tensor | None = None,
+    name: str = "arrays",
+    *,
+    train: npt.ArrayLike | Tensor | None = None,
+    classes: int | None = None,
+    copy: bool = True,
+) -> Dataset:
+    """Check arrays and make a dataset of a copy of them.
+
+    `uint8` features are pixels and stay so (a task scales them to 0..1), other integers are tokens,
+    all else is float32. Integer targets are classes, floating targets make a regression. Client
+    labels may be integers or strings; they are numbered in sorted order. `train` says which samples
+    were in the original training part, and `classes` how many classes there are where not all of
+    them need occur. `copy=False` takes arrays over as they are where their types fit.
+    """
+    features, targets = _array(x), _array(y)
+    labels = None if client is None else _array(client)
+    part = None if train is None else _array(train)
+    for key, array in {"x": features, "y": targets, "client": labels, "train": part}.items():
+        if array is not None and array.shape[:1] != features.shape[:1]:
+            raise MasqueradeError(
+                "E302",
+                f"{name}: `{key}` has shape {array.shape} but `x` has shape {features.shape}; "
+                "they must hold one entry per sample",
+            )
+    if not (features.ndim and features.size and targets.size):
+        raise MasqueradeError("E302", f"{name}: there are no samples in `x` or `y`; give some")
+    targets = _targets(targets, name, classes)
+    kept = _features(features, name)
+    if copy and kept is features:
+        kept = np.array(kept, order="C")
+    found = int(targets.max()) + 1 if targets.dtype == np.int64 else None
+    return Dataset(
+        name=name,
+        x=torch.from_numpy(np.require(kept, requirements=["C", "W"])),
+        y=torch.from_numpy(targets),
+        classes=classes if found is not None and classes is not None else found,
+        client=None if labels is None else torch.from_numpy(_numbered(labels, name)),
+        train=None if part is None else torch.from_numpy(_flags(part, name)),
+    )
+
+
+def _array(values: npt.ArrayLike | Tensor) -> Array:
+    if isinstance(values, Tensor):
+        # NumPy has no bfloat16, and float32 is what all floats become.
+        values = values.detach().cpu()
+        return (values.float() if values.is_floating_point() else values).numpy()
+    return np.asarray(values)
+
+
+def _features(x: Array, name: str) -> Array:
+    if x.dtype in (np.uint8, np.int8, np.int16, np.int32):
+        return x
+    if x.dtype.kind in "iu":
+        return x.astype(np.int64, order="C", copy=False)
+    if x.dtype.kind in "fb":
+        return _finite(x, "x", name)
+    raise MasqueradeError("E302", f"{name}: `x` has type {x.dtype}; features must be numbers")
+
+
+def _targets(y: Array, name: str, classes: int | None) -> Array:
+    if y.dtype.kind == "f":
+        return _finite(y, "y", name)
+    if y.dtype.kind not in "iub":
+        raise MasqueradeError(
+            "E302",
+            f"{name}: `y` has type {y.dtype}; give integers for classes or floats for regression",
+        )
+    labels = y.astype(np.int64, order="C")
+    last = labels.max() if classes is None else classes - 1
+    outside = np.argwhere((labels < 0) | (labels > last))
+    if len(outside):
+        first = outside[0]
+        raise MasqueradeError(
+            "E302",
+            f"{name}: sample {first[0]} has label {labels[tuple(first)]}, outside 0 to {last}; "
+            "number the classes from 0",
+        )
+    return labels
+
+
+def _finite(values: Array, key: str, name: str) -> Array:
+    with np.errstate(over="ignore"):
+        floats = values.astype(np.float32, order="C", copy=False)
+    bad = np.argwhere(~np.isfinite(floats))
+    if len(bad):
+        raise MasqueradeError(
+            "E302",
+            f"{name}: `{key}` has {len(bad)} values that are NaN, infinite or beyond float32, the "
+            f"first in sample {bad[0, 0]}; remove or replace them",
+        )
+    return floats
+
+
+def _flags(part: Array, name: str) -> Array:
+    if part.ndim != 1 or part.dtype.kind != "b":
+        raise MasqueradeError(
+            "E302",
+            f"{name}: `train` has type {part.dtype} and shape {part.shape}; "
+            "give one True or False per sample",
+        )
+    return np.array(part)
+
+
+def _numbered(labels: Array, name: str) -> Array:
+    if labels.ndim != 1 or labels.dtype.kind not in "iuUS":
+        raise MasqueradeError(
+            "E302",
+            f"{name}: `client` has type {labels.dtype} and shape {labels.shape}; "
+            "give one integer or string per sample",
+        )
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)

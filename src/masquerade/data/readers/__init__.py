@@ -1,0 +1,66 @@
+"""Readers of original files: one function per format, none of which runs what it reads."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from masquerade.data.readers import cifar, gutenberg, har, idx, images, leaf, table
+from masquerade.data.readers.files import Files, opened
+from masquerade.data.readers.reading import Reading
+from masquerade.errors import MasqueradeError, nearest
+
+FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
+    # A format's reader, and the names of files by which it is recognized.
+    "idx": (idx.read, r".*-(images|labels)[.-]idx\d-ubyte(\.gz)?"),
+    "cifar": (cifar.read, r"(data_batch_\d|test_batch)(\.bin)?|(train|test)\.bin|meta"),
+    "cifar10c": (cifar.read_corrupted, r"labels\.npy"),
+    "har": (har.read, r"X_(train|test)\.txt|body_acc_x_train\.txt"),
+    "leaf": (leaf.read, r".*\.json"),
+    "gutenberg": (gutenberg.read, r"(pg)?100(-0)?\.txt"),
+    "npz": (table.read_npz, r".*\.npz"),
+    "csv": (table.read_csv, r".*\.csv"),
+    "parquet": (table.read_parquet, r".*\.parquet"),
+    "images": (images.read, rf"(?i:.*({'|'.join(map(re.escape, images.SUFFIXES))}))"),
+}
+
+
+def recognize(files: Files) -> str:
+    """Name the format of some files by how they are called."""
+    bases = [PurePosixPath(name).name for name in files.names]
+    for format, (_, pattern) in FORMATS.items():
+        if any(re.fullmatch(pattern, base) for base in bases):
+            return format
+    shown = ", ".join(bases[:3]) or "nothing"
+    raise MasqueradeError(
+        "E301",
+        f"{files.path} holds {shown}, by which no format is known; name it with --format "
+        f"({', '.join(FORMATS)})",
+    )
+
+
+def read(
+    path: Path, name: str, format: str | None = None, options: Mapping[str, Any] | None = None
+) -> Reading:
+    """Read a folder, an archive or a file in one of the formats; E301 where it is not in order."""
+    if format is not None and format not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise MasqueradeError(
+            "E201", f"unknown format `{format}`{nearest(format, FORMATS)}; known are {known}"
+        )
+    if not path.exists():
+        raise MasqueradeError("E301", f"{path} does not exist; check the path")
+    try:
+        with opened(path) as files:
+            format = format or recognize(files)
+            return replace(FORMATS[format][0](files, name, **options or {}), format=format)
+    except MasqueradeError:
+        raise
+    # Damaged files fail in many ways inside archives, parsers and numpy; all mean the same here.
+    except Exception as fault:
+        raise MasqueradeError(
+            "E301",
+            f"{path} cannot be read as {format or 'an archive'}: {fault}; "
+            "compare it with the original, or get it again",
+        ) from fault

@@ -1,0 +1,50 @@
+"""A folder of images: the folder that an image lies in is its class."""
+
+import io
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from masquerade.data.dataset import Array, from_arrays
+from masquerade.data.readers.files import Files
+from masquerade.data.readers.reading import Reading
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
+
+
+def read(files: Files, name: str) -> Reading:
+    """Read images of one size, gray if all are; folders `train` and `test` above are such parts."""
+    paths = [path for path in files.names if path.lower().endswith(SUFFIXES)]
+    if not paths:
+        raise ValueError(f"there is no image in it ({', '.join(SUFFIXES)})")
+    folders = [PurePosixPath(path).parts[:-1] for path in paths]
+    outside = [path for path, above in zip(paths, folders, strict=True) if not above]
+    if outside:
+        raise ValueError(f"`{outside[0]}` lies in no folder, so it has no class")
+    images = _decoded(files, paths)
+    class_names, y = np.unique([above[-1] for above in folders], return_inverse=True)
+    known = all("train" in above[:-1] or "test" in above[:-1] for above in folders)
+    train = np.array(["train" in above[:-1] for above in folders]) if known else None
+    dataset = from_arrays(images, y, name=name, train=train, copy=False)
+    return Reading(dataset, tuple(class_names.tolist()))
+
+
+def _decoded(files: Files, paths: list[str]) -> Array:
+    """Return the images [n, channels, height, width]."""
+    from PIL import Image
+
+    sizes, kinds = set(), set()
+    for path in paths:
+        # Only the header is read here: one image of absurd size must not be decoded.
+        with Image.open(io.BytesIO(files.read(path))) as image:
+            sizes.add(image.size)
+            kinds.add(image.mode)
+        if len(sizes) > 1:
+            raise ValueError(f"images have different sizes ({path}: {image.size}); make them equal")
+    kind = "L" if kinds <= {"L", "1"} else "RGB"
+    rows = []
+    for path in paths:
+        with Image.open(io.BytesIO(files.read(path))) as image:
+            rows.append(np.asarray(image.convert(kind)))
+    pixels = np.stack(rows)
+    return pixels[:, None] if kind == "L" else pixels.transpose(0, 3, 1, 2)

@@ -1,0 +1,74 @@
+"""LEAF's JSON: users with their samples; images as numbers (FEMNIST) or texts (Shakespeare)."""
+
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from masquerade.data.dataset import Array, from_arrays
+from masquerade.data.readers.files import Files
+from masquerade.data.readers.reading import Reading
+from masquerade.data.readers.text import ALPHABET, LENGTH, tokens
+from masquerade.errors import MasqueradeError
+
+DIGITS = 10
+
+
+def read(files: Files, name: str, digits: bool = False, classes: int | None = None) -> Reading:
+    """Read all JSON files; those in folders `train` and `test` are such parts.
+
+    `digits` keeps the samples of the first ten classes only.
+    """
+    xs: list[Array] = []
+    ys: list[Array] = []
+    owners: list[str] = []
+    parts: list[str] = []
+    sizes: list[int] = []
+    for path in files.names:
+        if not path.endswith(".json"):
+            continue
+        folders = PurePosixPath(path).parts[:-1]
+        part = next((each for each in ("train", "test") if each in folders), "")
+        content = json.loads(files.read(path))
+        for user in content["users"]:
+            if not content["user_data"][user]["y"]:
+                continue
+            x, y = _samples(content["user_data"][user])
+            if digits:
+                x, y = x[y < DIGITS], y[y < DIGITS]
+            xs.append(x)
+            ys.append(y)
+            owners.append(user)
+            parts.append(part)
+            sizes.append(len(y))
+    if not xs:
+        raise ValueError("there is no .json file with users in it")
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    train = np.repeat([part == "train" for part in parts], sizes) if all(parts) else None
+    classes = len(ALPHABET) if x.dtype == np.int8 else classes
+    client = np.repeat(np.unique(owners, return_inverse=True)[1], sizes)
+    dataset = from_arrays(x, y, client, name, train=train, classes=classes, copy=False)
+    return Reading(dataset, tuple(map(repr, ALPHABET)) if x.dtype == np.int8 else ())
+
+
+def _samples(user: dict[str, Any]) -> tuple[Array, Array]:
+    """Return a user's samples: pixels or other numbers, or characters."""
+    if user["y"] and isinstance(user["y"][0], str):
+        x, y = tokens("".join(user["x"])), tokens("".join(user["y"]))
+        return x.reshape(len(y), LENGTH), y.astype(np.int64)
+    x = np.array(user["x"], dtype=np.float64).reshape(len(user["y"]), -1)
+    return _pixels(x), np.array(user["y"], dtype=np.int64)
+
+
+def _pixels(x: Array) -> Array:
+    """Return images as the bytes that they were before LEAF divided them by 255."""
+    if x.shape[1] != 28 * 28:
+        return x.astype(np.float32)
+    levels = np.rint(x * 255)
+    # A NaN is near no level.
+    if not ((np.abs(x * 255 - levels) < 1e-6) & (levels >= 0) & (levels <= 255)).all():
+        text = "an image of 28 x 28 has values that are not k/255; LEAF's images have no others"
+        raise MasqueradeError("E302", text)
+    images: Array = levels.astype(np.uint8).reshape(-1, 1, 28, 28)
+    return images

@@ -1,0 +1,205 @@
+"""The cache: whole or not at all, compared before use, mapped instead of read."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from masquerade.data import cache, from_arrays, load
+from masquerade.data.fetch import add
+from masquerade.data.named import NAMED
+from masquerade.data.readers.reading import Reading
+from masquerade.errors import MasqueradeError
+from tests.data import originals
+
+X = np.random.default_rng(2).integers(0, 256, (30, 1, 28, 28), dtype=np.uint8)
+Y = np.arange(30) % 4
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def reading(**more: Any) -> Reading:
+    return Reading(from_arrays(X, Y, Y % 3, name="mine", **more), ("a", "b", "c", "d"))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
+
+
+def test_what_is_written_is_read(root: Path) -> None:
+    manifest = cache.write("mine", reading(train=Y > 0, classes=9), origin="here", license="MIT")
+    assert (manifest.samples, manifest.classes, manifest.clients) == (30, 9, 3)
+    assert (manifest.shape, manifest.type) == ([1, 28, 28], "uint8")
+    assert (manifest.origin, manifest.license, manifest.class_names[3]) == ("here", "MIT", "d")
+    assert cache.describe("mine") == manifest
+    assert cache.names() == ["mine"]
+    loaded = load("mine")
+    assert (loaded.name, loaded.classes) == ("mine", 9)
+    assert np.array_equal(loaded.x, X)
+    assert np.array_equal(loaded.y, Y)
+    assert loaded.client is not None
+    assert loaded.train is not None
+    assert np.array_equal(loaded.client, Y % 3)
+    assert np.array_equal(loaded.train, Y > 0)
+    assert sorted(each.name for each in root.iterdir()) == ["mine"]
+
+
+def test_samples_are_mapped_and_writing_to_them_leaves_the_file(root: Path) -> None:
+    cache.write("mine", reading())
+    before = tree(root)
+    loaded = load("mine")
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(root / "mine" / "x.npy") in maps.read_text()
+    loaded.x.zero_()
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("column", ["x", "y", "client"])
+def test_a_changed_byte_is_found_before_use(root: Path, column: str) -> None:
+    cache.write("mine", reading())
+    path = root / "mine" / f"{column}.npy"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        MasqueradeError, match=rf"^E301 .*{column}\.npy: SHA-256 differs.*fetch mine"
+    ):
+        load("mine")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "x.npy").unlink(), r"x\.npy"),
+        (lambda folder: os.truncate(folder / "x.npy", 100), "SHA-256 differs"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest"),
+        (lambda folder: (folder / "manifest.json").write_text('{"a": 1}'), "manifest"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest"),
+    ],
+)
+def test_damage_is_named_by_its_file(root: Path, damage: Any, words: str) -> None:
+    cache.write("mine", reading())
+    damage(root / "mine")
+    with pytest.raises(MasqueradeError, match=rf"^E301 .*{words}.*delete"):
+        load("mine")
+
+
+def test_another_format_is_refused(root: Path) -> None:
+    cache.write("mine", reading())
+    path = root / "mine" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    with pytest.raises(MasqueradeError, match=r"^E301 .*format 99"):
+        load("mine")
+
+
+def test_what_is_there_is_replaced_only_on_demand(root: Path) -> None:
+    cache.write("mine", reading())
+    before = tree(root)
+    with pytest.raises(MasqueradeError, match=r"^E201 .*already.*--force"):
+        cache.write("mine", reading(classes=7))
+    assert tree(root) == before
+    cache.write("mine", reading(classes=7), replace=True)
+    assert load("mine").classes == 7
+    assert sorted(each.name for each in root.iterdir()) == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["../mine", "a/b", "", ".hidden", "a b", "x" * 65, "/tmp/x"])
+def test_names_that_lead_elsewhere_are_refused(root: Path, name: str) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E203 "):
+        cache.write(name, reading())
+    assert not root.exists()
+    assert not cache.holds(name)
+
+
+def test_a_disk_that_refuses_leaves_what_was_there(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write("mine", reading())
+    before = tree(root)
+
+    def full(*arguments: Any, **more: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("masquerade.data.cache.np.save", "masquerade.data.cache._sync"):
+        with monkeypatch.context() as patched:
+            patched.setattr(name, full)
+            with pytest.raises(MasqueradeError, match=r"^E501 .*nothing was changed"):
+                cache.write("mine", reading(classes=7), replace=True)
+        assert tree(root) == before
+
+
+def test_bad_files_leave_the_cache_untouched(root: Path, tmp_path: Path) -> None:
+    cache.write("mine", reading())
+    before = tree(root)
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "train-images-idx3-ubyte").write_bytes(originals.idx(X[:, 0])[:-1])
+    (files / "train-labels-idx1-ubyte").write_bytes(originals.idx(Y.astype(np.uint8)))
+    (tmp_path / "bad.csv").write_text("a,y\nnan,0\n")
+    for path, code in ((files, "E301"), (tmp_path / "bad.csv", "E302"), (tmp_path / "no", "E301")):
+        for name in ("mine", "other"):
+            with pytest.raises(MasqueradeError, match=f"^{code} "):
+                add(name, path, replace=True)
+    assert tree(root) == before
+
+
+def test_a_dataset_with_too_few_samples_does_not_get_a_known_name(
+    root: Path, tmp_path: Path
+) -> None:
+    originals.write_idx(tmp_path / "files", "", "train", X[:, 0], Y.astype(np.uint8))
+    with pytest.raises(MasqueradeError, match=r"^E301 .*30 samples, and MNIST has 70000.*--format"):
+        add("mnist", tmp_path / "files")
+    assert not root.exists()
+    manifest = add("few", tmp_path / "files")
+    assert (manifest.samples, manifest.classes) == (30, 4)
+    assert str(tmp_path / "files") in manifest.origin
+    assert np.array_equal(load("few").x, X)
+
+
+def test_a_known_name_brings_its_origin_and_license(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        NAMED, "mnist", NAMED["mnist"].__class__(**{**vars(NAMED["mnist"]), "samples": 30})
+    )
+    originals.write_idx(tmp_path / "files", "", "train", X[:, 0], Y.astype(np.uint8))
+    manifest = add("mnist", tmp_path / "files")
+    assert (manifest.origin, manifest.citation) == (NAMED["mnist"].origin, NAMED["mnist"].citation)
+
+
+def test_a_known_dataset_that_is_not_here_says_how_to_get_it() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E301 .*data fetch cifar10`.*data add cifar10"):
+        load("cifar10")
+    with pytest.raises(MasqueradeError, match=r"^E301 .*preprocess\.sh.*data add femnist"):
+        load("femnist")
+
+
+def test_an_unknown_name_lists_what_is_here_and_what_can_be_had() -> None:
+    cache.write("mine", reading())
+    with pytest.raises(MasqueradeError, match=r"^E301 .*`cifar11` .*here are digits, mine.*mnist"):
+        load("cifar11")
+
+
+def test_without_a_named_folder_the_platforms_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASQUERADE_CACHE")
+    assert cache.root().name == "masquerade"
+    assert cache.root().is_absolute()
+
+
+def test_a_dataset_of_the_cache_can_be_partitioned_and_trained(root: Path) -> None:
+    import masquerade as mq
+
+    cache.write("mine", reading())
+    federation = mq.partition(load("mine"), None, mq.ByClient())
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 4))
+    result = mq.run(mq.methods.FedAvg(epochs=1), model, federation, 1)
+    assert result.summaries[0]["data"] == "mine"

@@ -1,0 +1,193 @@
+"""Fetching: checked, resumed, and clear about a host that has gone; from a server on loopback."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from masquerade.data import cache, load
+from masquerade.data.fetch import fetch
+from masquerade.data.named import NAMED, File, Named
+from masquerade.errors import MasqueradeError
+from tests.data import originals
+
+X = np.random.default_rng(2).integers(0, 256, (40, 28, 28), dtype=np.uint8)
+Y = (np.arange(40) % 4).astype(np.uint8)
+FILES = {
+    "train-images-idx3-ubyte": originals.idx(X),
+    "train-labels-idx1-ubyte": originals.idx(Y),
+}
+
+
+class Host(ThreadingHTTPServer):
+    """A host with a few files, which can break off, and can refuse to go on in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.files = {f"/{name}": content for name, content in FILES.items()}
+        self.asked: list[tuple[str, str | None]] = []
+        self.breaks_after: int | None = None
+        self.ranges = True
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Host
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.server.asked.append((self.path, wanted))
+        content = self.server.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        start = 0
+        if wanted and self.server.ranges:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(content):
+                self.send_error(416)
+                return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        most = self.server.breaks_after
+        self.wfile.write(content[start : None if most is None else start + most])
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def md5(content: bytes) -> str:
+    return "md5:" + hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def toy(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Named:
+    """A dataset named `toy` that the host has."""
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("masquerade.data.fetch.CHUNK", 1000)
+    files = tuple(
+        File(name, md5(content), (f"{host.address}/{name}",)) for name, content in FILES.items()
+    )
+    named = Named("Toy", "idx", "loopback", "none", "nobody", files, samples=40)
+    monkeypatch.setitem(NAMED, "toy", named)
+    return named
+
+
+def test_a_dataset_is_fetched_checked_and_kept(host: Host, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    manifest = fetch("toy", watch=lambda *step: seen.append(step))
+    assert (manifest.samples, manifest.origin, manifest.license) == (40, "loopback", "none")
+    assert np.array_equal(load("toy").x[:, 0], X)
+    assert [path for path, _ in host.asked] == [f"/{name}" for name in FILES]
+    size = len(FILES["train-images-idx3-ubyte"])
+    assert seen[0] == ("train-images-idx3-ubyte", 1000, size)
+    assert (("train-images-idx3-ubyte", size, size)) in seen
+    # What was downloaded is no longer needed.
+    assert list((tmp_path / "cache" / ".downloads").iterdir()) == []
+
+
+def test_a_download_that_broke_off_goes_on_where_it_was(host: Host) -> None:
+    host.breaks_after = 5000
+    with pytest.raises(MasqueradeError, match=r"^E601 .*what has come is kept"):
+        fetch("toy")
+    assert not cache.holds("toy")
+    host.breaks_after = None
+    fetch("toy")
+    assert np.array_equal(load("toy").x[:, 0], X)
+    images = [wanted for path, wanted in host.asked if "images" in path]
+    assert images == [None, "bytes=5000-"]
+
+
+def test_a_host_that_cannot_go_on_starts_again(host: Host) -> None:
+    host.breaks_after = 5000
+    with pytest.raises(MasqueradeError, match=r"^E601"):
+        fetch("toy")
+    host.breaks_after, host.ranges = None, False
+    fetch("toy")
+    assert np.array_equal(load("toy").x[:, 0], X)
+
+
+def test_a_file_that_had_come_whole_is_not_fetched_again(host: Host, tmp_path: Path) -> None:
+    part = tmp_path / "cache" / ".downloads" / "toy" / "train-images-idx3-ubyte.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(FILES["train-images-idx3-ubyte"])
+    fetch("toy")
+    assert np.array_equal(load("toy").x[:, 0], X)
+
+
+def test_a_file_with_another_hash_is_refused_and_not_kept(host: Host) -> None:
+    host.files["/train-images-idx3-ubyte"] = originals.idx(X[::-1].copy())
+    with pytest.raises(MasqueradeError, match=r"^E301 .*not the published file"):
+        fetch("toy")
+    assert not cache.holds("toy")
+    host.files["/train-images-idx3-ubyte"] = FILES["train-images-idx3-ubyte"]
+    fetch("toy")
+    assert np.array_equal(load("toy").x[:, 0], X)
+
+
+def test_a_second_host_is_asked_when_the_first_has_gone(
+    host: Host, toy: Named, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = "http://127.0.0.1:1/nothing"
+    files = tuple(replace(file, hosts=(gone, *file.hosts)) for file in toy.files)
+    monkeypatch.setitem(NAMED, "toy", replace(toy, files=files))
+    assert fetch("toy").samples == 40
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:1/nothing", "{}/not-here"])
+def test_a_host_that_has_gone_is_named_with_what_to_do(
+    host: Host, toy: Named, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    address = place.format(host.address)
+    files = (replace(toy.files[0], hosts=(address,)), toy.files[1])
+    monkeypatch.setitem(NAMED, "toy", replace(toy, files=files))
+    with pytest.raises(MasqueradeError, match=rf"^E601 .*{address}.*data add") as fault:
+        fetch("toy")
+    assert fault.value.exit_status == 6
+    assert cache.names() == []
+
+
+def test_too_few_samples_are_refused(toy: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NAMED, "toy", replace(toy, samples=41))
+    with pytest.raises(MasqueradeError, match=r"^E301 .*holds 40 samples, and Toy has 41"):
+        fetch("toy")
+    assert cache.names() == []
+
+
+def test_nothing_is_fetched_twice_or_without_being_asked(host: Host) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E301 .*data fetch toy"):
+        load("toy")
+    assert host.asked == []
+    fetch("toy")
+    count = len(host.asked)
+    with pytest.raises(MasqueradeError, match=r"^E201 .*already.*--force"):
+        fetch("toy")
+    assert len(host.asked) == count
+    fetch("toy", replace=True)
+    assert len(host.asked) == 2 * count
+
+
+def test_an_unknown_dataset_and_one_that_has_no_files_are_refused() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E301 .*`mnits` .did you mean `mnist`"):
+        fetch("mnits")
+    with pytest.raises(MasqueradeError, match=r"^E301 .*cannot be fetched.*preprocess\.sh"):
+        fetch("femnist")
