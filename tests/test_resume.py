@@ -263,12 +263,14 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
     assert begun == [True, False, False]
 
 
-@pytest.mark.parametrize("drill", ["methods", "engines", "comparison"])
+@pytest.mark.parametrize(
+    "drill", ["methods", "engines", "comparison", pytest.param("longer", marks=pytest.mark.drill)]
+)
 def test_killed_at_random_instants_it_ends_in_the_same_bits(drill: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", __file__, str(tmp_path), drill]
     # NumPy's library starts a thread for every core as it is imported, unless it is told.
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -326,14 +328,20 @@ def survive(work: Work, path: Path, kills: int) -> None:
     same(path / f"run-{lives}", path / "whole")
 
 
-def drill_methods(path: Path) -> None:
+def drill_methods(path: Path, kills: int = 3) -> None:
     """Kill every training that the table of methods has."""
     data = write_data(path / "mine.npz")
     groups: dict[Any, list[str]] = {}
     for name, line in METHODS.items():
         groups.setdefault((line.method, line.settings), []).append(name)
     for names in groups.values():
-        survive(partial(complete, problem(data, *names)), path / names[0], kills=10)
+        work = partial(complete, problem(data, *names))
+        survive(work, path / names[0], kills=max(kills, 10 * ("dmpfl" in names)))
+
+
+def drill_longer(path: Path) -> None:
+    """Kill every training more often."""
+    drill_methods(path, kills=25)
 
 
 def drill_engines(path: Path) -> None:

@@ -399,7 +399,7 @@ def test_a_client_without_training_data_uses_the_shared_model_untuned(engine: st
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-@pytest.mark.parametrize("name", ["fedavg", "dmpfl", "thin_pfedgate"])
+@pytest.mark.parametrize("name", ["fedavg", "dmpfl", "pfedgate"])
 def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) -> None:
     method = support.METHOD_TABLE[name]
     data = without(split, 0, 3)

@@ -11,7 +11,7 @@ from masquerade.core import Method, Round, Stage, Task, mask, slice, tree
 from masquerade.core.random import normal
 from masquerade.core.round import Batch, steps
 from masquerade.core.train import descend
-from masquerade.cost.compute import Meter
+from masquerade.cost.compute import Meter, Step
 from masquerade.data import Federation
 from masquerade.methods import HeteroFL, SubFedAvg
 from masquerade.models import MLP, DigitsCNN
@@ -80,7 +80,7 @@ class Recording(nn.Linear):
 def shapes_run(method: Method, engine: str, monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     """Return the shapes with which layers run while all clients train for two rounds."""
     # Costs are measured on the whole network; what is recorded here is training alone.
-    monkeypatch.setattr(Meter, "step", lambda *given: 1.0)
+    monkeypatch.setattr(Meter, "step", lambda *given: Step(1.0, 1.0))
     monkeypatch.setattr(Meter, "forward", lambda *given: {"": 1.0})
     seen: list[tuple[int, ...]] = []
     monkeypatch.setattr(Recording, "seen", seen, raising=False)
