@@ -10,41 +10,73 @@ settings of its methods stay. Test data are not touched.
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from masquerade import config as configuration
+from masquerade import experiment
 from masquerade.config import Config
 from masquerade.core.method import Method
-from masquerade.experiment import Training, arrange, simulate
+from masquerade.experiment import arrange, simulate
 from masquerade.simulation import carry_on
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
 TUNING = [{"tune_rate": rate, "tune_epochs": epochs} for rate in RATES for epochs in (1, 5)]
 """What the fine-tuning of a view may be."""
+Tries = list[tuple[dict[str, Any], Future[float]]]
+"""Settings, and the score that they will have."""
 
 
-def choose(given: tuple[Config, str, Method]) -> tuple[str, dict[str, Any], list[str]]:
-    """Return a training's name, what was chosen for it, and every try in words."""
-    config, name, method = given
-    rates = [key for key in vars(method) if key == "rate" or key.endswith("_rate")]
-    words, chosen = [], {}
-    for key in [key for key in rates if key != "tune_rate"]:
-        tries = [{**chosen, key: rate} for rate in RATES]
-        found = [score(config, name, dataclasses.replace(method, **one)) for one in tries]
-        chosen = tries[found.index(max(found))]
-        words += [line(name, one, value) for one, value in zip(tries, found, strict=True)]
-    if "tune_rate" in rates:
-        method = dataclasses.replace(method, **chosen)
-        found = tuned(config, name, method)
-        words += [line(name, one, value) for one, value in zip(TUNING, found, strict=True)]
-        chosen |= TUNING[found.index(max(found))]
-    return name, chosen, words
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What is searched for: a name, the method behind it, and how it is trained."""
+
+    config: Config
+    name: str
+    method: Method
+
+    def tries(self, pool: Executor, key: str, chosen: dict[str, Any]) -> Tries:
+        """Begin one training for every rate of a kind."""
+        options = [{**chosen, key: rate} for rate in RATES]
+        return [(one, pool.submit(score, self.changed(one))) for one in options]
+
+    def changed(self, options: dict[str, Any]) -> "Training":
+        """The same with other settings."""
+        return dataclasses.replace(self, method=dataclasses.replace(self.method, **options))
+
+    def arranged(self) -> dict[str, Any]:
+        """What a simulation of it is made of."""
+        seed = self.config.train.seeds[0]
+        return arrange(self.config, experiment.Training(self.method, (self.name,), seed))
+
+
+def search(pool: Executor, trainings: list[Training]) -> Iterator[tuple[str, dict, list[str]]]:
+    """Yield every training's name, what was chosen for it, and its tries in words."""
+    first = [one.tries(pool, "rate", {}) for one in trainings]
+    for one, begun in zip(trainings, first, strict=True):
+        words: list[str] = []
+        chosen = best(one.name, begun, words)
+        for key in vars(one.method):
+            if key.endswith("_rate") and key != "tune_rate":
+                chosen = best(one.name, one.tries(pool, key, chosen), words)
+        if "tune_rate" in vars(one.method):
+            found = pool.submit(tuned, one.changed(chosen)).result()
+            scored = list(zip(TUNING, found, strict=True))
+            words += [line(one.name, options, value) for options, value in scored]
+            chosen |= max(scored, key=lambda pair: pair[1])[0]
+        yield one.name, chosen, words
+
+
+def best(name: str, begun: Tries, words: list[str]) -> dict[str, Any]:
+    """Wait for some tries; return the settings of the best, and write all of them down."""
+    scored = [(options, trial.result()) for options, trial in begun]
+    words += [line(name, options, value) for options, value in scored]
+    return max(scored, key=lambda pair: pair[1])[0]
 
 
 def line(name: str, changed: dict[str, Any], value: float) -> str:
@@ -52,21 +84,19 @@ def line(name: str, changed: dict[str, Any], value: float) -> str:
     return f"#   {name:14} {described:34} {value:6.2f}"
 
 
-def score(config: Config, name: str, method: Method) -> float:
+def score(training: Training) -> float:
     """Train once; return the validation accuracy of the default view."""
-    with simulate(**arrange(config, Training(method, (name,), config.train.seeds[0]))) as made:
-        return judged(made, carry_on(made, made.begin()), method.views[0])
+    with simulate(**training.arranged()) as made:
+        return judged(made, carry_on(made, made.begin()), training.method.views[0])
 
 
-def tuned(config: Config, name: str, method: Method) -> list[float]:
+def tuned(training: Training) -> list[float]:
     """Train once; return the validation accuracy of every fine-tuning."""
-    training = Training(method, (name,), config.train.seeds[0])
-    with simulate(**arrange(config, training)) as made:
+    with simulate(**training.arranged()) as made:
         progress = carry_on(made, made.begin())
     found = []
     for options in TUNING:
-        other = dataclasses.replace(training, method=dataclasses.replace(method, **options))
-        with simulate(**arrange(config, other)) as made:
+        with simulate(**training.changed(options).arranged()) as made:
             found.append(judged(made, progress, "tuned"))
     return found
 
@@ -86,12 +116,12 @@ def main(path: Path, jobs: int) -> None:
         evaluate=dataclasses.replace(config.evaluate, split="validation", every=0),
         compute=dataclasses.replace(config.compute, workers=1),
     )
-    given = [(searched, names[0], one) for one, names in configuration.trainings(config).items()]
-    if jobs == 1:
-        write(path, tables, map(choose, given))
-    else:
-        with ProcessPoolExecutor(jobs) as pool:
-            write(path, tables, pool.map(choose, given))
+    trainings = [
+        Training(searched, names[0], method)
+        for method, names in configuration.trainings(config).items()
+    ]
+    with ProcessPoolExecutor(jobs) if jobs > 1 else ThreadPoolExecutor(1) as pool:
+        write(path, tables, search(pool, trainings))
 
 
 def write(path: Path, tables: dict[str, Any], found: Iterable[tuple[str, dict, list[str]]]) -> None:
