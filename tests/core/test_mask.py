@@ -310,7 +310,7 @@ def test_thinning_takes_a_share_of_the_survivors_down_to_the_target(
     # Eight of ten are kept. ⌈0.25 · 8⌉ = 2 go; ⌈0.3 · 8⌉ = 3; four would leave fewer than the
     # target of seven; and where the target is above what is left, nothing comes back.
     keep = {"w": torch.arange(10) < 8}
-    found = mask.thin(keep, {"w": torch.arange(10.0)}, share, target)
+    found = mask.shrink(keep, {"w": torch.arange(10.0)}, 1 - share, least=target)
     assert torch.equal(found["w"], (torch.arange(10) >= 8 - left) & keep["w"])
 
 
@@ -373,5 +373,5 @@ def test_tensors_compete_only_where_told() -> None:
 def test_shrinking_stops_at_the_least_share() -> None:
     keep, values = {"w": torch.ones(8, dtype=torch.bool)}, {"w": torch.arange(8.0)}
     for expected in (4, 3, 3):
-        keep = mask.shrink(keep, values, 0.5, least=0.4)
+        keep = mask.shrink(keep, values, 0.5, least=0.3)
         assert int(keep["w"].sum()) == expected

@@ -97,14 +97,14 @@ def replayed(world: World, paper: Scaffold, rounds: int) -> tuple[Weights, Weigh
             own[client] = new
         for name in x:
             step = torch.stack([each[name] for each in moved]).mean(0)
-            x = {**x, name: x[name] + paper.server_rate * step}
+            x = {**x, name: x[name] + paper.server_step * step}
             c = {**c, name: c[name] + sum(each[name] for each in changed) / len(SIZES)}
     return x, c
 
 
 @pytest.mark.parametrize("controls", ["path", "gradient"])
 def test_three_rounds_equal_a_replay(controls: str) -> None:
-    method = Scaffold(rate=0.2, epochs=2, server_rate=0.8, controls=controls)
+    method = Scaffold(rate=0.2, epochs=2, server_step=0.8, controls=controls)
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):

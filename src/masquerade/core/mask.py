@@ -62,21 +62,6 @@ def regrow(keep: Tensor, scores: Tensor, count: int | Tensor) -> Tensor:
     return keep | top(torch.where(keep, -math.inf, scores), count)
 
 
-def thin(
-    keep: Mapping[str, Tensor], scores: Mapping[str, Tensor], share: float, target: float
-) -> Tree:
-    """Prune a share of what each mask keeps, smallest scores first.
-
-    Of every tensor at least the share `target` remains: `target` is what stays, not what goes.
-    """
-    left: Tree = {}
-    for name, old in keep.items():
-        least = math.ceil(target * old.numel() - 1e-9)
-        count = torch.ceil(share * old.sum() - 1e-9).to(torch.int64)
-        left[name] = prune(old, scores[name], torch.minimum(count, old.sum() - least))
-    return left
-
-
 def distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
     """Return the share of entries in which two masks differ, averaged over their tensors."""
     return torch.stack([(left[name] ^ right[name]).double().mean() for name in left]).mean()
@@ -152,9 +137,9 @@ def shrink(
 
     def count(kept: Tensor, size: int) -> Tensor:
         base = torch.full_like(kept, size) if of_all else kept
-        wanted = (base.double() * share).clamp(min=size * least)
-        # The small term undoes the rounding of products such as 0.3 × 10.
-        return (wanted + 1e-9).floor().to(torch.int64)
+        # The small terms undo the rounding of products such as 0.3 × 10.
+        wanted = (base.double() * share + 1e-9).floor().to(torch.int64)
+        return wanted.clamp(min=math.ceil(size * least - 1e-9))
 
     ranked = {name: torch.where(held, scores[name], -math.inf) for name, held in keep.items()}
     kept = {name: held.sum() for name, held in keep.items()}

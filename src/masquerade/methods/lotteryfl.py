@@ -58,7 +58,9 @@ class LotteryFL(Method):
 
         def decide(work: State, round: Round) -> State:
             params, keep = work["params"], work["keep"]
-            left = mask.thin(keep, tree.each(torch.abs, params), self.prune, self.target)
+            left = mask.shrink(
+                keep, tree.each(torch.abs, params), 1 - self.prune, least=self.target
+            )
             # At the target nothing is pruned, and then nothing is rewound.
             ready = look.passes(work, self.threshold) & (mask.distance(left, keep) > 0)
             rewound = tree.only(left, task.initial)

@@ -38,10 +38,10 @@ class Scaffold(Method):
 
     controls: str = "path"
     """Where a client's control comes from: "path" (option II) or "gradient" (option I)."""
-    server_rate: float = 1.0
+    server_step: float = 1.0
     """How far the server goes to the clients' mean (η_g)."""
 
-    bounds: ClassVar[Bounds] = {"server_rate": (0, math.inf)}
+    bounds: ClassVar[Bounds] = {"server_step": (0, math.inf)}
     choices: ClassVar[Choices] = {"controls": ("path", "gradient")}
 
     def problems(self) -> list[str]:
@@ -113,7 +113,7 @@ class Scaffold(Method):
         """Move x to the mean of the y, and c by the changes as a share of all clients."""
         equal = torch.ones_like(cohort.samples)
         mean = average(uploads["params"], equal, server["params"])
-        params = tree.blend(server["params"], mean, self.server_rate, task.trainable)
+        params = tree.blend(server["params"], mean, self.server_step, task.trainable)
         change = average(uploads["control"], equal, tree.zeros(server["control"]))
         share = len(cohort.ids) / cohort.clients
         control = tree.each(lambda c, d: c + share * d, server["control"], change)

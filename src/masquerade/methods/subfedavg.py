@@ -87,23 +87,22 @@ class SubFedAvg(Method):
             params = tree.pick(ready, work["pruned"], work["params"])
             return {**work, "params": params, "keep": tree.pick(ready, work["last"], work["keep"])}
 
-        first_epoch = Stage("first", step, then=first, keep=mask.trained, slim=self.structured)
-        return (
-            first_epoch,
-            replace(first_epoch, name="rest", epochs=self.epochs - 1, epoch=1, then=last),
-            Stage("look", look, data="validation", then=decide, keep=mask.seen),
-        )
+        begin = Stage("first", step, then=first, keep=mask.trained, slim=self.structured)
+        rest = replace(begin, name="rest", epochs=self.epochs - 1, epoch=1, then=last)
+        return begin, rest, Stage("look", look, data="validation", then=decide, keep=mask.seen)
 
     def _thinner(self, task: Task, work: State) -> Tree:
         """Return the mask that pruning would give: by magnitude, or by the norm of units."""
         params, keep = work["params"], work["keep"]
         if not self.structured:
-            return mask.thin(keep, tree.each(torch.abs, params), self.prune, self.target)
+            return mask.shrink(
+                keep, tree.each(torch.abs, params), 1 - self.prune, least=self.target
+            )
         held = {name: each.any(1) for name, each in slice.units(task, keep).items()}
         # Differs: the paper ranks channels by the scale of their batch norm, and prunes the entries
         # of linear layers; here every unit is ranked by the norm of its weights.
         norms = {name: each.norm(dim=1) for name, each in slice.units(task, params).items()}
-        return slice.spread(task, mask.thin(held, norms, self.prune, self.target))
+        return slice.spread(task, mask.shrink(held, norms, 1 - self.prune, least=self.target))
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
