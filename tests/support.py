@@ -12,7 +12,6 @@ from masquerade.data import Federation
 from masquerade.methods import METHODS
 from masquerade.simulation import Simulation
 from tests.thin.fedem import ThinFedEM
-from tests.thin.fedmask import ThinFedMask
 from tests.thin.fedselect import ThinFedSelect
 from tests.thin.heterofl import ThinHeteroFL
 from tests.thin.pfedgate import ThinPFedGate
@@ -64,7 +63,6 @@ METHOD_TABLE = {
     for place, (name, method) in enumerate(_NAMED.items())
     if method not in list(_NAMED.values())[:place]
 } | {
-    "thin_fedmask": _small(ThinFedMask),
     "thin_pfedgate": _small(ThinPFedGate),
     "thin_fedselect": _small(ThinFedSelect),
     "thin_fedem": _small(ThinFedEM),

@@ -6,6 +6,7 @@ from typing import Any
 from masquerade.core.method import Method
 from masquerade.methods.dmpfl import DMPFL
 from masquerade.methods.fedavg import FedAvg
+from masquerade.methods.fedmask import FedMask
 from masquerade.methods.fedprox import FedProx
 from masquerade.methods.local import Local
 
@@ -49,6 +50,14 @@ METHODS: dict[str, Named] = {
         "as DM-PFL, beside the global model",
         "as DM-PFL",
     ),
+    "fedmask": Named(
+        FedMask,
+        "personal",
+        "FedMask",
+        "Li et al., 2021",
+        "bits over frozen weights, a structure of the last layers",
+        "one bit per weight",
+    ),
 }
 
-__all__ = ["DMPFL", "METHODS", "FedAvg", "FedProx", "Local", "Named"]
+__all__ = ["DMPFL", "METHODS", "FedAvg", "FedMask", "FedProx", "Local", "Named"]

@@ -8,17 +8,24 @@ from torch import nn
 
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
+from masquerade.models.lstm import LSTM, CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelGroupNorm
+from masquerade.models.vgg import VGG16, slim_vgg
 
 __all__ = [
+    "LSTM",
     "MLP",
     "MODELS",
+    "VGG16",
     "ChannelGroupNorm",
+    "CharLSTM",
     "CifarCNN",
     "DigitsCNN",
     "MnistCNN",
+    "RowLSTM",
     "build",
+    "slim_vgg",
     "suitable",
 ]
 
@@ -26,17 +33,42 @@ Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
 
 
-def _images(network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]) -> Maker:
-    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+def _images(
+    network: type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[VGG16],
+    make: Callable[[int], nn.Module] | None = None,
+) -> Maker:
+    """Make a network, or the one that `make` makes, for images of the one shape it takes."""
+
+    def made(shape: tuple[int, ...], classes: int) -> nn.Module:
         if tuple(shape) != network.shape:
             raise MasqueradeError(
                 "E202",
                 f"{network.__name__} needs inputs of shape {network.shape}, but the data have "
                 f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
             )
-        return network(classes)
+        return (make or network)(classes)
 
-    return make
+    return made
+
+
+def _rows(shape: tuple[int, ...], classes: int) -> nn.Module:
+    if len(shape) != 3:
+        raise MasqueradeError(
+            "E202",
+            f"RowLSTM needs images of shape (channels, rows, columns), but the data have "
+            f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
+        )
+    return RowLSTM(shape[0] * shape[2], classes=classes)
+
+
+def _characters(shape: tuple[int, ...], classes: int) -> nn.Module:
+    if len(shape) != 1:
+        raise MasqueradeError(
+            "E202",
+            f"CharLSTM needs texts of shape (characters,), but the data have {tuple(shape)}; "
+            "give one number per character",
+        )
+    return CharLSTM(classes)
 
 
 MODELS: dict[str, Maker] = {
@@ -45,6 +77,10 @@ MODELS: dict[str, Maker] = {
     "cifar_cnn": _images(CifarCNN),
     "mnist_cnn": _images(MnistCNN),
     "digits_cnn": _images(DigitsCNN),
+    "vgg16": _images(VGG16),
+    "vgg_slim": _images(VGG16, slim_vgg),
+    "row_lstm": _rows,
+    "char_lstm": _characters,
 }
 """The networks that `build` knows by name."""
 
