@@ -391,3 +391,21 @@ def test_stages_that_move_different_trees_have_a_momentum_and_gradient_each() ->
         for name, value in alone[key]["params"].items():
             assert torch.equal(after[key]["params"][name], value)
             assert torch.equal(after[key]["own"][name], apart[key]["own"][name])
+
+
+def test_a_tree_without_anything_that_moves_is_left_as_it_is():
+    task = Task(nn.Linear(2, 2))
+    step = descend(
+        task,
+        lambda work, batch, round: task.loss(work["params"], batch),
+        on=("nothing", "params"),
+        rate=0.1,
+        momentum=0.9,
+        clip=1.0,
+    )
+    round = Round("train", None, *[torch.ones(())] * 3)
+    work = step.prepare({"params": task.initial, "nothing": {}}, round)
+    batch = Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), None, torch.tensor(0))
+    moved = step(work, batch, round)
+    assert moved["nothing"] == {}
+    assert not torch.equal(moved["params"]["weight"], task.initial["weight"])

@@ -65,40 +65,46 @@ class FedMask(Method):
         "receive": ("current", "last"),
     }
 
-    def frozen(self, task: Task) -> Tree:
-        """Return the weights that bits choose from; norms and buffers are numbers as in FedAvg."""
+    def masked(self, task: Task) -> list[str]:
+        """List the tensors that have bits; norms and buffers are numbers, as in FedAvg."""
         real = {
             layer.name
             for layer in task.layers
             if layer.kind == "norm" or any(fnmatchcase(layer.name, each) for each in self.real)
         }
-        return {
-            name: _signed(value) if self.weights == "signed" else value
-            for name, value in task.initial.items()
-            if task.trainable(name) and name.rpartition(".")[0] not in real
-        }
+        names = (name for name in task.initial if name.rpartition(".")[0] not in real)
+        return [name for name in names if task.trainable(name)]
+
+    def frozen(self, task: Task) -> Tree:
+        """Return the weights that bits choose from."""
+        drawn = {name: task.initial[name] for name in self.masked(task)}
+        return drawn if self.weights == "drawn" else tree.each(_signed, drawn)
 
     def counts(self, task: Task) -> dict[str, int]:
         """Return how many entries of every pruned weight are kept; biases stay whole."""
-        frozen, last = self.frozen(task), task.last(self.pruned_layers)
-        shapes = {name: frozen[name].shape for name in last if name in frozen}
-        shapes = {name: shape for name, shape in shapes.items() if len(shape) > 1}
+        names, last = self.masked(task), task.last(self.pruned_layers)
+        pruned = {name: task.shapes[name] for name in last if name in names}
+        shapes = {name: shape for name, shape in pruned.items() if len(shape) > 1}
         return mask.counts(shapes, mask.uniform_densities(shapes, self.keep))
 
     def server_init(self, task: Task) -> State:
         """Hold the aggregated bits, where they are defined, and what is averaged as numbers."""
-        frozen = self.frozen(task)
-        params = {name: value for name, value in task.initial.items() if name not in frozen}
-        nowhere = tree.each(torch.logical_not, mask.full(frozen))
-        return {"params": params, "bits": mask.full(frozen), "defined": nowhere}
+        bits = self._ones(task)
+        params = {name: value for name, value in task.initial.items() if name not in bits}
+        return {"params": params, "bits": bits, "defined": tree.each(torch.logical_not, bits)}
 
     def row_init(self, task: Task, who: Who) -> State:
         """Know a client's structure and the bits that it has."""
-        return {**self.client_init(task, who), "bits": mask.full(self.frozen(task))}
+        return {**self.client_init(task, who), "bits": self._ones(task)}
 
     def client_init(self, task: Task, who: Who) -> State:
         """Hold a structure; before the hello it is whole."""
-        return {"structure": mask.full({name: task.initial[name] for name in self.counts(task)})}
+        ones = self._ones(task)
+        return {"structure": {name: ones[name] for name in self.counts(task)}}
+
+    def _ones(self, task: Task) -> Tree:
+        # Differs: the paper does not say what m^0 is; with all ones the network begins as drawn.
+        return mask.full({name: task.initial[name] for name in self.masked(task)})
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
         """Send the aggregate where it is defined, the client's own bits elsewhere (line 11)."""
@@ -153,9 +159,8 @@ class FedMask(Method):
             found, buffers = task.loss({**weights, **work["params"]}, batch)
             return found + self.group_pull * _groups(soft), buffers
 
-        on = {"scores": len(frozen), "params": len(task.initial) - len(frozen)}
-        moved = tuple(entry for entry, count in on.items() if count)
-        return self.descend(task, loss, on=moved, within=lambda work: work["structure"])
+        on = ("scores", "params")
+        return self.descend(task, loss, on=on, within=lambda work: work["structure"])
 
     def _cost(self, work: State) -> tuple[Tree, Tree]:
         """Return what runs forward, and whose gradient is taken: all of the structure."""
@@ -191,7 +196,7 @@ class FedMask(Method):
         return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
-        """Use the bits that the server has for this client; weights come from the seed."""
+        """Use the bits that the server has for this client; their weights come from the seed."""
         return {**message, "bits": Part(message["bits"].values, client["structure"])}
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
@@ -201,7 +206,7 @@ class FedMask(Method):
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
         """Bound the personal model by its structure; the upload is one bit per weight."""
-        whole = {name: value.numel() for name, value in self.frozen(task).items()}
+        whole = {name: task.shapes[name].numel() for name in self.masked(task)}
         return {"use": whole | self.counts(task), "upload": {}}
 
 

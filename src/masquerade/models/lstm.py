@@ -11,13 +11,21 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 
+class _Forget(nn.Linear):
+    """A forget gate that begins open, as is usual; else a long sequence is forgotten at once."""
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.ones_(self.bias)
+
+
 class LSTM(nn.Module):
     """One layer of long short-term memory; its gates are `input`, `forget`, `cell` and `output`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         self.input = nn.Linear(inputs + hidden, hidden)
-        self.forget = nn.Linear(inputs + hidden, hidden)
+        self.forget = _Forget(inputs + hidden, hidden)
         self.cell = nn.Linear(inputs + hidden, hidden)
         self.output = nn.Linear(inputs + hidden, hidden)
 
