@@ -418,7 +418,7 @@ def test_a_personal_model_loads_from_a_seed_and_its_bits(tmp_path: Path) -> None
         for name, ones in row["bits"].items()
     }
     message = method.download(task, method.server_init(task), row, at())
-    personal = method.personalize(task, message, method.client_init(task, WHO), "personal")
+    personal = method.personalize(task, message, method.client_init(task, WHO), "received")
     whole = {**personal, "bits": Part(personal["bits"].values)}
     (tmp_path / "bits").write_bytes(encode(whole))
     # A bit per weight and a few flags, where the weights are 6.65 MB.
@@ -434,10 +434,28 @@ def test_a_personal_model_loads_from_a_seed_and_its_bits(tmp_path: Path) -> None
 
 def test_density_counts_the_ones() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
-    (summary,), models = made.verdict(progress)
-    ones = [sum(int(v.sum()) for v in m["bits"].values.values()) for m in models["personal"]]
-    assert summary["density"] == pytest.approx(sum(ones) / 6 / made.task.parameters)
-    assert 0 < summary["density"] < 1
+    summaries, models = made.verdict(progress)
+    for summary in summaries:
+        bits = [model["bits"].values for model in models[summary["view"]]]
+        ones = sum(int(value.sum()) for one in bits for value in one.values())
+        assert summary["density"] == pytest.approx(ones / 6 / made.task.parameters)
+        assert 0 < summary["density"] < 1
+
+
+def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
+    made, progress = simulate(FedMask(**SMALL), rounds=3)
+    _, models = made.verdict(progress)
+    for id in range(6):
+        sent = {name: value[id] for name, value in progress.rows.state["structure"].items()}
+        for view in made.method.views:
+            assert named(models[view][id]["bits"].keep).keys() == sent.keys()
+        trained = models["personal"][id]["bits"].values
+        held = progress.clients.state["bits"]
+        assert all(torch.equal(trained[name], held[name][id]) for name in held)
+    # Aggregation changed some bits of the clients that took part in the last round.
+    last = made.cohort(2).tolist()
+    views = [models[view][last[0]]["bits"].values for view in ("personal", "received")]
+    assert any(not torch.equal(views[0][name], views[1][name]) for name in views[0])
 
 
 def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:

@@ -51,7 +51,7 @@ class FedMask(Method):
     receive: str = "current"
     """What a client gets: the "current" aggregate, or the one of its "last" participation."""
 
-    views: ClassVar[tuple[str, ...]] = ("personal",)
+    views: ClassVar[tuple[str, ...]] = ("personal", "received")
     bounds: ClassVar[Bounds] = {
         "keep": (1e-9, 1),
         "pruned_layers": (0, math.inf),
@@ -94,13 +94,13 @@ class FedMask(Method):
         return {"params": params, "bits": bits, "defined": tree.each(torch.logical_not, bits)}
 
     def row_init(self, task: Task, who: Who) -> State:
-        """Know a client's structure and the bits that it has."""
-        return {**self.client_init(task, who), "bits": self._ones(task)}
+        """Know a client's structure, which is whole before its hello, and the bits it has."""
+        ones = self._ones(task)
+        return {"structure": {name: ones[name] for name in self.counts(task)}, "bits": ones}
 
     def client_init(self, task: Task, who: Who) -> State:
-        """Hold a structure; before the hello it is whole."""
-        ones = self._ones(task)
-        return {"structure": {name: ones[name] for name in self.counts(task)}}
+        """Hold the same, and what is trained as numbers."""
+        return {**self.row_init(task, who), "params": self.server_init(task)["params"]}
 
     def _ones(self, task: Task) -> Tree:
         # Differs: the paper does not say what m^0 is; with all ones the network begins as drawn.
@@ -122,7 +122,8 @@ class FedMask(Method):
             name: torch.where(bits, 1, -1).to(task.dtype) * self.scale
             for name, bits in message["bits"].values.items()
         }
-        return {**client, "params": message["params"].values, "scores": scores}
+        held = {"params": message["params"].values, "structure": client["structure"]}
+        return {**held, "scores": scores}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the scores inside the structure, and what is real beside them."""
@@ -171,10 +172,12 @@ class FedMask(Method):
         self, task: Task, work: State, message: Message, client: State, round: Round
     ) -> tuple[Message, State]:
         """Send the bits; at the hello the structure with them, once and for all."""
-        held = {"structure": work["structure"]}
+        if round.kind == "adapt":
+            return {}, client
+        held = {key: work[key] for key in ("params", "structure")} | {"bits": _bits(work)}
         if round.kind == "hello":
-            return {"bits": Part(_bits(work), work["structure"])}, held
-        return {"params": Part(work["params"]), "bits": Part(_bits(work))}, held
+            return {"bits": Part(held["bits"], held["structure"])}, held
+        return {"params": Part(held["params"]), "bits": Part(held["bits"])}, held
 
     def aggregate(
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
@@ -196,8 +199,11 @@ class FedMask(Method):
         return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
-        """Use the bits that the server has for this client; their weights come from the seed."""
-        return {**message, "bits": Part(message["bits"].values, client["structure"])}
+        """Use the bits that it trained last, or those it would receive now; weights are seeded."""
+        if view == "received":
+            return {**message, "bits": Part(message["bits"].values, client["structure"])}
+        params, bits = Part(client["params"]), Part(client["bits"], client["structure"])
+        return {"params": params, "bits": bits}
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
         """Run the frozen weights where their bits are ones (Eq. 2)."""
