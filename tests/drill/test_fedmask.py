@@ -28,8 +28,6 @@ Data = tuple[Tensor, Tensor, int]
 """Images, labels, and how many of them, the first ones, are for training."""
 GATED = {"rate": 0.1, "momentum": 0.9, "clip": 1.0}
 """How an LSTM is trained, with or without masks."""
-NONE = ("none",)
-"""A pattern that no layer has: all gates are masked."""
 
 
 def central(method: Method, model: nn.Module, data: Data, batch: int) -> float:
@@ -94,7 +92,7 @@ def test_digits_bits_come_near_trained_weights_and_an_lstm_loses_most(digits: Da
     assert masked > trained - 3
     gates = {**GATED, "epochs": 8}
     real = central(FedAvg(**gates), lstm(8), digits, 20)
-    gated = central(bits(real=NONE, scale=0.003, **gates), lstm(8), digits, 20)
+    gated = central(bits(real=(), scale=0.003, **gates), lstm(8), digits, 20)
     partial = central(bits(scale=0.003, **gates), lstm(8), digits, 20)
     assert real - gated > 3 * (trained - masked)
     assert gated < partial < real
@@ -145,7 +143,7 @@ def test_tables_2_and_3_on_mnist(mnist: Data) -> None:
         # At the paper's λ_R a tenth of its weights is left, and it loses more: docs/methods.
         "MLP masked": central(bits(epochs=5, scale=3e-4, group_pull=2e-5), mlp(784), mnist, 32),
         "LSTM": central(FedAvg(epochs=5, **GATED), lstm(28), mnist, 50),
-        "LSTM masked": central(bits(epochs=5, real=NONE, scale=3e-3, **GATED), lstm(28), mnist, 50),
+        "LSTM masked": central(bits(epochs=5, real=(), scale=3e-3, **GATED), lstm(28), mnist, 50),
         "LSTM partial": central(bits(epochs=5, scale=3e-3, **GATED), lstm(28), mnist, 50),
     }
     print(found)

@@ -385,7 +385,7 @@ def test_partial_masks_send_the_output_gate_as_numbers() -> None:
     down = int(nbytes(messages(FedMask(), task)[0]))
     assert bits / 8 + 4 * floats <= down <= bits / 8 + 4 * floats + 40
     # Which gates stay real is a choice, and two layers have two output gates.
-    none = messages(FedMask(real=("none",)), task)[0]
+    none = messages(FedMask(real=()), task)[0]
     assert not none["params"].values
     both = messages(FedMask(), Task(CharLSTM(5, hidden=4, dense=(6, 5))))[0]["params"].values
     assert set(both) == {f"lstm{n}.output.{kind}" for n in (1, 2) for kind in ("weight", "bias")}
@@ -542,3 +542,8 @@ def test_a_network_of_fewer_layers_than_are_pruned_is_refused() -> None:
     task = Task(MnistCNN())
     with pytest.raises(MasqueradeError, match="E202 9 layers are asked for"):
         FedMask(pruned_layers=9).row_init(task, WHO)
+
+
+def test_an_empty_pattern_is_refused() -> None:
+    assert FedMask(real=("",)).problems()
+    assert not FedMask(real=()).problems()

@@ -65,6 +65,11 @@ class FedMask(Method):
         "receive": ("current", "last"),
     }
 
+    def problems(self) -> list[str]:
+        """Refuse a pattern that no layer can have."""
+        text = "`method.real` has an empty pattern; name layers, or give [] to mask them all"
+        return [] if all(self.real) else [text]
+
     def masked(self, task: Task) -> list[str]:
         """List the tensors that have bits; norms and buffers are numbers, as in FedAvg."""
         real = {
@@ -141,10 +146,8 @@ class FedMask(Method):
 
     def _worth(self, weight: Tensor, scores: Tensor) -> Tensor:
         """Return what a structure keeps the largest of."""
-        if self.prune_by == "change":
-            return (weight * (scores - self.scale)).abs()
-        found = weight * scores
-        return found.abs() if self.prune_by == "size" else found
+        value = weight * (scores - self.scale if self.prune_by == "change" else scores)
+        return value if self.prune_by == "value" else value.abs()
 
     def _step(self, task: Task) -> Descent:
         """Build the SGD step on scores, straight through the threshold, and on real weights."""
@@ -155,7 +158,7 @@ class FedMask(Method):
             gates = soft
             if self.forward == "hard":
                 # The value is the bit, the slope that of the sigmoid.
-                gates = tree.each(lambda s: (s >= 0.5).to(s.dtype) + s - s.detach(), soft)
+                gates = tree.each(lambda bit, s: bit + (s - s.detach()), _bits(work), soft)
             weights = tree.each(torch.mul, frozen, gates)
             found, buffers = task.loss({**weights, **work["params"]}, batch)
             return found + self.group_pull * _groups(soft), buffers
@@ -165,8 +168,8 @@ class FedMask(Method):
 
     def _cost(self, work: State) -> tuple[Tree, Tree]:
         """Return what runs forward, and whose gradient is taken: all of the structure."""
-        hard = self.forward == "hard"
-        return _bits(work) if hard else work["structure"], work["structure"]
+        runs = _bits(work) if self.forward == "hard" else work["structure"]
+        return runs, work["structure"]
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
@@ -222,6 +225,7 @@ def _signed(drawn: Tensor) -> Tensor:
 
 
 def _bits(work: State) -> Tree:
+    """Return [σ(m^r) ≥ ½], which is [m^r ≥ 0], inside the structure."""
     return mask.both(tree.each(lambda score: score >= 0, work["scores"]), work["structure"])
 
 
