@@ -12,7 +12,6 @@ from masquerade.data import Federation
 from masquerade.methods import BNN, METHODS
 from masquerade.models import BinaryMLP
 from masquerade.simulation import Simulation
-from tests.thin.fedmask import ThinFedMask
 
 SIZES = (7, 12, 3, 9, 16, 5)
 """Training samples per client: ragged, some smaller than a batch of 4."""
@@ -94,8 +93,6 @@ METHOD_TABLE = {
     name: method
     for place, (name, method) in enumerate(_NAMED.items())
     if method not in list(_NAMED.values())[:place]
-} | {
-    "thin_fedmask": _small(ThinFedMask),
 }
 """Every method under law. A new line of METHODS is here by itself."""
 

@@ -435,14 +435,8 @@ class Simulation:
     def _density(self, personal: list[Message]) -> float:
         """Return kept / all parameters of the personal models, averaged over clients."""
         names = self.task.parameter_names
-        shares = []
-        for model in personal:
-            kept = 0
-            for part in model.values():
-                chosen = {name: part.values[name] for name in names if name in part.values}
-                kept += dataclasses.replace(part, values=chosen).kept()
-            shares.append(kept / self.task.parameters)
-        return sum(shares) / len(shares)
+        kept = sum(_kept(model, name) for model in personal for name in names)
+        return kept / self.task.parameters / len(personal)
 
     def _history(self, progress: Progress, view: str, own: Record) -> list[Record]:
         """Return the curve of a view; one that trains has its last point only."""
@@ -515,6 +509,22 @@ def carry_on(
 
 def _at(state: Any, place: torch.device) -> Any:
     return tree.transform(lambda value: value.to(place), state)
+
+
+def _kept(model: Message, name: str) -> int:
+    """Count the entries of a parameter that a model uses.
+
+    Where bits alone speak of it, they choose from the initial weights (FedMask); beside numbers
+    they say something else (DM-PFL+: which weights two models share).
+    """
+    parts = [part for part in model.values() if name in part.values]
+    numbers = [part for part in parts if part.values[name].dtype is not torch.bool]
+    count = 0
+    for part in numbers or parts:
+        value, held = part.values[name], part.held(name)
+        used = torch.ones_like(value, dtype=torch.bool) if numbers else value
+        count += int((used if held is None else used & held).sum())
+    return count
 
 
 def _means(scores: Sequence[Tensor]) -> list[float | None]:

@@ -457,3 +457,21 @@ def test_a_sum_in_chunks_has_the_gradient_of_the_whole(chunk: int, mapped: bool)
     else:
         found, expected = (find(torch.tensor(0), p) for p in (True, False))
     torch.testing.assert_close(found, expected)
+
+
+def test_a_tree_without_anything_that_moves_is_left_as_it_is():
+    task = Task(nn.Linear(2, 2))
+    step = descend(
+        task,
+        lambda work, batch, round: task.loss(work["params"], batch),
+        on=("nothing", "params"),
+        rate=0.1,
+        momentum=0.9,
+        clip=1.0,
+    )
+    round = Round("train", None, *[torch.ones(())] * 3)
+    work = step.prepare({"params": task.initial, "nothing": {}}, round)
+    batch = Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), None, torch.tensor(0))
+    moved = step(work, batch, round)
+    assert moved["nothing"] == {}
+    assert not torch.equal(moved["params"]["weight"], task.initial["weight"])

@@ -216,6 +216,7 @@ NEUTRAL = {
     "lotteryfl": {"prune": 0.0},
     "subfedavg": {"prune": 0.0},
     "subfedavg_hy": {"prune": 0.0},
+    "fedmask": {"real": ("*",), "pruned_layers": 0},
     "fedem": {"models": 1},
     "topk": {"share": 1.0},
     "fedselect": {"personal_share": 0.0, "stop": "iterations"},
@@ -227,7 +228,6 @@ NEVER_NEUTRAL = {
     "local": "shares nothing",
     "local_flops": "shares nothing",
     "bnn": "uses the signs of weights",
-    "thin_fedmask": "trains masks, not weights",
     "perfedavg": "steps on the second of several batches, where FedAvg steps on all of them",
     "scaffold": "counts clients equally, and its controls cannot be switched off",
 }
@@ -416,15 +416,6 @@ def test_a_step_without_samples_changes_nothing():
             idle += not has
         work = new
     assert idle
-
-
-def test_thin_methods_have_at_most_sixty_lines():
-    import pathlib
-
-    files = list((pathlib.Path(__file__).parents[1] / "thin").glob("[a-z]*.py"))
-    assert files
-    for path in files:
-        assert len(path.read_text().splitlines()) <= 60, path.name
 
 
 def test_who_is_told_apart_by_the_task():

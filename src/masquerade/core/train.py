@@ -145,6 +145,8 @@ class Descent:
         keep = self.within(work) if self.within else None
         for entry, rate in zip(self.on, self.rates, strict=True):
             old = trees[entry]
+            if not old:  # Nothing of this tree moves in this network.
+                continue
             slope = self._slope(grads[entry], old, keep)
             if self.momentum:
                 slope = tree.each(

@@ -13,6 +13,7 @@ from masquerade.methods.fedbabu import FedBABU
 from masquerade.methods.fedbn import FedBN
 from masquerade.methods.feddst import FedDST
 from masquerade.methods.fedem import FedEM
+from masquerade.methods.fedmask import FedMask
 from masquerade.methods.fedper import FedPer
 from masquerade.methods.fedprox import FedProx
 from masquerade.methods.fedrep import FedRep
@@ -225,6 +226,14 @@ METHODS: dict[str, Named] = {
         "as FedSelect",
         (("select", "growth"),),
     ),
+    "fedmask": Named(
+        FedMask,
+        "personal",
+        "FedMask",
+        "Li et al., 2021",
+        "bits over frozen weights, a structure of the last layers",
+        "one bit per weight",
+    ),
 }
 
 __all__ = [
@@ -238,6 +247,7 @@ __all__ = [
     "FedBN",
     "FedDST",
     "FedEM",
+    "FedMask",
     "FedPer",
     "FedProx",
     "FedRep",

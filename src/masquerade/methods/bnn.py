@@ -14,7 +14,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree
+from masquerade.core import (
+    Bounds,
+    MasqueradeError,
+    Message,
+    Method,
+    Part,
+    State,
+    Task,
+    Tree,
+    tree,
+)
 from masquerade.core.average import average
 from masquerade.core.round import Batch, Cohort, Round, Stage
 
@@ -92,10 +102,17 @@ class BNN(Method):
         votes = {n: torch.where(mean[n] == 0, old[n], mean[n] > 0) for n in signs}
         return {"params": mean | votes}, rows
 
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the signs, as numbers: both are weights, and none is left out."""
+        values = message["params"].values
+        signs = tree.each(lambda sign: sign.to(torch.int8), self.weights(task, values))
+        return {"params": Part(values | signs)}
+
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
         """Answer with binarized weights."""
         values = personal["params"].values
-        return task(values | self.weights(task, values), x)[0]
+        signs = {name: values[name].to(task.dtype) for name in self.binarized(task)}
+        return task(values | signs, x)[0]
 
 
 def sign(weight: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,14 +16,18 @@ from masquerade.models.binary import (
     BinaryMnistCNN,
 )
 from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
+from masquerade.models.lstm import LSTM, CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
 from masquerade.models.resnet import ResNet18
+from masquerade.models.vgg import VGG16, slim_vgg
 from masquerade.models.weights import load_weights
 
 __all__ = [
+    "LSTM",
     "MLP",
     "MODELS",
+    "VGG16",
     "BinaryCNN",
     "BinaryCifarCNN",
     "BinaryDigitsCNN",
@@ -30,12 +35,15 @@ __all__ = [
     "BinaryMnistCNN",
     "ChannelBatchNorm",
     "ChannelGroupNorm",
+    "CharLSTM",
     "CifarCNN",
     "DigitsCNN",
     "MnistCNN",
     "ResNet18",
+    "RowLSTM",
     "build",
     "load_weights",
+    "slim_vgg",
     "suitable",
 ]
 
@@ -43,25 +51,27 @@ Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
 
 
-Images = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[BinaryCNN]
+Images = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[BinaryCNN] | type[VGG16]
 """Networks that take images of one shape."""
 
 
-def _images(network: Images, **changes: str) -> Maker:
-    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+def _images(network: Images, make: Callable[[int], nn.Module] | None = None) -> Maker:
+    """Make a network, or the one that `make` makes, for images of the one shape it takes."""
+
+    def made(shape: tuple[int, ...], classes: int) -> nn.Module:
         if tuple(shape) != network.shape:
             raise MasqueradeError(
                 "E202",
                 f"{network.__name__} needs inputs of shape {network.shape}, but the data have "
                 f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
             )
-        return network(classes, **changes)
+        return (make or network)(classes)
 
-    return make
+    return made
 
 
 def _resnet(stem: str, norm: str) -> Maker:
-    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+    def made(shape: tuple[int, ...], classes: int) -> nn.Module:
         if len(shape) != 3:
             raise MasqueradeError(
                 "E202",
@@ -70,7 +80,27 @@ def _resnet(stem: str, norm: str) -> Maker:
             )
         return ResNet18(classes, shape[0], stem, norm)
 
-    return make
+    return made
+
+
+def _rows(shape: tuple[int, ...], classes: int) -> nn.Module:
+    if len(shape) != 3:
+        raise MasqueradeError(
+            "E202",
+            f"RowLSTM needs images of shape (channels, rows, columns), but the data have "
+            f"{tuple(shape)}; take `mlp`, which fits any shape, or reshape the data",
+        )
+    return RowLSTM(shape[0] * shape[2], classes=classes)
+
+
+def _characters(shape: tuple[int, ...], classes: int) -> nn.Module:
+    if len(shape) != 1:
+        raise MasqueradeError(
+            "E202",
+            f"CharLSTM needs texts of shape (characters,), but the data have {tuple(shape)}; "
+            "give one number per character",
+        )
+    return CharLSTM(classes)
 
 
 MODELS: dict[str, Maker] = {
@@ -80,7 +110,7 @@ MODELS: dict[str, Maker] = {
     "mnist_cnn": _images(MnistCNN),
     "digits_cnn": _images(DigitsCNN),
     "mlp_bn": lambda shape, classes: MLP(math.prod(shape), classes=classes, norm="batch"),
-    "digits_cnn_bn": _images(DigitsCNN, norm="batch"),
+    "digits_cnn_bn": _images(DigitsCNN, partial(DigitsCNN, norm="batch")),
     "mlp_binary": lambda shape, classes: BinaryMLP(math.prod(shape), classes=classes),
     "logistic_binary": lambda shape, classes: BinaryMLP(math.prod(shape), (), classes),
     "cifar_cnn_binary": _images(BinaryCifarCNN),
@@ -90,6 +120,10 @@ MODELS: dict[str, Maker] = {
     "resnet18_group": _resnet("imagenet", "group"),
     "resnet18_cifar": _resnet("cifar", "batch"),
     "resnet18_cifar_group": _resnet("cifar", "group"),
+    "vgg16": _images(VGG16),
+    "vgg_slim": _images(VGG16, slim_vgg),
+    "row_lstm": _rows,
+    "char_lstm": _characters,
 }
 """The networks that `build` knows by name."""
 

@@ -15,7 +15,6 @@ from torch.nn.functional import hardtanh, max_pool2d
 
 from masquerade.models.norm import ChannelGroupNorm
 
-
 ZERO = 1e-6
 """What counts as zero, and so as positive: sums of signs are often equal, and what a norm makes of
 them is zero up to a rounding that differs from engine to engine."""

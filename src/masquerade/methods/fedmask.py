@@ -1,0 +1,240 @@
+"""FedMask (Li et al., SenSys 2021): every client learns bits over frozen random weights.
+
+    y = (W ⊙ m) x        m = [σ(m^r) ≥ ½]        ∂L/∂m^r = σ(m^r)(1 − σ(m^r)) ⊙ ∂L/∂m      (Eq. 2–8)
+
+`hello`      one epoch, then the last layers keep the share p_r of largest |W · m^r|: the structure
+`train`      bits become scores ±c, scores are trained under a group lasso (Eq. 9–10), bits are sent
+`aggregate`  the rounded mean bit where two structures overlap or more; elsewhere nothing changes
+
+W is `task.initial`, which a seed gives, so what a client uses is a seed and its bits.
+"""
+
+import math
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from masquerade.core import Bounds, Choices, Message, Method, Part, Task, average, mask, tree
+from masquerade.core.round import Batch, Cohort, Round, Stage, Who
+from masquerade.core.train import Descent
+from masquerade.core.tree import State, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMask(Method):
+    """Personal structures in the last layers, shared bits where they overlap."""
+
+    keep: float = 0.2
+    """Share of a pruned layer's weights that its structure keeps (p_r)."""
+    pruned_layers: int = 2
+    """How many layers, counted from the end, have a structure; with 0 there is no hello."""
+    # Differs: the paper scores by |W · m^r|, by its change, and by W · m^r, in three places.
+    prune_by: str = "size"
+    """What a structure keeps the largest of: "size" |W · m^r|, "change" of it, "value" W · m^r."""
+    # Differs: the paper does not say what scores a round begins with.
+    scale: float = 0.001
+    """Bits begin a round as the scores ±scale (c); rate / scale decides how soon bits flip."""
+    # Differs: the paper's text has a hard forward pass, its Algorithm 1 a soft one.
+    forward: str = "hard"
+    """What weights are multiplied by in training: "hard" bits, or "soft" σ(m^r)."""
+    group_pull: float = 2e-4
+    """Strength of the group lasso on filters and channels, rows and columns (λ_R)."""
+    # Differs: the paper draws weights at random and says no more. With torch's own draw the signal
+    # shrinks from layer to layer, and bits cannot make up for it as trained weights do.
+    weights: str = "signed"
+    """Frozen weights: "signed" ±√(2 / inputs), the signs being those drawn, or all as "drawn"."""
+    real: tuple[str, ...] = ("*lstm*.output",)
+    """Patterns of layers whose weights are trained and averaged as numbers: W_o of an LSTM."""
+    receive: str = "current"
+    """What a client gets: the "current" aggregate, or the one of its "last" participation."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal", "received")
+    bounds: ClassVar[Bounds] = {
+        "keep": (1e-9, 1),
+        "pruned_layers": (0, math.inf),
+        "scale": (1e-9, math.inf),
+        "group_pull": (0, math.inf),
+    }
+    choices: ClassVar[Choices] = {
+        "prune_by": ("size", "change", "value"),
+        "forward": ("hard", "soft"),
+        "weights": ("signed", "drawn"),
+        "receive": ("current", "last"),
+    }
+
+    def problems(self) -> list[str]:
+        """Refuse a pattern that no layer can have."""
+        text = "`method.real` has an empty pattern; name layers, or give [] to mask them all"
+        return [] if all(self.real) else [text]
+
+    def masked(self, task: Task) -> list[str]:
+        """List the tensors that have bits; norms and buffers are numbers, as in FedAvg."""
+        real = {
+            layer.name
+            for layer in task.layers
+            if layer.kind == "norm" or any(fnmatchcase(layer.name, each) for each in self.real)
+        }
+        names = (name for name in task.initial if name.rpartition(".")[0] not in real)
+        return [name for name in names if task.trainable(name)]
+
+    def frozen(self, task: Task) -> Tree:
+        """Return the weights that bits choose from."""
+        drawn = {name: task.initial[name] for name in self.masked(task)}
+        return drawn if self.weights == "drawn" else tree.each(_signed, drawn)
+
+    def counts(self, task: Task) -> dict[str, int]:
+        """Return how many entries of every pruned weight are kept; biases stay whole."""
+        names, last = self.masked(task), task.last(self.pruned_layers)
+        pruned = {name: task.shapes[name] for name in last if name in names}
+        shapes = {name: shape for name, shape in pruned.items() if len(shape) > 1}
+        return mask.counts(shapes, mask.uniform_densities(shapes, self.keep))
+
+    def server_init(self, task: Task) -> State:
+        """Hold the aggregated bits, where they are defined, and what is averaged as numbers."""
+        bits = self._ones(task)
+        params = {name: value for name, value in task.initial.items() if name not in bits}
+        return {"params": params, "bits": bits, "defined": tree.each(torch.logical_not, bits)}
+
+    def row_init(self, task: Task, who: Who) -> State:
+        """Know a client's structure, which is whole before its hello, and the bits it has."""
+        ones = self._ones(task)
+        return {"structure": {name: ones[name] for name in self.counts(task)}, "bits": ones}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold the same, and what is trained as numbers."""
+        return {**self.row_init(task, who), "params": self.server_init(task)["params"]}
+
+    def _ones(self, task: Task) -> Tree:
+        # Differs: the paper does not say what m^0 is; with all ones the network begins as drawn.
+        return mask.full({name: task.initial[name] for name in self.masked(task)})
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        """Send the aggregate where it is defined, the client's own bits elsewhere (line 11)."""
+        bits = row["bits"]
+        if self.receive == "current":
+            bits = tree.each(torch.where, server["defined"], server["bits"], bits)
+        # The whole mask is sent, a bit per weight: to send the structure again would cost more.
+        whole = Part(mask.both(bits, row["structure"]))
+        return {"params": Part(server["params"]), "bits": whole}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Turn bits into scores (line 14)."""
+        # Differs: 0 and 1 as scores would turn every zero into a one, because σ(0) = ½.
+        scores = {
+            name: torch.where(bits, 1, -1).to(task.dtype) * self.scale
+            for name, bits in message["bits"].values.items()
+        }
+        held = {"params": message["params"].values, "structure": client["structure"]}
+        return {**held, "scores": scores}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train the scores inside the structure, and what is real beside them."""
+        return (Stage("train", self._step(task), self.epochs, keep=self._cost),)
+
+    def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train for one epoch and prune (lines 21–28)."""
+        counts, frozen = self.counts(task), self.frozen(task)
+
+        def prune(work: State, round: Round) -> State:
+            scores = {name: self._worth(frozen[name], work["scores"][name]) for name in counts}
+            return {**work, "structure": mask.top_by_layer(scores, counts)}
+
+        return (Stage("prune", self._step(task), then=prune, keep=self._cost),) if counts else ()
+
+    def _worth(self, weight: Tensor, scores: Tensor) -> Tensor:
+        """Return what a structure keeps the largest of."""
+        value = weight * (scores - self.scale if self.prune_by == "change" else scores)
+        return value if self.prune_by == "value" else value.abs()
+
+    def _step(self, task: Task) -> Descent:
+        """Build the SGD step on scores, straight through the threshold, and on real weights."""
+        frozen = self.frozen(task)
+
+        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            soft = tree.only(work["structure"], tree.each(torch.sigmoid, work["scores"]))
+            gates = soft
+            if self.forward == "hard":
+                # The value is the bit, the slope that of the sigmoid.
+                gates = tree.each(lambda bit, s: bit + (s - s.detach()), _bits(work), soft)
+            weights = tree.each(torch.mul, frozen, gates)
+            found, buffers = task.loss({**weights, **work["params"]}, batch)
+            return found + self.group_pull * _groups(soft), buffers
+
+        on = ("scores", "params")
+        return self.descend(task, loss, on=on, within=lambda work: work["structure"])
+
+    def _cost(self, work: State) -> tuple[Tree, Tree]:
+        """Return what runs forward, and whose gradient is taken: all of the structure."""
+        runs = _bits(work) if self.forward == "hard" else work["structure"]
+        return runs, work["structure"]
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the bits; at the hello the structure with them, once and for all."""
+        if round.kind == "adapt":
+            return {}, client
+        held = {key: work[key] for key in ("params", "structure")} | {"bits": _bits(work)}
+        if round.kind == "hello":
+            return {"bits": Part(held["bits"], held["structure"])}, held
+        return {"params": Part(held["params"]), "bits": Part(held["bits"])}, held
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        """Average bits where two structures overlap or more, by samples; from ½ on it is a one."""
+        sent = uploads["bits"]
+        if round.kind == "hello":
+            return server, {"structure": sent.keep, "bits": sent.values}
+        nothing = tree.each(
+            lambda bits: torch.full_like(bits, -1, dtype=torch.float32), server["bits"]
+        )
+        inside = Part(sent.values, rows["structure"])
+        mean = average(inside, cohort.samples, nothing, least=2)
+        heard, ones = (tree.each(lambda m, b=bar: m >= b, mean) for bar in (0, 0.5))
+        bits = tree.where(heard, ones, server["bits"])
+        own = mask.both(tree.where(heard, ones, sent.values), rows["structure"])
+        params = average(uploads["params"], cohort.samples, server["params"])
+        defined = mask.either(server["defined"], heard)
+        return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use the bits that it trained last, or those it would receive now; weights are seeded."""
+        if view == "received":
+            return {**message, "bits": Part(message["bits"].values, client["structure"])}
+        params, bits = Part(client["params"]), Part(client["bits"], client["structure"])
+        return {"params": params, "bits": bits}
+
+    def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
+        """Run the frozen weights where their bits are ones (Eq. 2)."""
+        weights = tree.only(personal["bits"].values, self.frozen(task))
+        return task({**weights, **personal["params"].values}, x)[0]
+
+    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+        """Bound the personal model by its structure; the upload is one bit per weight."""
+        whole = {name: task.shapes[name].numel() for name in self.masked(task)}
+        return {"use": whole | self.counts(task), "upload": {}}
+
+
+def _signed(drawn: Tensor) -> Tensor:
+    """Return ±√(2 / inputs), which keeps the scale of what passes a ReLU; biases as drawn."""
+    return drawn.sign() * math.sqrt(2 / drawn[0].numel()) if drawn.ndim > 1 else drawn
+
+
+def _bits(work: State) -> Tree:
+    """Return [σ(m^r) ≥ ½], which is [m^r ≥ 0], inside the structure."""
+    return mask.both(tree.each(lambda score: score >= 0, work["scores"]), work["structure"])
+
+
+def _groups(soft: Tree) -> Tensor | float:
+    """Sum the norms of filters and channels, of rows and columns (Eq. 9)."""
+    total: Tensor | float = 0.0
+    for value in soft.values():
+        for axis in (0, 1) if value.ndim > 1 else ():
+            # At zero, where a whole group is pruned, the slope of this norm is zero and not NaN.
+            norms = torch.linalg.vector_norm(value.movedim(axis, 0).flatten(1), dim=1)
+            total = total + norms.sum()
+    return total

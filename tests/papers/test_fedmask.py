@@ -1,0 +1,549 @@
+"""FedMask: by hand, against a second text of Algorithm 1, and beside versions with known errors."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from masquerade.core import Batch, Cohort, Message, Method, Part, Round, Task, Who, client_round
+from masquerade.core.tree import State, Tree, named, stack
+from masquerade.errors import MasqueradeError
+from masquerade.methods import FedAvg, FedMask
+from masquerade.methods.fedmask import _groups
+from masquerade.models import CharLSTM, DigitsCNN, MnistCNN, RowLSTM, build
+from masquerade.wire import decode, encode, nbytes
+from tests.papers import reference
+from tests.support import simulate
+
+WHO = Who(0, 1, 0)
+
+
+def at(kind: str = "train") -> Round:
+    phase = ("personal", False) if kind == "adapt" else kind
+    return Round(kind, phase, torch.tensor(0.0), torch.tensor(1.0), torch.tensor(1.0))
+
+
+def two_weights(**settings: Any) -> tuple[FedMask, Task]:
+    """Make a model of one output and two inputs, W = (2, −1), with the loss (y − target)²."""
+    model = nn.Linear(2, 1, bias=False).double()
+    model.weight.data = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
+    task = Task(model, loss=lambda output, y: ((output - y) ** 2).flatten())
+    plain = {"weights": "drawn", "group_pull": 0.0, "pruned_layers": 0, "rate": 1.0, "epochs": 1}
+    return FedMask(**plain | settings), task
+
+
+def step(method: FedMask, task: Task, bits: list[bool], x: list[float], y: float) -> Tensor:
+    """Take one step from some bits; return the scores."""
+    message = {"params": Part({}), "bits": Part({"weight": torch.tensor([bits])})}
+    work = method.start(task, message, method.client_init(task, WHO), at())
+    (stage,) = method.plan(task, at())
+    target = torch.tensor([[y]], dtype=torch.float64)
+    batch = Batch(torch.tensor([x], dtype=torch.float64), target, None, torch.tensor(0))
+    scores: Tensor = stage.step(stage.prepare(work, at()), batch, at())["scores"]["weight"]
+    return scores
+
+
+def assert_the_forward_pass_is_hard(method: FedMask, task: Task) -> None:
+    # Bits (1, 0), c = 0, x = (1, 1), target 1. Hard: y = 2·1 + (−1)·0 = 2, so ∂L/∂y = 2(2 − 1) = 2.
+    # ∂L/∂m = ∂L/∂y · x ⊙ W = (4, −2)              (Eq. 4)
+    # Ψ = σ(c)(1 − σ(c)) = 1/4 up to 1e-6 at c = 0.001, and the step is −(1, −1/2)    (Eq. 7, 8)
+    scores = step(method, task, [True, False], [1.0, 1.0], 1.0)
+    torch.testing.assert_close(
+        scores[0], torch.tensor([0.001 - 1.0, -0.001 + 0.5]).double(), rtol=0, atol=1e-5
+    )
+
+
+def test_a_step_by_hand() -> None:
+    # The zero bit gets a gradient too, and comes back: after the step the bits are (0, 1).
+    assert_the_forward_pass_is_hard(*two_weights())
+
+
+def test_a_soft_forward_pass_is_another_step() -> None:
+    with pytest.raises(AssertionError):
+        assert_the_forward_pass_is_hard(*two_weights(forward="soft"))
+    # Soft: y = 2·½ − 1·½ = ½, ∂L/∂y = −1, ∂L/∂m = (−2, 1), a quarter of it is (−½, ¼).
+    scores = step(*two_weights(forward="soft"), [True, False], [1.0, 1.0], 1.0)
+    expected = torch.tensor([0.001 + 0.5, -0.001 - 0.25]).double()
+    torch.testing.assert_close(scores[0], expected, rtol=0, atol=1e-3)
+
+
+def test_rate_over_scale_decides_when_a_bit_flips() -> None:
+    # From +c, against a slope of 1/4 · 4 = 1: it takes one step once rate · 1 > c.
+    for rate, flips in ((0.0009, False), (0.0011, True)):
+        scores = step(*two_weights(rate=rate), [True, False], [1.0, 1.0], 1.0)
+        assert bool(scores[0, 0] < 0) is flips
+
+
+def rest(method: Method, task: Task, bits: Tree) -> Tree:
+    """Send bits to a client that takes no step; return what it sends back."""
+    message = {"params": Part(method.server_init(task)["params"]), "bits": Part(bits)}
+    client = method.client_init(task, WHO)
+    upload, _ = client_round(method, task, message, client, lambda stage: (), at())
+    return upload["bits"].values
+
+
+def assert_bits_survive_a_round_without_a_step(method: FedMask) -> None:
+    task = Task(DigitsCNN())
+    bits = {name: task.initial[name] > 0 for name in method.masked(task)}
+    back = rest(method, task, bits)
+    assert all(torch.equal(bits[name], back[name]) for name in bits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied(FedMask):
+    """Bits 0 and 1 become the scores 0 and 1."""
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        work = super().start(task, message, client, round)
+        bits = message["bits"].values
+        return {**work, "scores": {name: value.to(task.dtype) for name, value in bits.items()}}
+
+
+def test_zeros_are_not_copied_into_scores() -> None:
+    assert_bits_survive_a_round_without_a_step(FedMask())
+    with pytest.raises(AssertionError):
+        assert_bits_survive_a_round_without_a_step(Copied())
+
+
+def assert_every_layer_has_bits(method: FedMask) -> None:
+    task = Task(DigitsCNN())
+    sent = method.download(task, method.server_init(task), method.row_init(task, WHO), at())
+    assert sent["bits"].values.keys() == task.initial.keys()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trailing(FedMask):
+    """Only dense layers have bits."""
+
+    def masked(self, task: Task) -> list[str]:
+        return [name for name in super().masked(task) if name.startswith("fc")]
+
+
+def test_convolutions_are_masked_too() -> None:
+    assert_every_layer_has_bits(FedMask())
+    with pytest.raises(AssertionError):
+        assert_every_layer_has_bits(Trailing())
+
+
+def structure(method: FedMask, scores: list[float]) -> list[bool]:
+    """Prune three weights 1, −4, 2 with some scores to two of them."""
+    model = nn.Linear(3, 1, bias=False).double()
+    model.weight.data = torch.tensor([[1.0, -4.0, 2.0]], dtype=torch.float64)
+    task = Task(model)
+    (stage,) = method.greet(task, at("hello"))
+    found = stage.then({"scores": {"weight": torch.tensor([scores]).double()}}, at("hello"))
+    kept: list[bool] = found["structure"]["weight"][0].tolist()
+    return kept
+
+
+def pruner(cls: type[FedMask] = FedMask, prune_by: str = "size") -> FedMask:
+    return cls(keep=0.7, pruned_layers=1, prune_by=prune_by, weights="drawn", scale=0.5)
+
+
+def assert_weights_take_part_in_pruning(method: FedMask) -> None:
+    # W · m^r = (3, −2, 1): the two largest in size are the first and the second.
+    assert structure(method, [3.0, 0.5, 0.5]) == [True, True, False]
+    # W · m^r = (1, −4, 2), the scores being equal.
+    assert structure(method, [1.0, 1.0, 1.0]) == [False, True, True]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByScore(FedMask):
+    """Pruning looks at scores and not at the weights they stand for."""
+
+    def _worth(self, weight: Tensor, scores: Tensor) -> Tensor:
+        return scores
+
+
+def test_pruning_is_by_weight_times_score() -> None:
+    assert_weights_take_part_in_pruning(pruner())
+    with pytest.raises(AssertionError):
+        assert_weights_take_part_in_pruning(pruner(ByScore))
+
+
+def test_the_papers_other_readings_of_pruning() -> None:
+    # Change from c = ½: W · (m^r − ½) = (2.5, 0, 0.2).
+    assert structure(pruner(prune_by="change"), [3.0, 0.5, 0.6]) == [True, False, True]
+    # Value: W · m^r = (3, −2, 1).
+    assert structure(pruner(prune_by="value"), [3.0, 0.5, 0.5]) == [True, False, True]
+
+
+SMALL = {"epochs": 2, "rate": 0.1, "scale": 1e-4, "momentum": 0.5, "weight_decay": 1e-3}
+
+
+def assert_pruned_entries_stay_out(method: FedMask) -> None:
+    _, progress = simulate(method, rounds=4)
+    rows = progress.rows.state
+    for name, keep in rows["structure"].items():
+        assert keep.flatten(1).sum(1).tolist() == [int(0.2 * keep[0].numel() + 1e-9)] * 6
+        assert not (rows["bits"][name] & ~keep).any()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regrown(FedMask):
+    """What was pruned is trained on, and comes back."""
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        whole = {name: torch.ones_like(keep) for name, keep in client["structure"].items()}
+        return {**super().start(task, message, client, round), "structure": whole}
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        server, new = super().aggregate(task, server, rows, uploads, cohort, round)
+        return server, {**new, "bits": uploads["bits"].values}
+
+
+def test_what_is_pruned_neither_passes_nor_grows_back() -> None:
+    # Momentum and weight decay are on: they leak through masks that only zero a gradient.
+    assert_pruned_entries_stay_out(FedMask(**SMALL))
+    with pytest.raises(AssertionError):
+        assert_pruned_entries_stay_out(Regrown(**SMALL))
+
+
+def one_tensor(count: int) -> tuple[Task, State]:
+    """Make a task of one row of weights and a server that has defined nothing."""
+    task = Task(nn.Linear(count, 1, bias=False))
+    return task, FedMask(pruned_layers=1).server_init(task)
+
+
+def aggregated(
+    method: FedMask, bits: list[list[int]], held: list[list[int]], samples: list[int]
+) -> tuple[State, State, Task]:
+    task, server = one_tensor(len(bits[0]))
+    masks = [{"weight": torch.tensor([row]).bool()} for row in held]
+    sent = [{"weight": torch.tensor([row]).bool()} for row in bits]
+    rows = stack([{"structure": one, "bits": own} for one, own in zip(masks, sent, strict=True)])
+    uploads = {"params": Part({}), "bits": Part(stack(sent))}
+    cohort = Cohort(torch.arange(len(bits)), torch.tensor(samples), len(bits), len(bits))
+    server, rows = method.aggregate(task, server, rows, uploads, cohort, at())
+    return server, rows, task
+
+
+def assert_bits_are_averaged_over_structures(method: FedMask) -> None:
+    # Five clients hold the position, two of them with a one: 2/5 rounds to 0.
+    server, _, _ = aggregated(method, [[1], [1], [0], [0], [0]], [[1]] * 5, [1] * 5)
+    assert server["bits"]["weight"].tolist() == [[False]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOnes(FedMask):
+    """The server averages ones where at least two clients have a one."""
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        ones = {**rows, "structure": uploads["bits"].values}
+        return super().aggregate(task, server, ones, uploads, cohort, round)
+
+
+def test_overlap_is_of_structures_and_not_of_ones() -> None:
+    assert_bits_are_averaged_over_structures(FedMask())
+    with pytest.raises(AssertionError):
+        assert_bits_are_averaged_over_structures(OfOnes())
+
+
+def test_aggregation_by_hand() -> None:
+    # Three clients with 1, 1 and 2 samples; columns are positions.
+    #   structure     bits          mean                        aggregate
+    #   1 1 1 0 0     1 1 0 0 0     position 0: (1+0+2)/4 = ¾   1
+    #   1 1 0 1 0     0 1 0 1 0     position 1: (1+1)/2 = 1     1   the third does not hold it
+    #   1 0 1 0 0     1 0 1 0 0     position 2: (0+2)/3 = ⅔     1   by samples: unweighted, a tie
+    #                               position 3: one holder      untouched, undefined
+    #                               position 4: no holder       untouched, undefined
+    held = [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 0]]
+    bits = [[1, 1, 0, 0, 0], [0, 1, 0, 1, 0], [1, 0, 1, 0, 0]]
+    server, rows, _ = aggregated(FedMask(), bits, held, [1, 1, 2])
+    assert server["defined"]["weight"].int().tolist() == [[1, 1, 1, 0, 0]]
+    assert server["bits"]["weight"][0, :3].int().tolist() == [1, 1, 1]
+    after = rows["bits"]["weight"][:, 0].int().tolist()
+    assert after == [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 0]]
+
+
+def test_half_is_a_one_and_the_larger_client_decides() -> None:
+    tie, _, _ = aggregated(FedMask(), [[1], [0]], [[1], [1]], [1, 1])
+    assert bool(tie["bits"]["weight"])
+    larger, _, _ = aggregated(FedMask(), [[1], [0]], [[1], [1]], [1, 3])
+    assert not bool(larger["bits"]["weight"])
+
+
+def assert_clients_get_masks_of_their_own(method: FedMask) -> None:
+    held, bits = [[1, 1, 0], [1, 0, 1]], [[0, 1, 0], [0, 0, 1]]
+    server, rows, task = aggregated(method, bits, held, [1, 1])
+    got = []
+    for id in range(2):
+        row = {key: {"weight": rows[key]["weight"][id]} for key in ("structure", "bits")}
+        message = method.download(task, server, row, at())
+        got.append(message["bits"].values["weight"].int().tolist())
+    # Position 0 is shared; the others belong to one client each and keep its bits.
+    assert got == [[[0, 1, 0]], [[0, 0, 1]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Same(FedMask):
+    """Everybody is handed the server's mask."""
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        return {"params": Part(server["params"]), "bits": Part(server["bits"])}
+
+
+def test_everybody_gets_a_mask_of_their_own() -> None:
+    assert_clients_get_masks_of_their_own(FedMask())
+    with pytest.raises(AssertionError):
+        assert_clients_get_masks_of_their_own(Same())
+
+
+@pytest.mark.parametrize(("receive", "expected"), [("current", [1, 1]), ("last", [0, 1])])
+def test_a_client_that_was_away_gets(receive: str, expected: list[int]) -> None:
+    """The aggregate of today, or the mask that it left with; what is undefined stays its own."""
+    task, server = one_tensor(2)
+    server = {**server, "defined": {"weight": torch.tensor([[True, False]])}}
+    row = {"structure": {}, "bits": {"weight": torch.tensor([[False, True]])}}
+    message = FedMask(receive=receive).download(task, server, row, at())
+    assert message["bits"].values["weight"].int().tolist() == [expected]
+
+
+def dead_inputs_keep_bits(group_pull: float) -> bool:
+    """Train on data whose second input is always zero; tell whether its column keeps a bit."""
+    generator = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
+    task = Task(model)
+    method = FedMask(pruned_layers=0, group_pull=group_pull, rate=0.1, scale=1e-4, epochs=1)
+    x = torch.randn(40, 10, 3, generator=generator) * torch.tensor([1.0, 0.0, 1.0])
+    key = torch.tensor(0)
+    batches = [Batch(part, (part[:, 0] > 0).long(), None, key) for part in x]
+    row, client = method.row_init(task, WHO), method.client_init(task, WHO)
+    message = method.download(task, method.server_init(task), row, at())
+    upload, _ = client_round(method, task, message, client, lambda stage: batches, at())
+    bits = upload["bits"].values["0.weight"]
+    assert bits[:, 0].any()
+    return bool(bits[:, 1].any())
+
+
+def test_the_group_lasso_empties_columns_that_nothing_needs() -> None:
+    assert not dead_inputs_keep_bits(2e-4)
+    # Without it their bits have no reason to move.
+    assert dead_inputs_keep_bits(0.0)
+
+
+def test_the_group_lasso_by_hand() -> None:
+    # σ(0) = ½ everywhere in a 2 × 3 matrix: two rows of norm ½√3, three columns of norm ½√2.
+    half = torch.full((2, 3), 0.5)
+    assert float(_groups({"weight": half})) == pytest.approx(3**0.5 + 1.5 * 2**0.5)
+    # Filters and channels: two of norm ½√12 and three of norm ½√8; a bias has no groups.
+    assert float(_groups({"weight": half[..., None, None].expand(2, 3, 2, 2)})) == pytest.approx(
+        12**0.5 + 1.5 * 8**0.5
+    )
+    assert _groups({"bias": torch.ones(5)}) == 0
+
+
+def messages(method: Method, task: Task) -> tuple[Message, Message]:
+    """Return what travels down and up in a round, without training."""
+    server, row = method.server_init(task), method.row_init(task, WHO)
+    down = method.download(task, server, row, at())
+    client = method.client_init(task, WHO)
+    up, _ = client_round(method, task, down, client, lambda stage: (), at())
+    return down, up
+
+
+def test_a_round_costs_a_thirty_second_of_fedavgs_both_ways() -> None:
+    task = Task(build("cifar_cnn", (3, 32, 32), 10, seed=1))
+    assert task.parameters == 797_962
+    pairs = zip(messages(FedMask(), task), messages(FedAvg(), task), strict=True)
+    for ours, theirs in pairs:
+        assert nbytes(ours) <= nbytes(theirs) / 31
+        assert nbytes(ours) >= task.parameters / 8
+
+
+def test_the_structure_crosses_once_at_the_hello_and_is_counted_apart() -> None:
+    made, progress = simulate(FedMask(**SMALL), rounds=3)
+    assert progress.costs["hello"]["up"] > 0
+    task, exchanges = made.task, 3 * len(made.cohort(0))
+    _, up = messages(made.method, task)
+    assert progress.costs["train"]["up"] == exchanges * int(nbytes(up))
+    # The hello carries the structure of the last two layers and the kept bits alone.
+    kept = FedMask().counts(task)
+    assert kept == {"2.weight": 9, "4.weight": 3}
+    # Bits per tensor: 48, 8, 9 of 48, 6, 3 of 18, 3; structures: 48 and 18; packed to bytes.
+    body = (6 + 1 + 2 + 1 + 1 + 1) + (6 + 3)
+    # A header of 8 bytes, a flag for the part and one for each of its six tensors; six clients.
+    assert progress.costs["hello"]["up"] == 6 * (8 + 1 + 6 + body)
+
+
+def test_partial_masks_send_the_output_gate_as_numbers() -> None:
+    task = Task(RowLSTM(28, hidden=16))
+    gate = {"lstm.output.weight", "lstm.output.bias"}
+    for message in messages(FedMask(), task):
+        assert message["params"].values.keys() == gate
+        assert message["bits"].values.keys() == task.initial.keys() - gate
+    bits, floats = 3 * (16 * 44 + 16) + 170, 16 * 44 + 16
+    down = int(nbytes(messages(FedMask(), task)[0]))
+    assert bits / 8 + 4 * floats <= down <= bits / 8 + 4 * floats + 40
+    # Which gates stay real is a choice, and two layers have two output gates.
+    none = messages(FedMask(real=()), task)[0]
+    assert not none["params"].values
+    both = messages(FedMask(), Task(CharLSTM(5, hidden=4, dense=(6, 5))))[0]["params"].values
+    assert set(both) == {f"lstm{n}.output.{kind}" for n in (1, 2) for kind in ("weight", "bias")}
+
+
+def test_an_ordinary_layer_called_output_is_masked() -> None:
+    model = nn.Sequential()
+    model.add_module("hidden", nn.Linear(2, 3))
+    model.add_module("output", nn.Linear(3, 2))
+    assert len(FedMask().masked(Task(model))) == 4
+
+
+def test_norms_and_their_statistics_are_numbers() -> None:
+    task = Task(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    assert FedMask().masked(task) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    numbers = FedMask().server_init(task)["params"]
+    assert "1.running_mean" in numbers
+    assert "1.weight" in numbers
+
+
+def test_a_personal_model_loads_from_a_seed_and_its_bits(tmp_path: Path) -> None:
+    def fresh() -> Task:
+        return Task(build("mnist_cnn", (1, 28, 28), 10, seed=7))
+
+    method, task = FedMask(), fresh()
+    generator = torch.Generator().manual_seed(1)
+    row = method.row_init(task, WHO)
+    row["bits"] = {
+        name: torch.rand(ones.shape, generator=generator) < 0.7
+        for name, ones in row["bits"].items()
+    }
+    message = method.download(task, method.server_init(task), row, at())
+    personal = method.personalize(task, message, method.client_init(task, WHO), "received")
+    whole = {**personal, "bits": Part(personal["bits"].values)}
+    (tmp_path / "bits").write_bytes(encode(whole))
+    # A bit per weight and a few flags, where the weights are 6.65 MB.
+    assert (tmp_path / "bits").stat().st_size < task.parameters / 8 + 64
+    again = fresh()
+    form = messages(method, again)[0]
+    loaded = decode((tmp_path / "bits").read_bytes(), form)
+    x = torch.randn(3, 1, 28, 28, generator=generator)
+    assert torch.equal(method.predict(again, loaded, x), method.predict(task, personal, x))
+    other = Task(build("mnist_cnn", (1, 28, 28), 10, seed=8))
+    assert not torch.equal(method.predict(other, loaded, x), method.predict(task, personal, x))
+
+
+def test_density_counts_the_ones() -> None:
+    made, progress = simulate(FedMask(**SMALL), rounds=3)
+    summaries, models = made.verdict(progress)
+    for summary in summaries:
+        bits = [model["bits"].values for model in models[summary["view"]]]
+        ones = sum(int(value.sum()) for one in bits for value in one.values())
+        assert summary["density"] == pytest.approx(ones / 6 / made.task.parameters)
+        assert 0 < summary["density"] < 1
+
+
+def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
+    made, progress = simulate(FedMask(**SMALL), rounds=3)
+    _, models = made.verdict(progress)
+    for id in range(6):
+        sent = {name: value[id] for name, value in progress.rows.state["structure"].items()}
+        for view in made.method.views:
+            assert named(models[view][id]["bits"].keep).keys() == sent.keys()
+        trained = models["personal"][id]["bits"].values
+        held = progress.clients.state["bits"]
+        assert all(torch.equal(trained[name], held[name][id]) for name in held)
+    # Aggregation changed some bits of the clients that took part in the last round.
+    last = made.cohort(2).tolist()
+    views = [models[view][last[0]]["bits"].values for view in ("personal", "received")]
+    assert any(not torch.equal(views[0][name], views[1][name]) for name in views[0])
+
+
+def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
+    """Plain PyTorch: loops, autograd on σ(m^r) and a bit that is put in by hand."""
+    paper = FedMask(
+        rate=0.5, epochs=2, scale=0.01, group_pull=0.01, pruned_layers=2, keep=0.5, weights="drawn"
+    )
+    made, world = reference.stage(paper, 3)
+    weights = reference.weights_of(world.network)
+    clients = range(world.federation.clients)
+    pruned = ["2.weight", "4.weight"]
+    shape = {name: torch.ones_like(value) for name, value in weights.items()}
+
+    def update(bits: Tree, inside: Tree, client: int, number: int, epochs: int, kind: str) -> Tree:
+        scores = {name: (2 * bit - 1) * paper.scale for name, bit in bits.items()}
+        for epoch in range(epochs):
+            for x, y in world.epoch(client, number, epoch, kind):
+                scores = {name: value.detach().requires_grad_() for name, value in scores.items()}
+                soft = {name: value.sigmoid() * inside[name] for name, value in scores.items()}
+                hard = {name: (value >= 0.5).double() for name, value in soft.items()}
+                module = copy.deepcopy(world.network)
+                gates = {name: (hard[name] - soft[name]).detach() + soft[name] for name in soft}
+                masked = {name: weights[name] * gate for name, gate in gates.items()}
+                loss = cross_entropy(torch.func.functional_call(module, masked, (x,)), y)
+                for gate in soft.values():
+                    if gate.ndim == 2:
+                        for line in [*gate, *gate.T]:
+                            if line.any():
+                                loss = loss + paper.group_pull * (line**2).sum().sqrt()
+                loss.backward()
+                speed = paper.rate * world.rate_decay**number
+                for name, value in scores.items():
+                    assert value.grad is not None
+                    scores[name] = value.detach() - speed * value.grad * inside[name]
+        return scores
+
+    own, inside = [], []
+    for client in clients:
+        scores = update(shape, shape, client, 0, 1, "hello")
+        worth = {name: (weights[name] * scores[name]).abs() for name in pruned}
+        half = {name: value.numel() // 2 for name, value in worth.items()}
+        kept = {
+            n: reference.ones_at(reference.by_size(worth[n], list(range(worth[n].numel())))[:k], w)
+            for (n, k), w in zip(half.items(), worth.values(), strict=True)
+        }
+        inside.append({**shape, **kept})
+        own.append({name: (scores[name] >= 0).double() * inside[-1][name] for name in scores})
+    server: Tree = {name: torch.full_like(value, -1) for name, value in weights.items()}
+    progress = made.begin()
+    for number in range(3):
+        made.advance(progress)
+        cohort = world.cohorts[number]
+        sent = {}
+        for client in cohort:
+            given = {
+                name: torch.where(server[name] >= 0, server[name], bits) * inside[client][name]
+                for name, bits in own[client].items()
+            }
+            scores = update(given, inside[client], client, number, 2, "train")
+            sent[client] = {n: (s >= 0).double() * inside[client][n] for n, s in scores.items()}
+        for name in weights:
+            holders = sum(inside[client][name] for client in cohort)
+            mass = sum(world.share(client) * inside[client][name] for client in cohort)
+            ones = sum(world.share(client) * sent[client][name] for client in cohort)
+            mean = (2 * ones >= mass).double()
+            fresh = holders >= 2
+            server[name] = torch.where(fresh, mean, server[name])
+            for client in cohort:
+                bits = torch.where(fresh, mean, sent[client][name]) * inside[client][name]
+                own[client] = {**own[client], name: bits}
+        found = named(progress.server)
+        for name in weights:
+            expected = server[name]
+            assert torch.equal(found[f"defined/{name}"], expected >= 0)
+            defined = expected >= 0
+            assert torch.equal(found[f"bits/{name}"][defined].double(), expected[defined])
+            rows = progress.rows.state["bits"][name]
+            assert all(torch.equal(rows[id].double(), own[id][name]) for id in clients)
+    zeros = sum(int((value == 0).sum()) for value in server.values())
+    assert zeros > 5
+
+
+def test_a_network_of_fewer_layers_than_are_pruned_is_refused() -> None:
+    task = Task(MnistCNN())
+    with pytest.raises(MasqueradeError, match="E202 9 layers are asked for"):
+        FedMask(pruned_layers=9).row_init(task, WHO)
+
+
+def test_an_empty_pattern_is_refused() -> None:
+    assert FedMask(real=("",)).problems()
+    assert not FedMask(real=()).problems()
