@@ -67,7 +67,8 @@ def test_a_round_by_hand() -> None:
     assert upload["params"].values["layer.weight"].tolist() == [[True, True, True, False]]
     assert upload["params"].values["gain"] == 0.875
     # In use, the received bits are −1 and +1.
-    assert method.predict(LINE, message(), x).tolist() == [-1]
+    used = method.personalize(LINE, message(), {}, "global")
+    assert method.predict(LINE, used, x).tolist() == [-1]
 
 
 def test_shadows_stay_within_one() -> None:

@@ -17,7 +17,7 @@ from masquerade.methods import FedAvg, FedMask
 from masquerade.methods.fedmask import _groups
 from masquerade.models import CharLSTM, DigitsCNN, MnistCNN, RowLSTM, build
 from masquerade.wire import decode, encode, nbytes
-from tests.papers import reference
+from tests.papers import reference, replay
 from tests.support import simulate
 
 WHO = Who(0, 1, 0)
@@ -463,8 +463,8 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
     paper = FedMask(
         rate=0.5, epochs=2, scale=0.01, group_pull=0.01, pruned_layers=2, keep=0.5, weights="drawn"
     )
-    made, world = reference.stage(paper, 3)
-    weights = reference.weights_of(world.network)
+    made, world = replay.stage(paper, 3)
+    weights = replay.weights_of(world.network)
     clients = range(world.federation.clients)
     pruned = ["2.weight", "4.weight"]
     shape = {name: torch.ones_like(value) for name, value in weights.items()}
