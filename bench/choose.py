@@ -26,8 +26,6 @@ from masquerade.simulation import carry_on
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
-TUNING = [{"tune_rate": rate, "tune_epochs": epochs} for rate in RATES for epochs in (1, 5)]
-"""What the fine-tuning of a view may be."""
 Tries = list[tuple[dict[str, Any], Future[float]]]
 """Settings, and the score that they will have."""
 
@@ -39,10 +37,16 @@ class Training:
     config: Config
     name: str
     method: Method
+    rates: tuple[float, ...]
+
+    @property
+    def tuning(self) -> list[dict[str, Any]]:
+        """What the fine-tuning of a view may be."""
+        return [{"tune_rate": rate, "tune_epochs": n} for rate in self.rates for n in (1, 5)]
 
     def tries(self, pool: Executor, key: str, chosen: dict[str, Any]) -> Tries:
         """Begin one training for every rate of a kind."""
-        options = [{**chosen, key: rate} for rate in RATES]
+        options = [{**chosen, key: rate} for rate in self.rates]
         return [(one, pool.submit(score, self.changed(one))) for one in options]
 
     def changed(self, options: dict[str, Any]) -> "Training":
@@ -60,23 +64,25 @@ def search(pool: Executor, trainings: list[Training]) -> Iterator[tuple[str, dic
     first = [one.tries(pool, "rate", {}) for one in trainings]
     for one, begun in zip(trainings, first, strict=True):
         words: list[str] = []
-        chosen = best(one.name, begun, words)
+        chosen, value = best(one.name, begun, words)
         for key in vars(one.method):
             if key.endswith("_rate") and key != "tune_rate":
-                chosen = best(one.name, one.tries(pool, key, chosen), words)
+                found, reached = best(one.name, one.tries(pool, key, chosen), words)
+                # A default that no try beats stays.
+                chosen, value = (found, reached) if reached > value else (chosen, value)
         if "tune_rate" in vars(one.method):
-            found = pool.submit(tuned, one.changed(chosen)).result()
-            scored = list(zip(TUNING, found, strict=True))
+            scores = pool.submit(tuned, one.changed(chosen)).result()
+            scored = list(zip(one.tuning, scores, strict=True))
             words += [line(one.name, options, value) for options, value in scored]
             chosen |= max(scored, key=lambda pair: pair[1])[0]
         yield one.name, chosen, words
 
 
-def best(name: str, begun: Tries, words: list[str]) -> dict[str, Any]:
-    """Wait for some tries; return the settings of the best, and write all of them down."""
+def best(name: str, begun: Tries, words: list[str]) -> tuple[dict[str, Any], float]:
+    """Wait for some tries; return the best settings and their score, and write all of them down."""
     scored = [(options, trial.result()) for options, trial in begun]
     words += [line(name, options, value) for options, value in scored]
-    return max(scored, key=lambda pair: pair[1])[0]
+    return max(scored, key=lambda pair: pair[1])
 
 
 def line(name: str, changed: dict[str, Any], value: float) -> str:
@@ -95,7 +101,7 @@ def tuned(training: Training) -> list[float]:
     with simulate(**training.arranged()) as made:
         progress = carry_on(made, made.begin())
     found = []
-    for options in TUNING:
+    for options in training.tuning:
         with simulate(**training.changed(options).arranged()) as made:
             found.append(judged(made, progress, "tuned"))
     return found
@@ -108,7 +114,7 @@ def judged(simulation: Any, progress: Any, view: str) -> float:
     return simulation.spread([float(s.mean()) if len(s) else None for s in scores])["mean"]
 
 
-def main(path: Path, jobs: int) -> None:
+def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:
     tables = configuration.read_file(path)
     config = configuration.parse(tables)
     searched = dataclasses.replace(
@@ -117,17 +123,23 @@ def main(path: Path, jobs: int) -> None:
         compute=dataclasses.replace(config.compute, workers=1),
     )
     trainings = [
-        Training(searched, names[0], method)
+        Training(searched, names[0], method, rates)
         for method, names in configuration.trainings(config).items()
     ]
     with ProcessPoolExecutor(jobs) if jobs > 1 else ThreadPoolExecutor(1) as pool:
-        write(path, tables, search(pool, trainings))
+        write(path, tables, search(pool, trainings), rates)
 
 
-def write(path: Path, tables: dict[str, Any], found: Iterable[tuple[str, dict, list[str]]]) -> None:
+def write(
+    path: Path,
+    tables: dict[str, Any],
+    found: Iterable[tuple[str, dict, list[str]]],
+    rates: tuple[float, ...],
+) -> None:
     """Write the file anew: every try as a comment, and what was chosen as settings."""
+    given = "" if rates == RATES else " --rates " + ",".join(map(str, rates))
     lines = [
-        f"# Settings chosen on validation data by: python bench/choose.py {path}",
+        f"# Settings chosen on validation data by: python bench/choose.py {path}{given}",
         "# Every try, with the mean accuracy over clients on validation data:",
     ]
     settings = dict(tables.get("method", {}))
@@ -143,5 +155,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path, help="the configuration to choose rates for")
     parser.add_argument("--jobs", type=int, default=1, help="trainings searched at a time")
+    parser.add_argument(
+        "--rates",
+        type=lambda text: tuple(map(float, text.split(","))),
+        default=RATES,
+        help="the grid, separated by commas",
+    )
     arguments = parser.parse_args()
-    main(arguments.path, arguments.jobs)
+    main(arguments.path, arguments.jobs, arguments.rates)

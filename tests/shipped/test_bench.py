@@ -29,10 +29,7 @@ epochs = 1
 def chosen_by(path: Path, rates: tuple[float, ...]) -> dict:
     """Run the search on some rates; return the tables of the file that it writes."""
     bench = runpy.run_path(str(ROOT / "bench" / "choose.py"))
-    search = bench["main"]
-    search.__globals__["RATES"] = rates
-    search.__globals__["TUNING"] = [{"tune_rate": rate, "tune_epochs": 1} for rate in rates]
-    search(path, 1)
+    bench["main"](path, 1, rates)
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
@@ -46,8 +43,9 @@ def test_the_best_rate_on_validation_data_is_chosen_and_other_settings_stay(tmp_
     assert {"tune_rate", "tune_epochs"} <= found["method"]["fedavg"].keys()
     assert found["train"] == {"model": "logistic", "rounds": 1}
     text = path.read_text(encoding="utf-8")
-    # Two tries for each training and two for the fine-tuning, each with its score.
-    assert text.count("#   fed") == 6
+    # Two tries for each training and twice as many for the fine-tuning, each with its score.
+    assert text.count("#   fed") == 8
+    assert "--rates 1e-09,0.1" in text
     assert parse(read_file(path))
 
 

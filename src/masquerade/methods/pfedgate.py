@@ -236,7 +236,10 @@ class PFedGate(Method):
     def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:
         """Count the gate's weights in 20 bins from 0 to 1; blocks left out weigh 0."""
         weights = personal["gate"].values["weights"].double().clamp(0, 1)
-        return {"gate_weights": torch.histc(weights, 20, 0, 1)}
+        # Counted by comparing: a histogram on CUDA adds up in any order, which is refused.
+        bins = (weights.flatten() * 20).floor().clamp(max=19)
+        places = torch.arange(20, device=bins.device)
+        return {"gate_weights": (bins[:, None] == places).sum(0).double()}
 
 
 def _average(work: State) -> Tensor:
