@@ -43,7 +43,9 @@ def at_first(initial: Tree, clients: int, download: Message | None = None) -> di
     for name, part in (download or {}).items():
         if part.values.keys() < initial.keys():
             known[name] = Part({tensor: initial[tensor] for tensor in part.values})
-    return {name: digest(part).expand(clients).clone() for name, part in known.items()}
+    # A part without tensors (all of a model may be bits) is on no device of its own.
+    device = next(iter(initial.values())).device
+    return {name: digest(part).to(device).repeat(clients) for name, part in known.items()}
 
 
 def measure(
@@ -54,8 +56,11 @@ def measure(
     A download equal to the last one that the client got costs its flag only. `seen` keeps digests
     of downloads that several clients get, so that each is made once.
     """
-    clients = known[ANY].shape
-    fresh = {name: _digest(part, lead, seen).expand(clients) for name, part in download.items()}
+    clients, device = known[ANY].shape, known[ANY].device
+    fresh = {
+        name: _digest(part, lead, seen).to(device).expand(clients)
+        for name, part in download.items()
+    }
     same = {name: value == known.get(name, known[ANY]) for name, value in fresh.items()}
     counts = (
         nbytes(download, same, lead),

@@ -124,7 +124,7 @@ class FedMask(Method):
         """Turn bits into scores (line 14)."""
         # Differs: 0 and 1 as scores would turn every zero into a one, because σ(0) = ½.
         scores = {
-            name: torch.where(bits, 1, -1).to(task.dtype) * self.scale
+            name: (2 * bits.to(task.dtype) - 1) * self.scale
             for name, bits in message["bits"].values.items()
         }
         held = {"params": message["params"].values, "structure": client["structure"]}
