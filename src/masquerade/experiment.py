@@ -38,6 +38,8 @@ from masquerade.wire.codec import digest
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
 
+SEEN = 64
+"""Samples that a forecast sees."""
 SEED_BYTES = 8
 """What the initial weights cost a client when they are drawn from a seed."""
 
@@ -336,18 +338,20 @@ def _flops(config: Config, name: str) -> float:
     for seed in config.train.seeds:
         made = arrange(config, Training(method, (name,), seed))
         data, train = made["federation"], made["train"]
-        samples = [count for count in data.samples.tolist() if count]
+        trained = [id for id, count in enumerate(data.samples.tolist()) if count]
+        some = torch.cat([data.train[id][:2] for id in trained])[:SEEN]
         cost = forecast(
             method,
             made["task"],
-            data.x[:1],
-            data.y[:1],
-            samples,
+            data.x[some],
+            data.y[some],
+            [len(data.train[id]) for id in trained],
             train.rounds,
             train.participation,
             seed,
+            [len(data.validation[id]) for id in trained],
         )
-        total += cost.masked
+        total += cost.masked + cost.hello
     return total
 
 

@@ -259,16 +259,17 @@ class Simulation:
         """
         known = tree.take(progress.known, job.ids.to(self.device))
         job = dataclasses.replace(job, known=known)
-        hello = self.setting.round("hello", None, progress.number)
-        if self.method.greet(self.task, hello):
-            greeted = self.engine.work(dataclasses.replace(job, round=hello))
-            cohort = Cohort(job.ids, self.samples[job.ids], len(job.ids), len(self.eligible))
+        hello, now = self.setting.round("hello", None, progress.number), job.round
+        rounds = [hello] * bool(self.method.greet(self.task, hello)) + [now] * self.method.joins
+        cohort = Cohort(job.ids, self.samples[job.ids], len(job.ids), len(self.eligible))
+        for round in rounds:
+            job = dataclasses.replace(job, round=round)
+            done = self.engine.work(job)
+            # What the server would know of them is kept (a mask), what it would learn is not.
             _, rows = self.method.aggregate(
-                self.task, job.server, job.rows, greeted.uploads, cohort, hello
+                self.task, job.server, job.rows, done.uploads, cohort, round
             )
-            job = dataclasses.replace(job, rows=rows, clients=greeted.clients)
-        if self.method.joins:
-            job = dataclasses.replace(job, clients=self.engine.work(job).clients)
+            job = dataclasses.replace(job, rows=rows, clients=done.clients)
         return dataclasses.replace(job, known={})
 
     def trains(self, view: str) -> bool:
@@ -347,6 +348,7 @@ class Simulation:
                     "seed": self.seed,
                     "rounds": progress.number,
                     "clients": len(self.known),
+                    "network": self.train.model or type(self.task.module).__name__,
                     "metric": getattr(self.task.metric, "__name__", "metric"),
                     "better": self.task.better,
                     "accuracy": accuracy,
@@ -370,8 +372,11 @@ class Simulation:
         return summaries, {view: personal[view] for view in self.views}
 
     def _never_sampled(self, progress: Progress) -> int:
-        """Count the clients that could have taken part, and never did."""
-        taken = {id for number in range(progress.number) for id in self.cohort(number).tolist()}
+        """Count the clients that could have taken part, and of whom no round was received."""
+        taken: set[int] = set()
+        for number in range(progress.number):
+            ids = self.cohort(number)
+            taken |= set(ids[self.participation.returning(number, ids)].tolist())
         return len(self.eligible) - len(taken)
 
     def _of_novel(

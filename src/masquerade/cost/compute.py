@@ -119,8 +119,8 @@ class Meter:
         """Return the operations of one sample in one step of a stage."""
         key = (round.kind, round.phase, stage.name)
         if key not in self._steps:
-            probe = Batch(_twice(x), _twice(y), None, torch.tensor(0, device=x.device))
-            given = probe if stage.draws == 1 else (probe,) * stage.draws
+            batch = probe(x, y)
+            given = batch if stage.draws == 1 else (batch,) * stage.draws
             counts, forward = _measured(self.task.module, lambda: stage.step(work, given, round))
             samples = PROBE * stage.draws
             self._steps[key] = Step(counts.get("Global", 0) / samples, forward / samples)
@@ -150,6 +150,11 @@ class Meter:
         beside = (per_sample.total - passes * dense).clamp(min=0)
         used = (passes * masked).clamp(max=per_sample.total) + beside
         return Flops(spent, used * samples, paper * samples)
+
+
+def probe(x: Tensor, y: Tensor) -> Batch:
+    """Return a batch of the first sample alone, which a stage can be measured with."""
+    return Batch(_twice(x), _twice(y), None, torch.tensor(0, device=x.device))
 
 
 def _twice(samples: Tensor) -> Tensor:

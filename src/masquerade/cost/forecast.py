@@ -1,21 +1,23 @@
 """What a run will cost, computed from its schedule without training.
 
-Sizes of messages and densities of masks are those of the initial state. For dense methods that is
-exact. For masks that keep their number of entries bytes are exact, and FLOPs as papers count them;
-what depends on how masks overlap later (the gradient of DM-PFL's personal refine) is not foreseen.
+Sizes of messages and densities of masks are those of a client's first round, after one step of each
+stage. For dense methods that is exact. For masks that keep their number of entries bytes are exact,
+and FLOPs as papers count them. Masks that shrink or grow are not foreseen, nor how they overlap
+later (the gradient of DM-PFL's personal refine).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.random import choose, fold
-from masquerade.core.round import Round, Stage, Who, client_round
+from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Meter, shares
@@ -34,6 +36,8 @@ class Forecast:
     dense: float
     masked: float
     paper_flops: float
+    hello: float
+    """Masked FLOPs of the hello, which no other figure has."""
 
     @property
     def paper_bytes(self) -> float:
@@ -43,17 +47,20 @@ class Forecast:
 
 @dataclass(frozen=True)
 class _Exchange:
-    """What one client's round of a phase costs."""
+    """What one client's round of a phase costs; pairs are bytes, and bytes of values alone."""
 
     first: tuple[float, float]
-    """Bytes and values of a download of the initial state, parts of which both sides have."""
+    """A download of the initial state, parts of which both sides have."""
+    entry: tuple[float, float]
+    """A download to a client that is in this phase for the first time."""
     full: tuple[float, float]
-    """The same of a download that is new to the client."""
+    """Any later one that is new to the client."""
     again: tuple[float, float]
-    """The same of a download that it already holds."""
+    """One that it already holds."""
     up: tuple[float, float]
-    flops: Tensor
-    """Per training sample: dense, masked, as papers count."""
+    flops: dict[str, Tensor]
+    """Per sample of "train" and "validation" data: dense, masked, as papers count."""
+    hello: dict[str, Tensor]
 
 
 def forecast(
@@ -65,31 +72,52 @@ def forecast(
     rounds: int,
     participation: float = 1.0,
     seed: int = 1,
+    validation: Sequence[int] | None = None,
 ) -> Forecast:
     """Compute what a run costs on average per client.
 
-    `x` and `y` are one sample or more, `samples` the training samples of every client. A client
-    that has seen the server's current version is not sent it again.
+    `x` and `y` are one sample or more, best of all classes; `samples` the training samples of every
+    client, and `validation` its validation samples, where it has any. A client that has seen the
+    server's current version is not sent it again.
     """
     task = task.fed(x)
-    meter, phases = Meter(task), dict[Any, _Exchange]()
+    meter, measured = Meter(task), dict[Any, _Exchange]()
     clients = torch.arange(len(samples))
     asked = max(1, round(participation * len(samples)))
-    seen, version = [-1] * len(samples), 0
+    whos = [Who(id, count, fold(seed, "client", id)) for id, count in enumerate(samples)]
+    # Clients that may hold as much are alike: each kind is measured once.
+    kinds = [str(method.limit(task, who)) for who in whos]
+    held = [count or samples[id] for id, count in enumerate(validation or samples)]
+    seen, entered, version = [-1] * len(samples), set(), 0
     total = torch.zeros(7, dtype=torch.float64)
+
+    def cost(id: int, phase: Any) -> _Exchange:
+        kind = phase, kinds[id]
+        if kind not in measured:
+            measured[kind] = _measure(method, task, meter, x, y, _round(phase, rounds), whos[id])
+        return measured[kind]
+
     for number in range(rounds):
         phase = method.schedule(number, rounds)
-        if phase not in phases:
-            phases[phase] = _measure(method, task, meter, x, y, phase, rounds)
-        one = phases[phase]
+        sent = False
         for id in choose(fold(seed, "cohort", number), clients, asked).tolist():
-            new = one.full if version else one.first
+            one = cost(id, phase)
+            new = one.full if (id, phase) in entered else one.entry
+            new = new if version else one.first
             down = one.again if seen[id] == version else new
             seen[id] = version
+            entered.add((id, phase))
             bytes_values = torch.tensor([down[0], one.up[0], down[1], one.up[1]])
-            total += torch.cat([bytes_values.double(), one.flops * samples[id]])
-        version += one.up[0] > 0
-    return Forecast(*(total / len(samples)).tolist())
+            spent = one.flops["train"] * samples[id] + one.flops["validation"] * held[id]
+            total += torch.cat([bytes_values.double(), spent])
+            sent |= one.up[0] > 0
+        version += sent
+    greeted = sum(
+        float((one.hello["train"] * samples[id] + one.hello["validation"] * held[id])[1])
+        for id, one in enumerate(cost(id, method.schedule(0, rounds)) for id in range(len(whos)))
+    )
+    figures = [*total.tolist(), greeted]
+    return Forecast(*(figure / len(samples) for figure in figures))
 
 
 def _round(phase: Any, rounds: int) -> Round:
@@ -98,26 +126,52 @@ def _round(phase: Any, rounds: int) -> Round:
 
 
 def _measure(
-    method: Method, task: Task, meter: Meter, x: Tensor, y: Tensor, phase: Any, rounds: int
+    method: Method, task: Task, meter: Meter, x: Tensor, y: Tensor, round: Round, who: Who
 ) -> _Exchange:
-    """Exchange messages with one client in a phase, without taking a step."""
-    round = _round(phase, rounds)
-    flops = torch.zeros(3, dtype=torch.float64)
+    """Exchange messages with one client in a phase, after one step of every stage."""
+    # Twice, so that a norm has two samples where one was given.
+    batch = Batch(torch.cat([x, x]), torch.cat([y, y]), None, torch.tensor(0, device=x.device))
 
-    def observe(stage: Stage, work: State) -> None:
-        per_sample = meter.step(stage, work, x, y, round)
-        seen = torch.tensor([float(stage.epochs)], dtype=torch.float64)
-        found = meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x[:1])
-        flops.add_(torch.cat([found.dense, found.masked, found.paper]))
+    def batches(stage: Stage) -> list[Any]:
+        return [batch if stage.draws == 1 else (batch,) * stage.draws]
 
-    row = method.row_init(task, Who(0, 1, 0))
-    download = method.download(task, method.server_init(task), row, round)
-    client = method.client_init(task, Who(0, 1, 0))
-    upload, _ = client_round(method, task, download, client, lambda stage: (), round, observe)
+    def exchange(
+        row: State, client: State, round: Round
+    ) -> tuple[Message, Message, State, State, dict[str, Tensor]]:
+        flops = {data: torch.zeros(3, dtype=torch.float64) for data in ("train", "validation")}
+
+        def observe(stage: Stage, work: State) -> None:
+            per_sample = meter.step(stage, work, x, y, round)
+            seen = torch.tensor([float(stage.epochs)], dtype=torch.float64)
+            found = meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x[:1])
+            flops[stage.data].add_(torch.cat([found.dense, found.masked, found.paper]))
+
+        download = method.download(task, server, row, round)
+        upload, client = client_round(method, task, download, client, batches, round, observe)
+        rows, uploads = tree.stack([row]), tree.stack([upload])
+        _, rows = method.aggregate(task, server, rows, uploads, cohort, round)
+        return download, upload, tree.take(rows, 0), client, flops
+
+    server = method.server_init(task)
+    row, client = method.row_init(task, who), method.client_init(task, who)
+    cohort = Cohort(torch.tensor([who.id]), torch.tensor([who.samples]), 1, 1)
+    hello = replace(round, kind="hello", phase=None)
+    spent = {data: torch.zeros(3, dtype=torch.float64) for data in ("train", "validation")}
+    if method.greet(task, hello):
+        _, _, row, client, spent = exchange(row, client, hello)
+    download, upload, row, _, flops = exchange(row, client, round)
     known = at_first(task.initial, 1, download)
     had = {name: digest(part) == known.get(name, known[ANY]) for name, part in download.items()}
-    first, again = (_sizes(download, held) for held in (had, dict.fromkeys(download, True)))
-    return _Exchange(first, _sizes(download), again, _sizes(upload), flops)
+    later = method.download(task, server, row, round)
+    return _Exchange(
+        _sizes(download, had),
+        _sizes(download),
+        _sizes(later),
+        _sizes(later, dict.fromkeys(later, True)),
+        _sizes(upload),
+        flops,
+        spent,
+    )
 
 
 def _sizes(message: Message, same: Same | None = None) -> tuple[float, float]:
