@@ -10,6 +10,7 @@ settings of its methods stay. Test data are not touched.
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ from masquerade.simulation import carry_on
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
+SEARCHED = re.compile(r"^(.*_)?rate$|^tune_epochs$")
+"""Settings that are chosen here."""
 Tries = list[tuple[dict[str, Any], Future[float]]]
 """Settings, and the score that they will have."""
 
@@ -116,6 +119,10 @@ def judged(simulation: Any, progress: Any, view: str) -> float:
 
 def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:
     tables = configuration.read_file(path)
+    for own in tables.get("method", {}).values():
+        # What an earlier search chose must not decide what this one begins with.
+        for key in [key for key in own if SEARCHED.search(key)]:
+            del own[key]
     config = configuration.parse(tables)
     searched = dataclasses.replace(
         config,

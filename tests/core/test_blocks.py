@@ -10,6 +10,8 @@ from torch import nn
 
 from masquerade.core import Axis, Blocks, MasqueradeError, Task
 from masquerade.core.blocks import Layout, layout, steps
+from masquerade.core.random import uniform
+from masquerade.models import build
 
 
 def one_layer(*shape: int) -> Task:
@@ -143,3 +145,17 @@ def test_a_budget_below_what_is_always_on_is_refused() -> None:
     assert blocks.choose(torch.zeros(5), blocks.room(0.2)).tolist() == [True, *[False] * 4]
     with pytest.raises(MasqueradeError, match=r"E202 .*0\.1 of the model.*0\.2; raise"):
         blocks.room(0.1)
+
+
+@pytest.mark.parametrize("name", ["cifar_cnn", "digits_cnn"])
+def test_the_exact_choice_is_no_worse_than_the_greedy_one_on_real_networks(name: str) -> None:
+    shape = (3, 32, 32) if name == "cifar_cnn" else (1, 8, 8)
+    task = Task(build(name, shape, 10, seed=1)).fed(torch.zeros(1, *shape))
+    blocks = layout(task, 5, 0.2, "flat", "parameters", ())
+    room = blocks.room(0.5)
+    for key in range(8):
+        scores = uniform(key, (len(blocks.sizes),), torch.float64)
+        greedy, exact = (blocks.choose(scores, room, how) for how in (False, True))
+        assert float((scores * exact).sum()) >= float((scores * greedy).sum()) - 1e-3
+        free = blocks.costs[exact & ~blocks.always].sum()
+        assert float(free) <= float(room) + 1e-6

@@ -1,6 +1,7 @@
 """BNN-FedAvg: by hand, and against the usual mistakes of binarized networks in a federation."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.config import Compute, Evaluate, Train
-from masquerade.core import Batch, Cohort, Message, Part, Round, State, Task, average, client_round
+from masquerade.core import (
+    Batch,
+    Cohort,
+    Message,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    average,
+    client_round,
+)
 from masquerade.core.tree import stack
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -71,13 +83,26 @@ def test_a_round_by_hand() -> None:
     assert method.predict(LINE, used, x).tolist() == [-1]
 
 
-def test_shadows_stay_within_one() -> None:
+def assert_shadows_stay_within_one(method: BNN) -> None:
     x = torch.tensor([[1.0, 2, 4, 0]], dtype=torch.float64)
     batch = Batch(x, torch.zeros(1, dtype=torch.float64), None, ONE.long())
-    method = BNN(scale=0.5, rate=10.0)
     (stage,) = method.plan(LINE, ROUND)
     work = stage.step(method.start(LINE, message(), {}, ROUND), batch, ROUND)
     assert work["params"]["layer.weight"].tolist() == [[1, 1, 1, -0.25]]
+
+
+class Unclipped(BNN):
+    """Lets shadows run away, from where no later slope brings them back."""
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        (stage,) = super().plan(task, round)
+        return (replace(stage, step=replace(stage.step, project=None)),)
+
+
+def test_shadows_stay_within_one() -> None:
+    assert_shadows_stay_within_one(BNN(scale=0.5, rate=10.0))
+    with pytest.raises(AssertionError):
+        assert_shadows_stay_within_one(Unclipped(scale=0.5, rate=10.0))
 
 
 def assert_signs_are_averaged(method: BNN) -> None:

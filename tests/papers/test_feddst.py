@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Cohort, Message, Part, Round, State, Task, mask, tree
+from masquerade.core.random import draw, fold
 from masquerade.methods import FedDST
+from masquerade.participation import Participation
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
 
 EIGHT = FedDST(sparsity=0.5, readjust=0.5, epochs=1, rate=1.0)
@@ -215,3 +218,45 @@ def test_softmax_is_taken_once() -> None:
     inner.weight.data.zero_()
     with pytest.raises(AssertionError):
         assert_learns_from_logits(Task(nn.Sequential(inner, nn.Softmax(dim=1))))
+
+
+class ByBatches(FedDST):
+    """Weighs a client by its number of batches (of 4), not of samples."""
+
+    def aggregate(self, task, server, rows, uploads, cohort, round):
+        batches = replace(cohort, samples=-(-cohort.samples // 4))
+        return super().aggregate(task, server, rows, uploads, batches, round)
+
+
+def assert_samples_weigh(cls: type[FedDST]) -> None:
+    """One sample with 0 and four with 5 make 4; both clients have one batch of 4."""
+    task = layer(rows([1, 1], [1, 1]))
+    full = {"weight": bits("11", "11")}
+    parts = [Part({"weight": rows([v, v], [v, v])}, full) for v in (0.0, 5.0)]
+    server = {"params": task.initial, "keep": full}
+    new = averaged(cls(sparsity=0.0), task, server, parts, [1, 4], at("train"))
+    assert torch.equal(new["params"]["weight"], rows([4, 4], [4, 4]))
+
+
+def test_clients_weigh_by_samples_not_by_batches() -> None:
+    assert_samples_weigh(FedDST)
+    with pytest.raises(AssertionError):
+        assert_samples_weigh(ByBatches)
+
+
+def drawn_with_replacement(number: int) -> list[int]:
+    return [int(value) % 10 for value in draw(fold(1, "cohort", number), 6)]
+
+
+def drawn_without(number: int) -> list[int]:
+    return Participation(torch.arange(10), 6, "always", 0.0, 1).cohort(number).tolist()
+
+
+def assert_nobody_is_asked_twice(cohort: Callable[[int], list[int]]) -> None:
+    assert all(len(set(cohort(number))) == 6 for number in range(40))
+
+
+def test_clients_are_sampled_without_replacement() -> None:
+    assert_nobody_is_asked_twice(drawn_without)
+    with pytest.raises(AssertionError):
+        assert_nobody_is_asked_twice(drawn_with_replacement)

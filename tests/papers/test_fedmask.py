@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from masquerade.core import Batch, Cohort, Message, Method, Part, Round, Task, Who, client_round
 from masquerade.core.tree import State, Tree, named, stack
+from masquerade.cost.compute import Meter, shares
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg, FedMask
 from masquerade.methods.fedmask import _groups
@@ -130,13 +131,17 @@ def test_convolutions_are_masked_too() -> None:
         assert_every_layer_has_bits(Trailing())
 
 
-def structure(method: FedMask, scores: list[float]) -> list[bool]:
-    """Prune three weights 1, −4, 2 with some scores to two of them."""
+def structure(
+    method: FedMask, scores: list[float], first: tuple[float, ...] = (0.5, 0.5, 0.5)
+) -> list[bool]:
+    """Prune three weights 1, −4, 2 with some scores, which began as others, to two of them."""
     model = nn.Linear(3, 1, bias=False).double()
     model.weight.data = torch.tensor([[1.0, -4.0, 2.0]], dtype=torch.float64)
     task = Task(model)
     (stage,) = method.greet(task, at("hello"))
-    found = stage.then({"scores": {"weight": torch.tensor([scores]).double()}}, at("hello"))
+    work = {"scores": scores, "first": list(first)}
+    trees = {key: {"weight": torch.tensor([row]).double()} for key, row in work.items()}
+    found = stage.then(trees, at("hello"))
     kept: list[bool] = found["structure"]["weight"][0].tolist()
     return kept
 
@@ -156,7 +161,7 @@ def assert_weights_take_part_in_pruning(method: FedMask) -> None:
 class ByScore(FedMask):
     """Pruning looks at scores and not at the weights they stand for."""
 
-    def _worth(self, weight: Tensor, scores: Tensor) -> Tensor:
+    def _worth(self, weight: Tensor, scores: Tensor, first: Tensor) -> Tensor:
         return scores
 
 
@@ -169,6 +174,10 @@ def test_pruning_is_by_weight_times_score() -> None:
 def test_the_papers_other_readings_of_pruning() -> None:
     # Change from c = ½: W · (m^r − ½) = (2.5, 0, 0.2).
     assert structure(pruner(prune_by="change"), [3.0, 0.5, 0.6]) == [True, False, True]
+    # A client that comes late begins with zeros of the aggregate, at −½: what did not move from
+    # there has not changed. W · change = (0.1, 0, 0.2).
+    late = structure(pruner(prune_by="change"), [0.6, -0.5, 0.6], (0.5, -0.5, 0.5))
+    assert late == [True, False, True]
     # Value: W · m^r = (3, −2, 1).
     assert structure(pruner(prune_by="value"), [3.0, 0.5, 0.5]) == [True, False, True]
 
@@ -547,3 +556,22 @@ def test_a_network_of_fewer_layers_than_are_pruned_is_refused() -> None:
 def test_an_empty_pattern_is_refused() -> None:
     assert FedMask(real=("",)).problems()
     assert not FedMask(real=()).problems()
+
+
+def test_flops_follow_the_bits_forward_and_the_structure_backward() -> None:
+    # A layer 4 → 2 of 8 weights. Forward 2 · 8 FLOPs a sample; the first layer has no input
+    # gradient, so the dense step is 16 + 16. Bits keep 2 of 8, the structure 4 of 8:
+    # masked is 16 · 2/8 + 16 · 4/8 = 12.
+    task = Task(nn.Linear(4, 2, bias=False).double())
+    method = FedMask(keep=0.5, pruned_layers=1, group_pull=0.0)
+    (stage,) = method.plan(task, at("train"))
+    keep = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]]).bool()
+    scores = torch.tensor([[1.0, 1, -1, -1], [1, 1, 1, 1]]).double()
+    tree_ = {"structure": {"weight": keep}, "scores": {"weight": scores}}
+    work = {**tree_, "first": {"weight": scores}, "params": {}}
+    x, y = torch.ones(1, 4).double(), torch.tensor([0])
+    meter = Meter(task)
+    per_sample = meter.step(stage, work, x, y, at("train"))
+    one = torch.ones(1, dtype=torch.float64)
+    found = meter.stage(stage, per_sample, one, shares(stage, work, lead=0), x)
+    assert (float(found.dense), float(found.masked)) == (32, 12)

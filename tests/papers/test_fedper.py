@@ -11,6 +11,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.methods import FedPer
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
+from tests.support import simulation
 
 HAND = FedPer(rate=0.125, epochs=1)
 
@@ -123,3 +124,26 @@ def test_a_network_without_a_shared_layer_is_refused() -> None:
     made, _ = stage(FedPer(personal_layers=3), 1)
     with pytest.raises(MasqueradeError, match="E202 a head of 3 layers is the whole network"):
         made.begin()
+
+
+class Untrained(FedPer):
+    """Lets a client that comes after training use the body under a head that nobody trained."""
+
+    joins = False
+
+
+def assert_a_newcomer_trains_its_head(method: FedPer) -> None:
+    """A client that comes after training uses a head that is not where everybody's began."""
+    made = simulation(method)
+    made.novel = [1]
+    tests = list(made.federation.test)
+    (model,) = made.judge(made.begin(), "personal", tests, novel=True).models
+    _, head = made.task.divide(method.personal_layers)
+    used = model["params"].values
+    assert all(not torch.equal(used[name], value) for name, value in head.items())
+
+
+def test_mistake_unseen_clients_have_an_untrained_head() -> None:
+    assert_a_newcomer_trains_its_head(FedPer(epochs=2))
+    with pytest.raises(AssertionError):
+        assert_a_newcomer_trains_its_head(Untrained(epochs=2))

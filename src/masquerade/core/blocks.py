@@ -13,7 +13,7 @@ from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 
-STEPS = 1000
+STEPS = 10_000
 """Steps of the scale that the exact choice measures costs on."""
 # Differs: the release rounds to a tenth, and the order of blocks decides among many ties.
 FINEST = 2**-16
@@ -98,7 +98,13 @@ class Layout:
     def choose(self, scores: Tensor, room: Tensor, exact: bool = False) -> Tensor:
         """Choose blocks by scores [blocks] so that those not always on cost at most `room`."""
         values = (scores.detach() / FINEST).round()
-        return self._exact(values, room) if exact else self._greedy(values, room)
+        greedy = self._greedy(values, room)
+        if not exact:
+            return greedy
+        best = self._exact(values, room)
+        # Where costs are rounded, many small blocks may lose to the greedy choice.
+        gain = (best.to(values.dtype) - greedy.to(values.dtype)) * values
+        return torch.where(gain.sum() >= 0, best, greedy)
 
     def _greedy(self, values: Tensor, room: Tensor) -> Tensor:
         """Take blocks by value, the largest first, and skip those that do not fit."""
@@ -115,7 +121,8 @@ class Layout:
         """Maximize the sum of values by dynamic programming over costs rounded up to steps.
 
         Differs: costs rounded up never exceed the room. The choice is exact where they are whole
-        and sum up to at most `STEPS`; blocks of no value are left out.
+        and sum up to at most `STEPS`, and within the rounding elsewhere; blocks of no value are
+        left out.
         """
         best = values.new_zeros(STEPS + 1)
         took = []

@@ -48,7 +48,6 @@ class FedEM(Method):
 
     def client_init(self, task: Task, who: Who) -> State:
         """Begin with equal shares, which a client that never trains keeps."""
-        # Differs: the paper lets a client that joins later take an E-step before it is judged.
         like = next(iter(task.initial.values()))
         return {"mixture": like.new_full((self.models,), 1 / self.models, dtype=task.dtype)}
 

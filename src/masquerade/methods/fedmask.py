@@ -30,7 +30,8 @@ class FedMask(Method):
     keep: float = 0.2
     """Share of a pruned layer's weights that its structure keeps (p_r)."""
     pruned_layers: int = 2
-    """How many layers, counted from the end, have a structure; with 0 there is no hello."""
+    """How many layers, counted from the end, have a structure, real ones among them, which have
+    none; with 0 there is no hello."""
     # Differs: the paper scores by |W · m^r|, by its change, and by W · m^r, in three places.
     prune_by: str = "size"
     """What a structure keeps the largest of: "size" |W · m^r|, "change" of it, "value" W · m^r."""
@@ -128,7 +129,7 @@ class FedMask(Method):
             for name, bits in message["bits"].values.items()
         }
         held = {"params": message["params"].values, "structure": client["structure"]}
-        return {**held, "scores": scores}
+        return {**held, "scores": scores, "first": scores}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the scores inside the structure, and what is real beside them."""
@@ -139,14 +140,14 @@ class FedMask(Method):
         counts, frozen = self.counts(task), self.frozen(task)
 
         def prune(work: State, round: Round) -> State:
-            scores = {name: self._worth(frozen[name], work["scores"][name]) for name in counts}
-            return {**work, "structure": mask.top_by_layer(scores, counts)}
+            worth = tree.each(self._worth, frozen, work["scores"], work["first"])
+            return {**work, "structure": mask.top_by_layer(worth, counts)}
 
         return (Stage("prune", self._step(task), then=prune, keep=self._cost),) if counts else ()
 
-    def _worth(self, weight: Tensor, scores: Tensor) -> Tensor:
+    def _worth(self, weight: Tensor, scores: Tensor, first: Tensor) -> Tensor:
         """Return what a structure keeps the largest of."""
-        value = weight * (scores - self.scale if self.prune_by == "change" else scores)
+        value = weight * (scores - first if self.prune_by == "change" else scores)
         return value if self.prune_by == "value" else value.abs()
 
     def _step(self, task: Task) -> Descent:

@@ -113,10 +113,13 @@ class PFedGate(Method):
         return {"params": task.initial}
 
     def client_init(self, task: Task, who: Who) -> State:
-        """Hold the gate φ_i, what the budget leaves to choose, and mean scores, at first even."""
+        """Hold the gate φ_i, what the budget leaves to choose, and mean scores, at first one.
+
+        A client that never trained so uses the first blocks that fit, as θ_g has them.
+        """
         model = self._model(task)
         gate, running = model.gate.init(task.sample, who.key, task.dtype)
-        scores = torch.full_like(gate["gate.bias"], 0.5)
+        scores = torch.ones_like(gate["gate.bias"])
         room = model.blocks.room(min(self.density, who.budget))
         return {"gate": gate, "running": running, "scores": scores, "room": room}
 
@@ -202,7 +205,9 @@ class PFedGate(Method):
         """Send the blocks that were chosen; keep φ_i and what it says of the training data."""
         model, scores = self._model(task), _average(work)
         if self.gating == "client":
-            scores = model.gate({**work["gate"], **work["running"]}, scores[None])[0][0]
+            # Normalized as in training: by what this one input is alone.
+            values = {**work["gate"], **work["running"]}
+            scores = model.scores(values, scores[None], None, train=True)[0]
         held = {key: work[key] for key in ("gate", "running", "room")}
         held["scores"] = torch.where(work["seen"] > 0, scores, client["scores"])
         return {"params": model.blocks.part(work["params"], work["chosen"])}, held

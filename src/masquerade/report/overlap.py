@@ -15,7 +15,7 @@ MOST = 32
 def overlap(models: Sequence[Message]) -> dict[str, Any]:
     """Return the overlap of personal masks as `{"overlap": …}`, or nothing where there are none.
 
-    Overlap is intersection over union, 1 where both masks are empty. The masks are those of the
+    Overlap is intersection over union, over pairs of which one has any. The masks are those of the
     first part that has any: `whole` is the mean over all pairs of clients and all tensors
     together, `layers` that of each tensor, and `pairs` the matrix of the last weight.
     """
@@ -49,6 +49,7 @@ def _ratio(counts: Tensor) -> Tensor:
 
 
 def _mean(counts: Tensor) -> float:
-    """Average over the pairs of different clients."""
-    ratio = _ratio(counts)
-    return float((ratio.sum() - ratio.diagonal().sum()) / (len(ratio) * (len(ratio) - 1)))
+    """Average over the pairs of different clients; two empty masks do not overlap, nor differ."""
+    ratio, apart = _ratio(counts), ~torch.eye(counts.shape[-1], dtype=torch.bool)
+    some = ratio[apart & (counts[1].cpu() > 0).to(apart.device)]
+    return float(some.mean()) if len(some) else 1.0
