@@ -9,7 +9,8 @@ import masquerade as mq
 from masquerade.config import parse
 from masquerade.core import Stage
 from masquerade.errors import MasqueradeError
-from masquerade.methods import DMPFL, FedAvg, Local, PFedGate
+from masquerade.experiment import rehearse
+from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.participation import Participation, novel
 from tests.support import federation, network, simulation
 
@@ -201,3 +202,35 @@ def test_those_never_sampled_are_counted() -> None:
         FedAvg(epochs=1), network(torch.float32), federation(), 1, cohort=2, views=["global"]
     ).summaries
     assert summary["never_sampled"] == 4
+
+
+@pytest.mark.parametrize("given", [[-1], [99], [1, 1], 0.3, 2])
+def test_what_are_not_clients_cannot_be_novel(given) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `novel`"):
+        run(FedAvg(), novel=given)
+
+
+@pytest.mark.parametrize("given", [[0.0], [7.0], [float("nan")], [0.5] * 7, []])
+def test_budgets_are_shares(given) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `budgets`"):
+        run(FedAvg(), budgets=given)
+
+
+def test_budgets_are_taken_in_turn() -> None:
+    found = [run(PFedGate(epochs=1), budgets=given) for given in ([0.5, 0.3], [0.5, 0.3] * 3)]
+    assert found[0].summaries[0]["density"] == found[1].summaries[0]["density"]
+
+
+def test_a_share_of_nobody_is_refused() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 .*data\.novel"):
+        rehearse(parse({"data": {"clients": 4, "novel": 0.01}}))
+
+
+def test_a_novel_client_keeps_the_mask_that_the_server_would_know() -> None:
+    """LotteryFL's masks live at the server: a newcomer's model is as sparse as its first round."""
+    method = LotteryFL(epochs=1, threshold=0.0, prune=0.5)
+    made = simulation(method)
+    made.novel = [1]
+    (model,) = made.judge(made.begin(), "personal", list(made.federation.test), novel=True).models
+    kept = sum(int(keep.sum()) for keep in model["params"].keep.values())
+    assert kept < sum(keep.numel() for keep in model["params"].keep.values())

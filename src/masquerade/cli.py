@@ -261,12 +261,25 @@ def report(
     if markdown:
         typer.echo(as_markdown(results))
     elif clients:
-        echo(by_client.table(results))
+        shown = by_client.own(results)
+        _print(by_client.table(results), shown, quiet, as_json)
     elif difference is not None:
-        left, _, right = difference.partition(",")
-        echo(by_client.difference_table(results, left.strip(), right.strip()))
+        names = [name.strip() for name in difference.split(",")]
+        if len(names) != 2 or not all(names):
+            text = f"`--difference {difference}`: write METHOD,INSTEAD_OF"
+            raise MasqueradeError("E201", text)
+        found = by_client.difference(results, names[0], names[1]).clients
+        _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
     else:
         _show(path, results, quiet, as_json)
+
+
+def _print(drawn: Any, values: Any, quiet: bool, as_json: bool) -> None:
+    """Print a table, or its values for a program."""
+    if as_json:
+        typer.echo(json.dumps(values, indent=1))
+    elif not quiet:
+        echo(drawn)
 
 
 @app.command()

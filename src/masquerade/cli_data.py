@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from masquerade.errors import MasqueradeError
 from masquerade.report.live import echo
 
 if TYPE_CHECKING:
@@ -80,7 +81,11 @@ def data_add(
     Example: masquerade data add mnist --from ~/downloads/mnist
     """
     from masquerade.data.fetch import add
+    from masquerade.data.source import DATASETS
 
+    if name in DATASETS:
+        text = f"`{name}` is a dataset that the package brings along; choose another name"
+        raise MasqueradeError("E201", text)
     _told(add(name, source, format, force), quiet, as_json)
 
 

@@ -26,8 +26,8 @@ from masquerade.cost.forecast import forecast
 from masquerade.data import Dataset, Federation, load, parse, partition, share
 from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.methods import METHODS
-from masquerade.models import build, load_weights, suitable
+from masquerade.methods import METHODS, Named
+from masquerade.models import MODELS, build, load_weights, suitable
 from masquerade.participation import check as check_available
 from masquerade.participation import novel as novel_clients
 from masquerade.progress import Progress, Record
@@ -138,6 +138,8 @@ def run(
     judged, computed = evaluate or Evaluate(), compute or Compute()
     configuration.check(method=method, train=train, evaluate=judged, compute=computed)
     check_available(available)
+    budgets = _budgets(budgets, federation.clients)
+    _check_novel(novel, federation.clients)
     with simulate(
         method=method,
         task=task,
@@ -166,6 +168,23 @@ def run(
         if out is not None:
             (Path(out) / "summary.json").write_text(json.dumps(summaries, indent=1))
         return Result(method, simulation.task, summaries, personal)
+
+
+def _budgets(given: Sequence[float] | None, clients: int) -> list[float]:
+    """Return every client's budget; fewer than there are clients are taken in turn."""
+    shares = [float(share) for share in given] if given is not None else [1.0]
+    if not shares or len(shares) > clients or not all(0 < share <= 1 for share in shares):
+        text = f"give 1 to {clients} shares above 0 and at most 1, which clients take in turn"
+        raise MasqueradeError("E201", f"`budgets` is {shares}; {text}")
+    return list(islice(cycle(shares), clients))
+
+
+def _check_novel(novel: Sequence[int], clients: int) -> None:
+    """Refuse what are not different clients."""
+    fit = isinstance(novel, Sequence)
+    if not fit or len(set(novel)) < len(novel) or not set(novel) <= set(range(clients)):
+        text = f"list different clients from 0 to {clients - 1}"
+        raise MasqueradeError("E201", f"`novel` is {novel!r}; {text}")
 
 
 def _tell(watch: Watch, name: str, rounds: int, done: int, record: Record | None) -> None:
@@ -285,6 +304,9 @@ def federation_of(data: Data) -> tuple[Federation, Data]:
 def arrange(config: Config, training: Training) -> dict[str, Any]:
     """Return what a training's simulation is made of."""
     federation, _ = federation_of(config.data)
+    if config.data.novel and not round(config.data.novel * federation.clients):
+        text = f"`data.novel` is {config.data.novel}, which of {federation.clients} clients is none"
+        raise MasqueradeError("E201", f"{text}; give more, or 0")
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
         raise MasqueradeError(
@@ -292,9 +314,7 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
             "the command trains classifiers; for other targets call `mq.run` with a `mq.Task`",
         )
     name = suitable(shape) if config.train.model == "auto" else config.train.model
-    variant = METHODS[training.names[0]].variant
-    if variant and not name.endswith(f"_{variant}"):
-        name = f"{name}_{variant}"
+    name = _network(name, METHODS[training.names[0]])
     train = dataclasses.replace(config.train, model=name)
     model = build(name, shape, federation.classes, fold(training.seed, "initial"))
     if train.weights:
@@ -310,7 +330,7 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
         "compute": config.compute,
         "seed": training.seed,
         "views": tuple(METHODS[name].view for name in training.names),
-        "budgets": list(islice(cycle(config.data.budgets), federation.clients)),
+        "budgets": _budgets(config.data.budgets[: federation.clients], federation.clients),
         "novel": novel_clients(federation.clients, config.data.novel, config.data.seed).tolist(),
     }
 
@@ -353,6 +373,21 @@ def _flops(config: Config, name: str) -> float:
         )
         total += cost.masked + cost.hello
     return total
+
+
+def _network(name: str, line: Named) -> str:
+    """Name the kind of a network that a method needs."""
+    if not line.variant or name.endswith(f"_{line.variant}"):
+        return name
+    wanted = f"{name}_{line.variant}"
+    if wanted in MODELS:
+        return wanted
+    if line.variant == "bn" and name.startswith("resnet18"):
+        return name
+    there = ", ".join(each for each in MODELS if each.endswith(f"_{line.variant}"))
+    raise MasqueradeError(
+        "E202", f"{line.title} needs another kind of network than {name}; there are {there}"
+    )
 
 
 def rehearse(config: Config) -> None:

@@ -569,3 +569,26 @@ def test_digits_end_well_above_an_untrained_model(select: str, name: str) -> Non
     assert own >= 100 * sum(untrained) / len(untrained) + 10
     assert 0 <= result.summaries[0]["overlap"]["whole"] < 1
     assert result.summaries[0]["method"] == name
+
+
+def test_a_pass_needs_the_gradient_of_the_half_that_it_trains() -> None:
+    """Own passes take the gradient of personal entries, shared ones that of the others."""
+    task = four()
+    stages = {one.name: one for one in FedSelect(epochs=1).plan(task, at())}
+    personal = {"weight": torch.tensor([[True, False, False, False]])}
+    work = {"personal": personal}
+    for name, share in (("own 0", 0.25), ("shared 0", 0.75)):
+        keep = stages[name].keep
+        assert keep is not None
+        forward, gradient = keep(work)
+        assert forward == {}
+        assert gradient is not None
+        assert float(gradient["weight"].double().mean()) == share
+
+
+def test_buffers_stay_with_the_client_unless_asked() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    task = Task(model)
+    for buffers, there in (("local", False), ("averaged", True)):
+        method = FedSelect() if buffers == "local" else FedSelect(buffers=buffers)
+        assert ("1.running_mean" in method.server_init(task)["params"]) is there

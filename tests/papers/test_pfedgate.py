@@ -548,3 +548,29 @@ def test_digits_are_learned_within_every_budget() -> None:
     for point in summary["history"]:
         counts = point["notes"]["gate_weights"]
         assert (len(counts), sum(counts)) == (20, pytest.approx(blocks))
+
+
+def test_notes_count_the_gates_weights_in_twenty_bins() -> None:
+    weights = torch.tensor([0.0, 0.04, 0.05, 0.52, 0.99, 1.0, 1.7])
+    found = SMALL.notes(TASK, {"gate": Part({"weights": weights})})["gate_weights"].tolist()
+    # 0 and 0.04 lie below 1/20, 0.05 in the next bin, 0.52 in the eleventh, the rest in the last.
+    assert {place: count for place, count in enumerate(found) if count} == {
+        0: 2,
+        1: 1,
+        10: 1,
+        19: 3,
+    }
+
+
+def test_the_forward_pass_is_counted_by_what_is_chosen_and_weight_gradients_whole() -> None:
+    method = replace(SMALL, density=0.6)
+    training = method.plan(TASK, at())[0]
+    work = method.start(TASK, {"params": Part(TASK.initial)}, method.client_init(TASK, me()), at())
+    assert training.keep is not None
+    idle, _ = training.keep(work)
+    half = {**work, "load": torch.full_like(work["load"], 3.0), "steps": work["steps"] + 6}
+    forward, backward = training.keep(half)
+    assert backward == {}
+    for name, share in forward.items():
+        assert float(share.double().mean()) == pytest.approx(0.5), name
+        assert float(idle[name].double().mean()) == 0

@@ -73,3 +73,11 @@ def test_novel_clients_have_columns_of_their_own() -> None:
     assert second["Novel clients"].startswith("71.0")
     assert second["Gap"].startswith("9.0")
     assert "took no part in training" in markdown([apart])
+
+
+def test_a_method_on_another_network_is_named() -> None:
+    results = [result(name, network="cnn") for name in ("a", "b")]
+    assert "another network" not in markdown(results)
+    results.append(result("fedbn", title="FedBN", network="cnn_bn"))
+    text = "Trained on another network than the rest (cnn): FedBN on cnn_bn."
+    assert text in markdown(results)

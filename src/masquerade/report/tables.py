@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -239,6 +240,11 @@ def footnotes(results: Results) -> list[str]:
             "Novel clients took no part in training; the gap is what the others' own data have"
             " ahead of theirs."
         )
+    networks = {title(seeds[0]): seeds[0].get("network") for seeds in groups}
+    usual = Counter(networks.values()).most_common(1)[0][0]
+    other = [f"{name} on {found}" for name, found in networks.items() if found != usual]
+    if other:
+        notes.append(f"Trained on another network than the rest ({usual}): {', '.join(other)}.")
     lost = [
         title(seeds[0]) for seeds in groups if any(s.get("diverged") is not None for s in seeds)
     ]
