@@ -119,6 +119,7 @@ def test_a_use_does_not_count_as_a_beginning() -> None:
     assert not progress.clients.state["begun"].any()
 
 
+BLIND = LGFedAvg(epochs=1, warmup=0.4)
 Choice = Callable[[Simulation, list[Progress]], list[Message]]
 """From a run's states after its rounds to the models that are reported."""
 
@@ -139,7 +140,7 @@ def best_on_test_data(made: Simulation, states: list[Progress]) -> list[Message]
     return chosen
 
 
-def assert_blind_to_test_data(choose: Choice) -> None:
+def assert_blind_to_test_data(choose: Choice, method: Method = BLIND) -> None:
     reported = []
     for shift in (0, 1):
         data = federation()
@@ -147,7 +148,7 @@ def assert_blind_to_test_data(choose: Choice) -> None:
         tested = torch.cat(data.test)
         y[tested] = (y[tested] + shift) % 3
         other = Federation("toy", data.x, y, 3, data.train, data.validation, data.test)
-        made, _ = stage(LGFedAvg(epochs=1, warmup=0.4), 5, other)
+        made, _ = stage(method, 5, other)
         progress, states = made.begin(), []
         for _ in range(5):
             made.advance(progress)

@@ -22,6 +22,7 @@ from tests.papers.small import (
     rows,
     units,
 )
+from tests.papers.test_lgfedavg import assert_blind_to_test_data, best_on_test_data, last
 
 INITIAL = rows([1, 1, 1, 1, 1], [-1, -1, -1, -1, -1])
 GLOBAL = rows([9, 8, 7, 6, 5], [-1, -2, -3, -4, -0.5])
@@ -178,3 +179,10 @@ def test_the_mask_says_what_is_frozen_not_the_size_of_a_weight() -> None:
     assert_a_kept_zero_learns(LotteryFL)
     with pytest.raises(AssertionError):
         assert_a_kept_zero_learns(Guessing)
+
+
+def test_the_last_model_is_reported_not_the_best_so_far_on_test_data() -> None:
+    method = LotteryFL(epochs=1, threshold=30.0)
+    assert_blind_to_test_data(last, method)
+    with pytest.raises(AssertionError):
+        assert_blind_to_test_data(best_on_test_data, method)
