@@ -158,5 +158,5 @@ def test_a_configured_run_takes_the_network_with_batch_norm(given: str) -> None:
 
 def test_a_network_without_such_a_variant_is_refused() -> None:
     chosen = config.parse({"methods": ["fedbn"], "train": {"model": "logistic"}})
-    with pytest.raises(MasqueradeError, match="E201 unknown model `logistic_bn`"):
+    with pytest.raises(MasqueradeError, match=r"^E202 FedBN needs another kind .*mlp_bn"):
         arrange(chosen, trainings(chosen)[0])
