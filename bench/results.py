@@ -25,7 +25,8 @@ python bench/results.py {given} {page}
 ```
 
 in {minutes:.1f} minutes of training, one training after another. A training that several rows are
-views of is counted once.
+views of is counted once. Rates were chosen on validation data, as many tries for every training of as
+many rates; the settings below say which, and [the log](../log.md) how, and where that went wrong.
 
 {table}
 

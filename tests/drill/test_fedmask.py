@@ -23,6 +23,7 @@ from masquerade.data import Federation, load, parse, partition
 from masquerade.methods import FedAvg, FedMask
 from masquerade.models import MLP, RowLSTM, build
 from masquerade.simulation import Simulation
+from tests.real import convert
 
 Data = tuple[Tensor, Tensor, int]
 """Images, labels, and how many of them, the first ones, are for training."""
@@ -123,11 +124,14 @@ def idx(folder: Path, name: str) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def mnist() -> Data:
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Data:
     root = os.environ.get("MASQUERADE_DATA")
     if not root:
         pytest.skip("MASQUERADE_DATA names no folder with the original MNIST files")
     folder = Path(root) / "mnist" if (Path(root) / "mnist").is_dir() else Path(root)
+    if (Path(root) / "load.py").exists():  # Copies for development, in a form of their own.
+        folder = tmp_path_factory.mktemp("mnist")
+        convert.mnist(Path(root), folder)
     parts = [("train", 20_000), ("t10k", 10_000)]
     x = torch.cat([idx(folder, f"{part}-images-idx3-ubyte")[:count] for part, count in parts])
     y = torch.cat([idx(folder, f"{part}-labels-idx1-ubyte")[:count] for part, count in parts])
