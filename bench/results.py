@@ -25,8 +25,8 @@ python bench/results.py {given} {page}
 ```
 
 in {minutes:.1f} minutes of training, one training after another. A training that several rows are
-views of is counted once. Rates were chosen on validation data, as many tries for every training of as
-many rates; the settings below say which, and [the log](../log.md) how, and where that went wrong.
+views of is counted once. Rates were chosen on validation data from one grid for every training;
+[the log](../log.md) says how, and where that went wrong.
 
 {table}
 
