@@ -7,6 +7,7 @@ import torch
 
 import masquerade as mq
 from masquerade.core import tree
+from masquerade.errors import MasqueradeError
 from masquerade.experiment import Result
 from tests.support import federation, network
 
@@ -72,3 +73,10 @@ def test_results_and_federations_are_short_in_a_notebook() -> None:
     assert len(repr(result)) < 200
     assert "Local" in repr(result)
     assert len(repr(federation())) < 200
+
+
+def test_whole_numbers_for_a_network_without_an_embedding_are_explained() -> None:
+    x, y = torch.arange(60).reshape(20, 3), torch.arange(20) % 2
+    data = mq.partition(mq.from_arrays(x, y), clients=2, by=mq.IID())
+    with pytest.raises(MasqueradeError, match=r"^E202 .*tokens.*float32"):
+        mq.run(mq.methods.FedAvg(), torch.nn.Linear(3, 2), data, rounds=1)

@@ -122,7 +122,8 @@ def overview() -> "Table":
     drawn = Table(
         title="Methods",
         caption="Bytes and FLOPs are shares of FedAvg's, forecast for the demo's setting from a "
-        "first round; masks that shrink later are not foreseen. `masquerade methods NAME` shows a method's page.",
+        "first round; masks that shrink later are not foreseen. "
+        "`masquerade methods NAME` shows a method's page.",
     )
     for column in ("name", "method", "paper", "what is personal", "what is sent"):
         drawn.add_column(column)

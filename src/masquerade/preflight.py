@@ -37,6 +37,13 @@ def try_out(task: Task, federation: Federation) -> None:
             found = {"loss": task.losses(task.initial, batch, train=False)[0]}
             found["metric"] = task.metric(output, y)
         except Exception as error:
+            whole = not x.is_floating_point() and x.dtype is not torch.uint8
+            if whole and not any(layer.kind == "embedding" for layer in task.layers):
+                raise MasqueradeError(
+                    "E202",
+                    "the samples are whole numbers, which are read as tokens, and the network "
+                    "takes none; store them as float32, or as uint8 where they are pixels",
+                ) from error
             given = f"x {list(x.shape)} {x.dtype}, y {list(y.shape)} {y.dtype}".replace(
                 "torch.", ""
             )
