@@ -48,8 +48,8 @@ def mlp(inputs: int) -> nn.Module:
     return _drawn(lambda: MLP(inputs, (256, 128)))
 
 
-def lstm(row: int) -> nn.Module:
-    return _drawn(lambda: RowLSTM(row, 64))
+def lstm(row: int, seed: int = 1) -> nn.Module:
+    return _drawn(lambda: RowLSTM(row, 64), seed)
 
 
 def cnn() -> nn.Module:
@@ -68,9 +68,9 @@ def cnn() -> nn.Module:
     )
 
 
-def _drawn(make: Any) -> nn.Module:
+def _drawn(make: Any, seed: int = 1) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
+        torch.default_generator.manual_seed(seed)
         model: nn.Module = make()
         return model
 
@@ -139,22 +139,38 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 
 @pytest.mark.drill
-def test_tables_2_and_3_on_mnist(mnist: Data) -> None:
+def test_table_2_bits_come_near_trained_weights_on_mnist(mnist: Data) -> None:
     found = {
         "CNN": central(FedAvg(rate=0.1, epochs=2), cnn(), mnist, 32),
         "CNN masked": central(bits(epochs=2), cnn(), mnist, 32),
         "MLP": central(FedAvg(rate=0.1, epochs=5), mlp(784), mnist, 32),
         # At the paper's λ_R a tenth of its weights is left, and it loses more: docs/methods.
         "MLP masked": central(bits(epochs=5, scale=3e-4, group_pull=2e-5), mlp(784), mnist, 32),
-        "LSTM": central(FedAvg(epochs=5, **GATED), lstm(28), mnist, 50),
-        "LSTM masked": central(bits(epochs=5, real=(), scale=3e-3, **GATED), lstm(28), mnist, 50),
-        "LSTM partial": central(bits(epochs=5, scale=3e-3, **GATED), lstm(28), mnist, 50),
     }
     print(found)
-    lost = {name: found[name] - found[f"{name} masked"] for name in ("CNN", "MLP", "LSTM")}
-    assert max(lost["CNN"], lost["MLP"]) < 1.5
-    assert lost["LSTM"] > 2.5 * max(lost["CNN"], lost["MLP"])
-    assert found["LSTM partial"] - found["LSTM masked"] > lost["LSTM"] / 2
+    assert all(found[name] - found[f"{name} masked"] < 1.5 for name in ("CNN", "MLP"))
+
+
+@pytest.mark.drill
+def test_table_3_an_lstm_loses_most_and_a_real_gate_gives_half_of_it_back_on_mnist(
+    mnist: Data,
+) -> None:
+    gates = {**GATED, "epochs": 5}
+    methods = {
+        "LSTM": FedAvg(**gates),
+        "masked": bits(real=(), scale=3e-3, **gates),
+        "partial": bits(scale=3e-3, **gates),
+    }
+    # One run's accuracy varies by a point or so, hence three.
+    found = {
+        name: [central(method, lstm(28, seed), mnist, 50) for seed in (1, 2, 3)]
+        for name, method in methods.items()
+    }
+    print(found)
+    trained, masked, partial = (sum(runs) / len(runs) for runs in found.values())
+    # Several times the 1.5 points that Table 2 allows other networks.
+    assert trained - masked > 3 * 1.5
+    assert partial - masked > (trained - masked) / 2
 
 
 @pytest.mark.drill
