@@ -266,3 +266,31 @@ def test_training_learns() -> None:
         made.advance(progress)
     scores = torch.cat(made.judge(progress, "global", list(parts)).scores)
     assert scores.mean() > 75
+
+
+def assert_norms_follow_hidden_layers(model: nn.Module) -> None:
+    """Without a norm, sums of signs grow with the inputs, and no slope passes a sign again."""
+    kinds = [layer.kind for layer in Task(model).layers]
+    weighted = [place for place, kind in enumerate(kinds) if kind != "norm"]
+    assert all(kinds[place + 1] == "norm" for place in weighted[:-1])
+
+
+class NormLess(nn.Module):
+    """Signs of plain linear layers."""
+
+    binary = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(sign(self.hidden(x)))
+        return logits
+
+
+@pytest.mark.parametrize("name", ["mlp_binary", "digits_cnn_binary"])
+def test_networks_of_signs_have_a_norm_behind_every_hidden_layer(name: str) -> None:
+    assert_norms_follow_hidden_layers(build(name, (1, 8, 8), 10, seed=1))
+    with pytest.raises(AssertionError):
+        assert_norms_follow_hidden_layers(NormLess())
