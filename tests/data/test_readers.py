@@ -16,7 +16,7 @@ import torch
 from masquerade.data.dataset import Dataset
 from masquerade.data.named import NAMED
 from masquerade.data.readers import FORMATS, read
-from masquerade.data.readers.cifar import unpickled
+from masquerade.data.readers.cifar import BATCHES
 from masquerade.data.readers.gutenberg import roles
 from masquerade.data.readers.text import ALPHABET
 from masquerade.errors import MasqueradeError
@@ -150,7 +150,7 @@ def test_cifar100_has_its_fine_labels(tmp_path: Path, pickled: bool) -> None:
 
 def test_a_batch_with_more_than_256_names_is_read() -> None:
     images = np.zeros((300, 3, 32, 32), dtype=np.uint8)
-    batch = unpickled(originals.cifar_batch(images, np.arange(300) % 10))
+    batch = BATCHES.read(originals.cifar_batch(images, np.arange(300) % 10))
     assert batch["data"].shape == (300, 3072)
     assert batch["labels"][299] == 9
     assert batch["filenames"][299] == "image_s_000299.png"
@@ -174,6 +174,9 @@ HOSTILE = {
     "is no pickle": b"hello",
     "is empty": b"",
     "has nothing": b"\x80\x02}.",
+    "has a shape that takes forever to print": b"\x80\x02)q\x00"
+    + b"h\x00h\x00\x86q\x00" * 99
+    + b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01h\x00\x85cnumpy\ndtype\nU\x02u1\x85R\x89U\x00tb.",
 }
 
 
