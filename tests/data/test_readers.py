@@ -176,7 +176,8 @@ HOSTILE = {
     "has nothing": b"\x80\x02}.",
     "has a shape that takes forever to print": b"\x80\x02)q\x00"
     + b"h\x00h\x00\x86q\x00" * 99
-    + b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01h\x00\x85cnumpy\ndtype\nU\x02u1\x85R\x89U\x00tb.",
+    + b"cnumpy.core.multiarray\n_reconstruct\n)R"
+    + b"(K\x01h\x00\x85cnumpy\ndtype\nU\x02u1\x85R\x89U\x00tb.",
 }
 
 
