@@ -278,6 +278,27 @@ def test_leaf_images_become_the_bytes_they_were(tmp_path: Path) -> None:
     assert (digits.y.tolist(), digits.classes) == ([2, 4, 9, 0], 10)
 
 
+def test_of_leafs_stages_the_last_is_read_and_no_sample_twice(tmp_path: Path) -> None:
+    flat = (IMAGES / 255).reshape(7, -1).tolist()
+    stages = {
+        "data/all_data/all_data_0.json": {
+            "a": (flat[:4], [1, 2, 3, 4]),
+            "b": (flat[4:], [5, 6, 7]),
+        },
+        "data/sampled_data/x.json": {"a": (flat[:4], [1, 2, 3, 4]), "b": (flat[4:6], [5, 6])},
+        "data/rem_user_data/x_keep_3.json": {"a": (flat[:4], [1, 2, 3, 4])},
+        "data/train/x_keep_3_train_5.json": {"a": (flat[:2], [1, 2])},
+        "data/test/x_keep_3_test_5.json": {"a": (flat[2:4], [3, 4])},
+    }
+    write(tmp_path, {"data/raw_data/users_and_plays.json": b"{}"})
+    expected = ([1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4], [1, 2], [3, 4, 1, 2])
+    for (path, users), labels in zip(stages.items(), expected, strict=True):
+        write(tmp_path, {path: originals.leaf(users)})
+        dataset = of(tmp_path, "leaf")
+        assert dataset.y.tolist() == labels
+        assert (dataset.train is None) == ("keep_3_t" not in path)
+
+
 def test_leaf_texts_become_places_in_its_alphabet(tmp_path: Path) -> None:
     text = "To be, or not to be: that is the question. " * 3
     windows = [text[place : place + 80] for place in range(3)]

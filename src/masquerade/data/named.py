@@ -35,12 +35,14 @@ class Named:
     class_names: tuple[str, ...] = ()
     advice: str = ""
     """Where its files come from, where they cannot be fetched."""
+    place: str = "PATH"
+    """Where they then lie."""
 
     def how(self, name: str) -> str:
         """Say how to get it."""
-        add = f"`masquerade data add {name} --from PATH`"
+        add = f"`masquerade data add {name} --from {self.place}`"
         if not self.files:
-            return f"{self.advice}, then run {add}"
+            return f"{self.advice}, then {add}"
         return f"run `masquerade data fetch {name}`, or {add} if you have its files"
 
 
@@ -106,8 +108,10 @@ def _femnist(title: str, names: tuple[str, ...], **options: Any) -> Named:
         "Caldas et al., LEAF: a benchmark for federated settings, 2018",
         options={"classes": len(names), **options},
         class_names=names,
-        advice="LEAF publishes a program instead of files: let its data/femnist/preprocess.sh "
-        "write the JSON",
+        advice="LEAF publishes a program instead of files. Run `git clone "
+        "https://github.com/TalwalkarLab/leaf`, then in leaf/data/femnist `./preprocess.sh -s niid "
+        "--sf 1.0 -k 0 -t sample` (it downloads NIST's images)",
+        place="leaf/data/femnist/data",
     )
 
 
