@@ -1,4 +1,4 @@
-"""What there is: methods with their settings, and how a federation's samples lie with clients."""
+"""What there is: methods, networks, datasets, and how samples lie with clients."""
 
 import ast
 import dataclasses
@@ -149,6 +149,38 @@ def sheet(name: str) -> "Group":
     line = METHODS[name]
     told = f"`{name}` is {line.title} ({line.paper}), judged by its view `{line.view}`.\n\n"
     return Group(Markdown(told + page(name)), drawn)
+
+
+def networks() -> list[dict[str, Any]]:
+    """Return one record per network; parameters are those for the inputs and classes beside."""
+    from masquerade.models import MODELS
+
+    return [
+        {
+            "name": name,
+            "about": network.about,
+            "takes": network.needs,
+            "input": list(network.shape),
+            "classes": network.classes,
+            "parameters": network.parameters(),
+        }
+        for name, network in MODELS.items()
+    ]
+
+
+def gallery() -> "Table":
+    """Return the networks as a table for the terminal."""
+    from rich.table import Table
+
+    caption = "Parameters are counted for the input and the classes that stand beside them."
+    drawn = Table(title="Networks", caption=caption)
+    for column in ("name", "what", "takes", "input", "classes", "parameters"):
+        drawn.add_column(column, justify="right" if column in ("classes", "parameters") else "left")
+    for line in networks():
+        shape = " x ".join(map(str, line["input"]))
+        counts = (_count(line[each]) for each in ("classes", "parameters"))
+        drawn.add_row(line["name"], line["about"], line["takes"], shape, *counts)
+    return drawn
 
 
 def census(federation: Federation) -> dict[str, Any]:
