@@ -61,10 +61,10 @@ class MnistCNN(nn.Module):
 class LeNet(nn.Module):
     """The networks of pFedGate (Chen et al., 2023): two convolutions, then dense layers.
 
-    For CIFAR-10 the dense layers are 120 and 84 wide: 256,830 parameters. For CIFAR-100 the commands
-    of the release have 1920 and 504, 4,146,300 parameters, but the paper counts those of one layer
-    of 2048, 3,537,444. With such a layer EMNIST's network has 2,278,334 for 62 classes; the paper's
-    2,171,786 are those for 10.
+    For CIFAR-10 the dense layers are 120 and 84 wide: 256,830 parameters. For CIFAR-100 the
+    release's commands have 1920 and 504, 4,146,300 parameters, but the paper counts those of one
+    layer of 2048, 3,537,444. With such a layer EMNIST's network has 2,278,334 for 62 classes; the
+    paper's 2,171,786 are those for 10.
     """
 
     side: ClassVar[int] = 16
