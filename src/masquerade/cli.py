@@ -1,4 +1,4 @@
-"""The command `masquerade`: run, compare, resume, report, methods, data."""
+"""The command `masquerade`: run, compare, resume, report, methods, models, data."""
 
 import dataclasses
 import json

@@ -122,17 +122,17 @@ def data_show(
     Example: masquerade data show digits --clients 10 --partition pathological --out pairs.svg
     """
     from masquerade import catalog
-    from masquerade.data import cache
+    from masquerade.data.source import about
     from masquerade.plan import federation_of
     from masquerade.settings import Data
 
     federation, _ = federation_of(Data(name, clients or 0, partition or "auto", seed=seed))
-    known = cache.describe(name) if cache.holds(name) else None
+    known = about(name)
     if out is not None:
         _draw(catalog.census(federation), out)
     if as_json:
-        about = {} if known is None else {"about": dataclasses.asdict(known)}
-        typer.echo(json.dumps(catalog.census(federation) | about))
+        told = {} if known is None else {"about": dataclasses.asdict(known)}
+        typer.echo(json.dumps(catalog.census(federation) | told))
         return
     if known is not None:
         echo(catalog.card(known))
