@@ -22,7 +22,7 @@ from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
 from masquerade.data import Federation
-from masquerade.engine.auto import exact_numbers
+from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
@@ -219,7 +219,7 @@ def carry_on(
             progress.seconds = before + time.monotonic() - begun
             if committer is not None and (last or committer.due()):
                 facts = progress.facts() | (world or {})
-                committer.submit(progress.number, progress.tensors(), facts, lines)
+                committer.submit(progress.number, progress.snapshot(), facts, lines)
                 lines = []
             watch(progress.number, record)
     finally:
@@ -232,7 +232,8 @@ def carry_on(
 def simulate(**arguments: Any) -> Iterator[Simulation]:
     """Make a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]), exact_numbers():
+    precision = arguments["compute"].precision
+    with torch.random.fork_rng(devices=[]), numbers(precision):
         simulation = Simulation(**arguments)
         try:
             yield simulation
