@@ -266,6 +266,15 @@ def start(config: Config, training: Training, path: Path, watch: Watch = _quiet)
             return _finish(simulation, training, resolved, simulation.begin(), directory, watch)
 
 
+def obtain(config: Config, training: Training, path: Path, watch: Watch) -> list[Record]:
+    """Return a training's summaries: read if it is done, else resumed or begun."""
+    if (path / "summary.json").is_file():
+        return collect(path)
+    if (path / "config.toml").is_file():
+        return resume(path, watch)
+    return start(config, training, path, watch)
+
+
 def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
