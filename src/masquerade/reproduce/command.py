@@ -6,6 +6,7 @@ is the command `masquerade reproduce` for machines that have torch, numpy and li
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ def reproduce(name: str, order: Order, root: Path) -> Table:
     if order.jobs < 1:
         raise MasqueradeError("E201", f"`--jobs` is {order.jobs}; give 1 or more")
     found = table.read(name, root, order.quick)
-    found = replace(found, quick=configuration.merged(found.quick, _computed(order.compute)))
+    found = replace(found, over=configuration.merged(found.over, _computed(order.compute)))
     rows = table.wanted(found, order.rows)
     if not order.show:
         tries = [run for row in rows for run in found.tries(row)]
@@ -108,35 +109,40 @@ def listing(root: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Be the command `masquerade reproduce`, in plain text."""
+    """Be the command `masquerade reproduce`, with what Python brings along."""
     parser = argparse.ArgumentParser(prog="masquerade reproduce")
     parser.add_argument("table", nargs="?")
     parser.add_argument("--row", action="append", default=[])
-    parser.add_argument("--seed", action="append", type=int, default=[])
+    parser.add_argument("--seed", action="append", type=int)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[])
     for flag in ("search", "quick", "show", "again", "quiet"):
         parser.add_argument(f"--{flag}", action="store_true")
     given = parser.parse_args(arguments)
-    root = Path()
-    if given.table is None:
-        print(listing(root))
-        return
     order = Order(
-        given.row,
-        given.seed or (1,),
-        given.search,
-        given.quick,
-        given.show,
-        given.again,
-        given.jobs,
-        given.set,
-        given.quiet,
+        rows=given.row,
+        seeds=given.seed or (1,),
+        search=given.search,
+        quick=given.quick,
+        show=given.show,
+        again=given.again,
+        jobs=given.jobs,
+        compute=[f"compute.device={given.device}", *given.set],
+        quiet=given.quiet,
     )
+    # A stop goes through the code that ends other processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
     try:
-        made = reproduce(given.table, order, root)
+        print(describe(given.table, order, Path()))
     except MasqueradeError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_status) from None
-    print(page.text(made))
-    print(f"Page: {made.page}")
+
+
+def describe(name: str | None, order: Order, root: Path) -> str:
+    """List the tables, or run what is missing of one; return what a terminal shows."""
+    if name is None:
+        return listing(root)
+    made = reproduce(name, order, root)
+    return f"{page.text(made)}\nPage: {made.page}"

@@ -76,7 +76,7 @@ def perform(job: Job) -> None:
             _say(f"{job.name}: round {done} of {rounds}{own and ', on own data ' + own}")
 
     (training,) = plan.trainings(job.config)
-    summaries = experiment.obtain(job.config, training, job.folder, watch)
+    summaries = experiment.obtain(job.config, training, job.folder, watch, models=False)
     made = configuration.parse(configuration.read_file(job.folder / "config.toml"))
     facts = _circumstances(made) | {
         "at_a_time": job.beside,
@@ -117,7 +117,9 @@ def _circumstances(config: Config) -> Record:
 def _write(path: Path, record: Record) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
-    temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    # JSON has no numbers that are not finite; a training that diverged may have some.
+    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
+    temporary.write_text(json.dumps(finite, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)
 
 
@@ -144,9 +146,11 @@ def perform_all(jobs: Sequence[Job], at_a_time: int) -> None:
             raise
     failed = [(name, code, text) for name, code, text in faults if code]
     if failed:
-        told = "; ".join(f"{name}: {text}" for name, _, text in failed)
-        again = "the others are done, and the same command tries these again"
-        raise MasqueradeError(failed[0][1], f"{len(failed)} of {len(jobs)} failed: {told}; {again}")
+        texts = "; ".join(dict.fromkeys(text for _, _, text in failed))
+        which = "; ".join(name for name, _, _ in failed)
+        again = "What is done is kept, and the same command tries these again"
+        text = f"{len(failed)} of {len(jobs)} trainings failed ({which}): {texts}. {again}."
+        raise MasqueradeError(failed[0][1], text)
 
 
 def _leave_stops_to_parent() -> None:
@@ -158,7 +162,7 @@ def _attempt(job: Job) -> tuple[str, str]:
     try:
         perform(job)
     except MasqueradeError as error:
-        return error.code, str(error)
+        return error.code, str(error).removeprefix(f"{error.code} ")
     except Exception as error:
         return "E100", f"{type(error).__name__}: {error}"
     return "", ""

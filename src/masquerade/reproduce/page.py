@@ -125,7 +125,9 @@ def text(table: Table) -> str:
 def remarks(table: Table, results: Done) -> list[str]:
     """Return the sentences that a reader of the table needs."""
     bounds = sorted({column.miss for column in table.columns} - {math.inf})
-    found = ["± is the standard deviation over clients."]
+    found = []
+    if any(len(paper) > 1 for papers in table.figures.values() for paper in papers):
+        found.append("± is the standard deviation over clients.")
     if any(len(seeds) > 1 for seeds in results.values()):
         found.append("In parentheses: half of the 95 % interval over seeds (Student's t).")
     if bounds:
@@ -151,12 +153,12 @@ PAGE = """# {paper}
 {title}. The paper's figures, and ours beside them. This page is written by
 
 ```sh
-masquerade reproduce {name}
+{command}
 ```
 
 which runs what is missing, from the settings in `runs/{name}` and the results in
 [`{folder}`]({folder}); nothing on it is typed but the paragraphs on misses. One row is run alone
-by `masquerade reproduce {name} --row ROW`, and repeated with `--again`.
+by `{command} --row ROW`, and repeated with `--again`.
 
 {table}
 
@@ -180,6 +182,7 @@ def page(table: Table) -> str:
         paper=table.paper,
         title=table.title,
         name=table.name,
+        command=table.command,
         folder=table.results.name,
         table=_markdown(lines(table, results)),
         remarks=" ".join(remarks(table, results)),

@@ -74,8 +74,14 @@ class Table:
     """Where the rows' settings are."""
     results: Path
     page: Path
-    quick: Mapping[str, Any] = field(default_factory=dict)
-    """Tables put over every row's to make it small."""
+    quick: bool = False
+    over: Mapping[str, Any] = field(default_factory=dict)
+    """Tables put over every row's: what makes it small, and where its work is done."""
+
+    @property
+    def command(self) -> str:
+        """Return the command that runs what is missing."""
+        return f"masquerade reproduce {self.name}{' --quick' if self.quick else ''}"
 
     def tables(self, row: str) -> dict[str, Any]:
         """Read the settings of a row."""
@@ -83,9 +89,7 @@ class Table:
             known = ", ".join(self.figures)
             text = f"{self.name} has no row `{row}`{nearest(row, self.figures)}; there are {known}"
             raise MasqueradeError("E201", text)
-        return configuration.merged(
-            configuration.read_file(self.folder / f"{row}.toml"), self.quick
-        )
+        return configuration.merged(configuration.read_file(self.folder / f"{row}.toml"), self.over)
 
     def title_of(self, row: str) -> str:
         """Return the name that a row is shown by."""
@@ -218,7 +222,8 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         folder=rows,
         results=published / _flat(rows_name),
         page=published / f"{_flat(name)}.md",
-        quick=over if quick else {},
+        quick=quick,
+        over=over if quick else {},
     )
 
 
