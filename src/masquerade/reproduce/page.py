@@ -21,23 +21,26 @@ def done(table: Table) -> dict[str, list[Record]]:
 
 def ours(column: Column, row: str, results: Done) -> Figure | None:
     """Return our figure of a row in a column."""
-    values = [_value(column, seed) for seed in results[row]]
+    values = _values(column, results[row])
+    if column.share_of:
+        whole = _values(column, results[column.share_of])
+        hundredth = sum(whole) / len(whole) / 100 if whole else 0.0
+        values = [value / hundredth for value in values] if hundredth else []
     if not values:
         return None
-    whole = 1.0
-    if column.share_of:
-        others = [_value(column, seed) for seed in results[column.share_of]]
-        if not others or not sum(others):
-            return None
-        whole = sum(others) / len(others) / 100
     path = column.paths[0].split(".")
     spread = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
-    values = [value / whole for value in values]
     return Figure(sum(values) / len(values), spread, half_interval(values))
 
 
-def _value(column: Column, seed: Record) -> float:
-    return sum(sum(numbers([seed], *path.split("."))) for path in column.paths) / column.unit
+def _values(column: Column, seeds: Sequence[Record]) -> list[float]:
+    """Add up what a column's paths lead to, by seed; a seed without the first has no value."""
+    first, *more = (path.split(".") for path in column.paths)
+    return [
+        (own + sum(sum(numbers([seed], *path)) for path in more)) / column.unit
+        for seed in seeds
+        for own in numbers([seed], *first)
+    ]
 
 
 def misses(table: Table, results: Done) -> dict[str, dict[str, float]]:

@@ -26,7 +26,7 @@ class Column:
 
     name: str
     paths: list[str]
-    """Keys joined by dots; what several lead to is added up, and what is not there is nothing."""
+    """Keys joined by dots; what further ones lead to, where there is something, is added."""
     unit: float = 1.0
     miss: float = math.inf
     """A greater distance from the paper's figure needs a paragraph."""
@@ -112,7 +112,10 @@ class Table:
         }
 
     def chosen(self, row: str) -> float | None:
-        """Return the value that was best on validation data; None until every try is done."""
+        """Return the value that was best on validation data, the first of equal ones.
+
+        There is none until every try is done.
+        """
         scores = {value: score for value, score in self.scores(row).items() if score is not None}
         complete = scores and len(scores) == len(self.search.values)
         return max(scores, key=lambda value: scores[value]) if complete else None
