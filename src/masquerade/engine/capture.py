@@ -31,24 +31,26 @@ class _Graph:
     row: Tensor
     round: Round
     graph: torch.cuda.CUDAGraph
+    step: Step
+    """Held because the graph reads the tensors that it closes over, as long as it is replayed."""
 
     @classmethod
     def of(cls, step: Step, work: State, row: Tensor, round: Round, pool: Any) -> "_Graph":
         held = tree.transform(torch.clone, work)
         numbers = {name: getattr(round, name).clone() for name in ("number", "rounds", "decay")}
-        made = cls(held, row.clone(), replace(round, **numbers), torch.cuda.CUDAGraph())
+        made = cls(held, row.clone(), replace(round, **numbers), torch.cuda.CUDAGraph(), step)
         beside = _stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(WARM):
-                made._once(step)
+                made._once()
         torch.cuda.current_stream().wait_stream(beside)
         with torch.cuda.graph(made.graph, pool=pool):
-            made._once(step)
+            made._once()
         return made
 
-    def _once(self, step: Step) -> None:
-        new = step(self.work, self.row, self.round)
+    def _once(self) -> None:
+        new = self.step(self.work, self.row, self.round)
         tree.transform(_write, self.work, new)
 
     def run(self, work: State, rows: Tensor, round: Round) -> State:
