@@ -33,7 +33,14 @@ def serve(grid: Grid, path: str) -> None:
         ledger.steps += steps
         return MetricRecord({"steps": steps})
 
-    strategy = FedAvg(work.cohort / data.clients, 0.0, train_metrics_aggr_fn=count)
+    # It waits for all nodes: with fewer, its first rounds would have smaller cohorts.
+    strategy = FedAvg(
+        work.cohort / data.clients,
+        0.0,
+        min_train_nodes=work.cohort,
+        min_available_nodes=data.clients,
+        train_metrics_aggr_fn=count,
+    )
     result = strategy.start(
         grid, ArrayRecord(model.state_dict()), num_rounds=work.total, evaluate_fn=judge
     )

@@ -181,14 +181,16 @@ class Descent:
 
 def _move(values: Tree, slope: Tree, rate: float, round: Round) -> Tree:
     """Return values − rate × decay × slope."""
-    if _batching.get():
+    if round.decay.is_cuda:
+        # Reading the decay would wait for the device.
         speed = rate * round.decay
         return {
             name: value - (speed * slope[name]).to(value.dtype) for name, value in values.items()
         }
-    moved = torch._foreach_add(
-        list(values.values()), list(slope.values()), alpha=-rate * float(round.decay)
-    )
+    step = -rate * float(round.decay)
+    if _batching.get():
+        return {name: torch.add(value, slope[name], alpha=step) for name, value in values.items()}
+    moved = torch._foreach_add(list(values.values()), list(slope.values()), alpha=step)
     return dict(zip(values, moved, strict=True))
 
 
