@@ -1,10 +1,10 @@
 """Seconds per round of Masquerade, other frameworks and a bare PyTorch loop, on the same work.
 
-    python bench/peers --install              # once: a virtual environment for every peer
-    python bench/peers                        # all protocols; writes docs/results/peers.md
-    python bench/peers --only s1 s1-50        # some of them; writes nothing unless --page says where
+    python bench/peers --install         # once: a virtual environment for every peer
+    python bench/peers                   # all protocols; writes docs/results/peers.md
+    python bench/peers --only s1 s1-50   # some of them; writes what --page names
     python bench/peers --only s2 --device cuda --rounds 1500 --runs ours bare
-    python bench/peers --quick                # tiny, on random data, without peers
+    python bench/peers --quick           # tiny, on random data, without peers, in one process
 
 Exit status 1 when a bar is missed, 2 when frameworks did unequal work. Every run is a process of
 its own with one thread for each worker; repetitions of all runs are interleaved, and ratios are
@@ -19,14 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 
 # Runs from a checkout on a machine where nothing can be installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 import page
+from protocol import read, save
 from protocols import PROTOCOLS, Protocol, arrange
-from protocol import save
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -70,8 +71,8 @@ def interpreters(given: list[str]) -> dict[str, str]:
     return found | dict(pair.split("=", 1) for pair in given)
 
 
-def measure(run: str, protocol: Protocol, python: str, folder: Path, device: str) -> dict:
-    """Let one framework do the work in a process of its own; return its report."""
+def measure(run: str, protocol: Protocol, python: str | None, folder: Path, device: str) -> dict:
+    """Let one framework do the work in a process of its own, or in this one; return its report."""
     framework, _, workers = run.partition(":")
     job, out = folder / "work.json", folder / "report.json"
     out.unlink(missing_ok=True)
@@ -79,6 +80,10 @@ def measure(run: str, protocol: Protocol, python: str, folder: Path, device: str
         protocol.work(str(folder / "data"), device), workers=int(workers or 1), begun=time.time()
     )
     save(work, job)
+    if python is None:
+        module = import_module(f"run_{framework}")
+        module.run(*read(str(job))).write(out)
+        return page.read(out)
     home = {"FLWR_HOME": str(folder / "flower"), "PYTHONPATH": str(HERE)}
     done = subprocess.run(
         [python, str(HERE / f"run_{framework}.py"), str(job), str(out)],
@@ -88,11 +93,15 @@ def measure(run: str, protocol: Protocol, python: str, folder: Path, device: str
     )
     if not out.exists():
         raise SystemExit(f"{run} failed on {protocol.name}:\n{done.stderr[-3000:]}")
-    return page.read(out) | {"whole": time.time() - work.begun}
+    return page.read(out)
 
 
 def compare(
-    protocol: Protocol, runs: list[str], pythons: dict[str, str], repetitions: int, device: str
+    protocol: Protocol,
+    runs: list[str],
+    pythons: dict[str, str | None],
+    repetitions: int,
+    device: str,
 ) -> dict[str, list[dict]]:
     """Measure every framework on a protocol, in turn and so many times."""
     found: dict[str, list[dict]] = {run: [] for run in runs}
@@ -160,14 +169,12 @@ def main() -> int:
     if given.install:
         install()
         return 0
-    pythons = interpreters(given.peer_python)
+    pythons = dict.fromkeys(["ours", "bare"]) if given.quick else interpreters(given.peer_python)
     results, slow, unfair = [], [], []
     began = page.machine(given.device)
     for name in given.only:
         protocol = PROTOCOLS[name].sized(given.rounds, given.quick, given.data)
         runs = [run for run in given.runs or protocol.runs if run.partition(":")[0] in pythons]
-        if given.quick:
-            runs = [run for run in runs if run.partition(":")[0] not in PEERS]
         repetitions = 1 if given.quick else given.repetitions
         found = compare(protocol, runs, pythons, repetitions, given.device)
         print(page.table(protocol, found), flush=True)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from torch import nn
-
 from protocol import Data, Ledger, Work, shuffled
+from torch import nn
 
 Weights = dict[str, torch.Tensor]
 Personal = Callable[[int], nn.Module]
@@ -65,9 +64,9 @@ def ditto(work: Work, data: Data, model: nn.Module, ledger: Ledger) -> Personal:
                 total[name].add_(value.detach(), alpha=weights[id])
             put(model, own[id])
 
-            def pull() -> None:
+            def pull(anchor=shared) -> None:
                 for name, value in model.named_parameters():
-                    value.grad.add_(value.detach() - shared[name], alpha=PULL)
+                    value.grad.add_(value.detach() - anchor[name], alpha=PULL)
 
             descend(model, model.parameters(), data, id, work, ledger, pull)
             own[id] = snapshot(model)
@@ -166,7 +165,7 @@ def dmpfl(work: Work, data: Data, model: nn.Module, ledger: Ledger) -> Personal:
                 value.grad.zero_()
 
     for number, phase in enumerate(work.phases):
-        uploads = []
+        uploads, grows = [], phase == "dual" and number % READJUST_EVERY == 0
         sent = {**shared, **{name: shared[name] * ours[name] for name in masked}}
         for id in range(data.clients):
             own, mine = clients[id]
@@ -180,16 +179,18 @@ def dmpfl(work: Work, data: Data, model: nn.Module, ledger: Ledger) -> Personal:
             put(model, start)
             dense: Weights = {}
 
-            def change(moves=moves, dense=dense) -> None:
+            def change(moves=moves, dense=dense, grows=grows, alone=phase == "personal") -> None:
                 # Regrowth asks for the whole gradient of the last batch.
-                if phase == "dual" and number % READJUST_EVERY == 0:
+                if grows:
                     dense.update({name: named[name].grad.clone() for name in masked})
-                inside(moves, phase == "personal")
+                inside(moves, alone)
 
             descend(model, named.values(), data, id, work, ledger, change)
             if dense:
                 share = READJUST / 2 * (1 + math.cos(math.pi * number / work.total))
-                keep = {name: readjust(named[name], dense[name], keep[name], share) for name in masked}
+                keep = {
+                    name: readjust(named[name], dense[name], keep[name], share) for name in masked
+                }
             trained = snapshot(model)
             if phase != "global":
                 clients[id] = trained, keep
@@ -205,14 +206,14 @@ def dmpfl(work: Work, data: Data, model: nn.Module, ledger: Ledger) -> Personal:
 def readjust(
     value: torch.Tensor, slope: torch.Tensor, keep: torch.Tensor, share: float
 ) -> torch.Tensor:
-    """Prune a share of a mask by magnitude and regrow as many by gradient; what grows is zero."""
+    """Prune a share of a mask by magnitude and regrow as many by gradient, the pruned ones too."""
     count = int(keep.sum())
-    moved = math.floor(share * count)
-    kept = top(torch.where(keep, value.detach().abs(), -1), count - moved)
-    grown = top(torch.where(keep, -1, slope.abs()), moved)
+    moved = math.ceil(share * count - 1e-9)
+    left = top(torch.where(keep, value.detach().abs(), -1), count - moved)
+    keep = left | top(torch.where(left, -1, slope.abs()), moved)
     with torch.no_grad():
-        value.mul_(kept)
-    return kept | grown
+        value.mul_(keep)
+    return keep
 
 
 def held_mean(uploads, weights: list[float], shared: Weights, masked: list[str]) -> Weights:

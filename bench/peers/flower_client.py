@@ -5,9 +5,8 @@ import os
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
-
 from protocol import given, shuffled
+from torch import nn
 
 app = ClientApp()
 

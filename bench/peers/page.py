@@ -14,7 +14,23 @@ NAMES = {
     "fedlab": "FedLab",
     "flower": "Flower",
 }
-HEAD = "| Framework | Cores | Seconds per round | Ours is faster by | Start-up, s | Accuracy, % | Steps |"
+HEAD = (
+    "Framework",
+    "Cores",
+    "Seconds per round",
+    "Ours is faster by",
+    "Start-up, s",
+    "Accuracy, %",
+)
+INTRODUCTION = """\
+Every framework reads the same arrays, begins with the same weights, takes as many local steps of
+the same size, and evaluates the same model on the same samples after the same rounds; accuracies at
+the end show it. A run is a process of its own with one thread for each core it uses. Flower runs
+clients in processes beside its own, so it gets two cores. Start-up is all from the start of the
+process to the end of the warm-up. Steps are counted where a framework takes them; ours are read off
+the run's own account of its operations, and personalized methods are compared by accuracy alone.
+FedLab's Ditto cannot be run as it is shipped (it names things that it does not define), so the
+personalized methods have no peer but a bare loop."""
 
 
 def read(path: Path) -> dict:
@@ -50,7 +66,7 @@ def table(protocol, found: dict[str, list[dict]]) -> str:
         "(smallest to largest); "
         + (f"data: {protocol.data}." if protocol.real else "random data."),
         "",
-        HEAD,
+        f"| {HEAD} | Steps |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for run, reports in found.items():
@@ -78,7 +94,9 @@ def machine(device: str) -> str:
         for line in (info.read_text().splitlines() if info.exists() else [])
         if line.startswith("model name")
     ]
-    load = f", load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
+    load = (
+        f", load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
+    )
     cpu = models[0] if models else platform.processor()
     return f"{os.cpu_count()} cores ({cpu}), torch {torch.__version__}{load}"
 
@@ -104,13 +122,7 @@ def text(results: list, faults: list[str], machine: str, command: str) -> str:
             command.strip(),
             "```",
             "",
-            "Every framework reads the same arrays, begins with the same weights, takes as many local "
-            "steps of the same size, and evaluates the same model on the same samples after the same "
-            "rounds; accuracies at the end show it. A run is a process of its own with one thread "
-            "for each core it uses. Flower needs at least one process beside its own, so it gets two "
-            "cores. Start-up is all from the start of the process to the end of the warm-up. Steps "
-            "are counted where the framework takes them; ours are read off the run's own account of "
-            "its operations, and personalized methods are compared by accuracy alone.",
+            INTRODUCTION,
             "",
             "| Protocol | Bar | At least | Measured |",
             "|---|---|--:|--:|",

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 JUDGED = {"cpu": 200, "cuda": 10_000}
-"""Samples that are evaluated at a time, by every framework; more would leave a processor's cache."""
+"""Samples that every framework evaluates at a time; more would leave a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,29 @@ def write(folder: Path, arrays: dict[str, np.ndarray], initial: list[torch.Tenso
         np.save(folder / f"weight{place:02d}.npy", value.numpy())
 
 
+def _logistic() -> list[nn.Module]:
+    return [nn.Flatten(), nn.Linear(784, 10)]
+
+
+def _dropout_cnn() -> list[nn.Module]:
+    layers = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU()]
+    return [*layers, nn.Dropout(0.5), nn.Linear(128, 10)]
+
+
+def _mnist_cnn() -> list[nn.Module]:
+    layers = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return [*layers, nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, 10)]
+
+
+NETWORKS = {"logistic": _logistic, "dropout_cnn": _dropout_cnn, "mnist_cnn": _mnist_cnn}
+"""Our networks of these names, in plain PyTorch."""
+
+
 def network(name: str, data: Data) -> nn.Module:
-    """Build a network of plain PyTorch layers, with the weights that everybody begins with."""
-    if name == "logistic":
-        layers = [nn.Flatten(), nn.Linear(784, 10)]
-    elif name == "dropout_cnn":
-        layers = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU()]
-        layers += [nn.Dropout(0.5), nn.Linear(128, 10)]
-    else:
-        layers = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
-        layers += [nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, 10)]
-    model = nn.Sequential(*layers).to(data.x.device)
+    """Build a network of plain layers, with the weights that everybody begins with."""
+    model = nn.Sequential(*NETWORKS[name]()).to(data.x)
     with torch.no_grad():
         for value, start in zip(model.parameters(), data.initial, strict=True):
             value.copy_(start)
@@ -179,14 +189,17 @@ class Ledger:
         Path(path).write_text(json.dumps(found), encoding="utf-8")
 
 
-@lru_cache(maxsize=1)
-def given(path: str) -> tuple[Work, Data, nn.Module]:
-    """Read the work, the data and the network; once in every process, whoever asks."""
+def read(path: str) -> tuple[Work, Data, nn.Module]:
+    """Read the work, the data and the network."""
     torch.set_num_threads(1)
     work = Work(**json.loads(Path(path).read_text(encoding="utf-8")))
     data = Data.read(work.folder, work.device)
     torch.manual_seed(1)
     return work, data, network(work.network, data)
+
+
+given = lru_cache(maxsize=1)(read)
+"""The same, once in every process, however often a framework asks."""
 
 
 def save(work: Work, path: Path) -> None:

@@ -120,8 +120,8 @@ def _personal(method: str, title: str) -> Protocol:
 
 _IMAGES = Protocol(
     "s2",
-    "The CIFAR-10 benchmark of pfl-research: a CNN of 1,626,442 weights, 1000 clients of 50 samples, "
-    "50 in a round",
+    "A CNN of 1,626,442 weights on CIFAR-10, 1000 clients of 50 samples, 50 in a round "
+    "(pfl-research's benchmark)",
     "cifar10",
     "dropout_cnn",
     1000,

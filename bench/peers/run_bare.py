@@ -3,11 +3,10 @@
 import copy
 import sys
 
-import torch
-from torch import nn
-
 import bare_methods
+import torch
 from protocol import Data, Ledger, Work, evaluate, given, shuffled
+from torch import nn
 
 
 def fedavg(work: Work, data: Data, model: nn.Module, ledger: Ledger) -> None:

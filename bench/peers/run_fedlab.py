@@ -1,20 +1,19 @@
 """FedLab's serial trainer, in one process."""
 
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from unittest.mock import MagicMock
 
-# FedLab imports torchvision for datasets that are not used here, and torchvision can be had for
-# few versions of torch only; nothing of it runs in what is timed.
-for module in ("torchvision", "torchvision.datasets", "torchvision.transforms"):
-    sys.modules[module] = MagicMock()
-
-from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
-from fedlab.contrib.algorithm.basic_server import SyncServerHandler
-from fedlab.core.standalone import StandalonePipeline
+from protocol import Data, Ledger, Work, evaluate, given, shuffled
 from torch import nn
 
-from protocol import Data, Ledger, Work, evaluate, given, shuffled
+# FedLab imports torchvision for datasets that are not used here, and torchvision can be had for
+# few versions of torch only; nothing of it runs in what is timed.
+sys.modules |= dict.fromkeys(["torchvision", "torchvision.transforms"], MagicMock())
+Trainer = import_module("fedlab.contrib.algorithm.basic_client").SGDSerialClientTrainer
+Handler = import_module("fedlab.contrib.algorithm.basic_server").SyncServerHandler
+Pipeline = import_module("fedlab.core.standalone").StandalonePipeline
 
 
 class Batches:
@@ -39,7 +38,7 @@ class Samples:
         return Batches(*self.data.client(id), size, self.ledger)
 
 
-class Timed(StandalonePipeline):
+class Timed(Pipeline):
     """The pipeline, with central evaluations and a clock."""
 
     def __init__(self, handler, trainer, data: Data, ledger: Ledger) -> None:
@@ -56,10 +55,10 @@ class Timed(StandalonePipeline):
 def run(work: Work, data: Data, network: nn.Module) -> Ledger:
     """Do the rounds of federated averaging."""
     ledger = Ledger(work)
-    trainer = SGDSerialClientTrainer(network, data.clients)
+    trainer = Trainer(network, data.clients)
     trainer.setup_dataset(Samples(data, ledger))
     trainer.setup_optim(1, work.batch, work.rate)
-    handler = SyncServerHandler(network, work.total, work.cohort / data.clients)
+    handler = Handler(network, work.total, work.cohort / data.clients)
     Timed(handler, trainer, data, ledger).main()
     ledger.loss, ledger.accuracy = evaluate(handler.model, data.test_x, data.test_y)
     ledger.version = f"fedlab {version('fedlab')}"

@@ -4,12 +4,11 @@ import os
 import sys
 from importlib.metadata import version
 
+import flower_client
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-
-import flower_client
 from protocol import Ledger, evaluate, given
 
 

@@ -1,6 +1,7 @@
 """Masquerade itself; with torch and numpy alone where nothing else is installed."""
 
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from protocol import JUDGED, Data, Ledger, Work, given, network
 
 import masquerade
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Part, Task
 from masquerade.data import Federation
-from masquerade.experiment import simulate
+from masquerade.experiment import carry_on, simulate
 from masquerade.methods import APFL, DMPFL, Ditto, FedAvg, FedRep
 from masquerade.models import build
-from masquerade.simulation import carry_on
+from masquerade.settings import Compute, Evaluate, Train
+from masquerade.simulation import Simulation
 
 METHODS = {
     "fedavg": FedAvg(epochs=1),
@@ -48,7 +49,7 @@ def federation(data: Data) -> Federation:
 
 def task_of(work: Work, data: Data) -> Task:
     """The network with the weights that everybody begins with."""
-    model = build(work.network, tuple(data.x.shape[1:]), 10, seed=0).to(data.x.device)
+    model = build(work.network, tuple(data.x.shape[1:]), 10, seed=0).to(data.x)
     with torch.no_grad():
         for value, start in zip(model.parameters(), data.initial, strict=True):
             value.copy_(start)
@@ -75,11 +76,10 @@ def per_sample(work: Work, data: Data) -> float:
     return counter.get_total_flops()
 
 
-def run(work: Work, data: Data, model: nn.Module) -> Ledger:
-    """Do the rounds with our engine; the plain network is not used."""
-    ledger = Ledger(work)
+def made(work: Work, data: Data) -> AbstractContextManager[Simulation]:
+    """Make the simulation; a CPU's engine is chosen by our own rule."""
     method = replace(METHODS[work.method], rate=work.rate)
-    with simulate(
+    return simulate(
         method=method,
         task=task_of(work, data),
         federation=federation(data),
@@ -88,7 +88,13 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
         compute=Compute(device=work.device, workers=work.workers),
         seed=1,
         views=method.views[:1],
-    ) as simulation:
+    )
+
+
+def run(work: Work, data: Data, model: nn.Module) -> Ledger:
+    """Do the rounds with our engine; the plain network is not used."""
+    ledger = Ledger(work)
+    with made(work, data) as simulation:
         progress = simulation.begin()
 
         def ended(done: int, record: object) -> None:
@@ -105,9 +111,8 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
             ledger.steps = round(spent / per_sample(work, data) / work.batch)
         else:
             ledger.steps = None
-            scores = simulation.judge(
-                progress, method.views[0], list(simulation.federation.test)
-            ).scores
+            own = list(simulation.federation.test)
+            scores = simulation.judge(progress, simulation.views[0], own).scores
             ledger.accuracy = sum(float(score.mean()) for score in scores) / len(scores)
         ledger.version = f"masquerade {masquerade.__version__}, {simulation.engine.name}"
     return ledger

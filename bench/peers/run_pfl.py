@@ -14,9 +14,8 @@ from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from torch import nn
-
 from protocol import JUDGED, Data, Ledger, Work, evaluate, given
+from torch import nn
 
 
 class Judged(nn.Module):
@@ -68,7 +67,9 @@ def run(work: Work, data: Data, network: nn.Module) -> Ledger:
 
     users = FederatedDataset(samples.__getitem__, sampler)
     central = CentralEvaluationCallback(
-        Dataset((data.test_x, data.test_y)), NNEvalHyperParams(JUDGED[work.device]), frequency=work.every
+        Dataset((data.test_x, data.test_y)),
+        NNEvalHyperParams(JUDGED[work.device]),
+        frequency=work.every,
     )
     FederatedAveraging().run(
         # Its own evaluations on clients are left out: a second one never comes.
