@@ -153,7 +153,7 @@ class Ledger:
 
     def __init__(self, work: Work) -> None:
         self.work, self.done, self.looks = work, 0, 0
-        self.before = self.first = self.last = 0.0
+        self.before = self.first = self.last = self.spent = 0.0
         self.steps: int | None = 0
         self.loss: float | None = None
         """The mean loss on the central test set, where there is one."""
@@ -176,7 +176,7 @@ class Ledger:
             return
         if self.work.device == "cuda":
             torch.cuda.synchronize()
-        self.last = time.perf_counter()
+        self.last, self.spent = time.perf_counter(), time.process_time() - self.spent
         if self.done == self.work.warm:
             self.first, self.before = self.last, time.time() - self.work.begun
 
@@ -186,6 +186,7 @@ class Ledger:
         kept = ("before", "steps", "looks", "loss", "accuracy", "version")
         found = {name: getattr(self, name) for name in kept}
         found["seconds"] = (self.last - self.first) / self.work.rounds
+        found["processor"] = self.spent / self.work.rounds
         Path(path).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -186,16 +186,16 @@ class Descent:
 
 def _move(values: Tree, slope: Tree, rate: float, round: Round) -> Tree:
     """Return values − rate × decay × slope."""
-    if round.decay.is_cuda:
-        # Reading the decay would wait for the device.
+    if mapped():
+        # The decay stays a tensor, so that a step that was captured serves every round.
         speed = rate * round.decay
         return {
-            name: value - (speed * slope[name]).to(value.dtype) for name, value in values.items()
+            name: torch.addcmul(value, slope[name], speed.to(value.dtype), value=-1)
+            for name, value in values.items()
         }
-    step = -rate * float(round.decay)
-    if mapped():
-        return {name: torch.add(value, slope[name], alpha=step) for name, value in values.items()}
-    moved = torch._foreach_add(list(values.values()), list(slope.values()), alpha=step)
+    moved = torch._foreach_add(
+        list(values.values()), list(slope.values()), alpha=-rate * float(round.decay)
+    )
     return dict(zip(values, moved, strict=True))
 
 
