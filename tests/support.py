@@ -122,3 +122,11 @@ def simulate(method, **settings):
         made.advance(progress)
     made.close()
     return made, progress
+
+
+def timeless(value):
+    """Drop what time and memory a run took, and the hash of a manifest that holds them."""
+    if isinstance(value, dict):
+        moody = ("seconds", "time", "memory", "sha256")
+        return {key: timeless(entry) for key, entry in value.items() if key not in moody}
+    return [timeless(entry) for entry in value] if isinstance(value, list) else value

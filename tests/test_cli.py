@@ -225,10 +225,14 @@ def check_result(result: dict[str, Any]) -> None:
         check_accuracy(shared)
     for costs in (result, result.get("adapt", result)):
         assert set(costs["bytes"]) == {"down", "up"}
-        assert set(costs["flops"]) == {"dense", "masked"}
+        assert set(costs["flops"]) == {"dense", "masked", "executed"}
     assert ("adapt" in result) == (line.view in ("tuned", "adaptive"))
     assert 0 < result["density"] <= 1
-    assert result["seconds"] > 0
+    assert result["kept"] == pytest.approx(result["density"] * result["parameters"])
+    assert result["storage"]["model"] > 0
+    assert result["seconds"] == pytest.approx(sum(result["time"].values()))
+    assert min(result["time"].values()) > 0
+    assert result["memory"]["process"] > 1e7
 
 
 def requests(page: str) -> list[str]:

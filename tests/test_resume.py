@@ -30,6 +30,7 @@ from masquerade.methods import METHODS
 from masquerade.models import build
 from masquerade.rundir import RunDirectory
 from masquerade.settings import Config
+from tests.support import timeless
 
 ROUNDS = 8
 Work = Callable[[Path, Watch], object]
@@ -86,13 +87,6 @@ def compare(config: Config, path: Path, watch: Watch = silent) -> object:
     if (path / "config.toml").exists():
         return comparison.carry_on(path, watch)
     return comparison.start(config, path, watch)
-
-
-def timeless(value: Any) -> Any:
-    """Drop the seconds, and the hash of a manifest that holds them."""
-    if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("seconds", "sha256")}
-    return [timeless(entry) for entry in value] if isinstance(value, list) else value
 
 
 def contents(path: Path) -> dict[str, Any]:

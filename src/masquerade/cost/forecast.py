@@ -143,7 +143,8 @@ def _measure(
         def observe(stage: Stage, work: State) -> None:
             per_sample = meter.step(stage, work, x, y, round)
             seen = torch.tensor([float(stage.epochs)], dtype=torch.float64)
-            found = meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x[:1])
+            keep = shares(stage, work, lead=0)
+            found = meter.stage(stage, per_sample, seen, keep, x[:1]).summed()
             flops[stage.data].add_(torch.cat([found.dense, found.masked, found.paper]))
 
         download = method.download(task, server, row, round)

@@ -50,6 +50,18 @@ class Orders:
         """Count the steps of an epoch for the largest client."""
         return self.keys.shape[-1]
 
+    @property
+    def width(self) -> int:
+        """Count the samples of a cohort's step for each client, padding included."""
+        # A short epoch is one short batch for everybody: padding it would only cost time.
+        most = self.indices.shape[-1]
+        return min(self.size * self.draws, -(-most // self.draws) * self.draws)
+
+    @property
+    def padded(self) -> int:
+        """Count the samples of a cohort's epoch for each client, padding included."""
+        return self.steps * self.width
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -111,10 +123,7 @@ class Feed:
 
     def of_cohort(self, orders: Orders) -> Iterator[tuple[Batch | tuple[Batch, ...], list[bool]]]:
         """Yield stacked batches [clients, …], padded, and which clients have a sample in each."""
-        stride = orders.size * orders.draws
-        most = orders.indices.shape[-1]
-        # A short epoch is one short batch for everybody: padding it would only cost time.
-        width = min(stride, -(-most // orders.draws) * orders.draws)
+        stride, width = orders.size * orders.draws, orders.width
         counts = torch.tensor(orders.counts, device=orders.indices.device)
         for epoch in range(orders.indices.shape[1]):
             for step in range(orders.steps):

@@ -173,7 +173,9 @@ class Batched:
             per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
             seen = torch.tensor(made.counts, dtype=torch.float64) * stage.epochs
             keep = compute.shares(stage, work, lead=1)
-            total = total + setting.meter.stage(single, per_sample, seen, keep, x)
+            # Padding is run too, and shared by the clients that it was run for.
+            ran = torch.full_like(seen, made.padded * len(ids) / (len(ids) - padding))
+            total += setting.meter.stage(single, per_sample, seen, keep, x, ran * stage.epochs)
 
         upload, client = client_round(
             lifted,
