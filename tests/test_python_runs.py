@@ -9,7 +9,8 @@ import masquerade as mq
 from masquerade.core import tree
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Result
-from tests.support import federation, network, timeless
+from tests.support import federation, network
+from tests.test_resume import timeless
 
 
 class Interrupted(Exception):

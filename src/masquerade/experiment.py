@@ -277,6 +277,8 @@ def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
+            if progress.number == config.train.rounds and (path / "summary.json").is_file():
+                return collect(path)
             return _finish(simulation, training, config, progress, directory, watch)
 
 

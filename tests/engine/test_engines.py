@@ -71,8 +71,8 @@ def assert_close(left: Progress, right: Progress) -> None:
     for name, value in one.items():
         if value.is_floating_point():
             torch.testing.assert_close(value, two[name], rtol=1e-9, atol=1e-9, msg=name)
-    for kind, sums in left.costs.items():
-        assert right.costs[kind] == pytest.approx(sums, rel=1e-12)
+    for kind, sums in support.owed(left.costs).items():
+        assert support.owed(right.costs)[kind] == pytest.approx(sums, rel=1e-12)
 
 
 class Broken(Exception):
@@ -414,7 +414,7 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
     )
     for one, two in zip(left, right, strict=True):
         assert one["accuracy"] == two["accuracy"]
-        assert one.get("adapt") == two.get("adapt")
+        assert support.owed(one.get("adapt")) == support.owed(two.get("adapt"))
     for value, other in zip(tree.leaves(models), tree.leaves(others), strict=True):
         assert value.isfinite().all()
         torch.testing.assert_close(value, other, rtol=1e-9, atol=1e-9)

@@ -12,7 +12,8 @@ from masquerade.core import Task
 from masquerade.cost.forecast import forecast
 from masquerade.methods import Local
 from masquerade.settings import Config
-from tests.support import METHOD_TABLE, SIZES, federation, network, simulate, timeless
+from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
+from tests.test_resume import timeless
 
 
 def epochs(method: Local, rounds: int) -> list[Any]:

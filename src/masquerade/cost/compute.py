@@ -43,7 +43,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations [clients, layers]: dense, as masks allow, as run, and as 3 × the forward pass."""
+    """Operations [clients, layers]: dense, as masks allow, as run, and as papers count.
+
+    Papers count three times the forward pass inside the masks, and once for a layer that no
+    gradient reaches.
+    """
 
     dense: Tensor
     masked: Tensor
@@ -211,17 +215,18 @@ class Meter:
         seen = samples[:, None]
         run = seen if ran is None else ran[:, None]
         forward = torch.tensor(list(layers.values()), dtype=torch.float64)
+        # Masks are masks of the network, as often as it runs; what runs beside it costs its all.
+        times = per_sample.forward / max(float(forward.sum()), 1e-30) * forward
         if keep is None:
             each = torch.tensor([per_sample.layers[name] for name in layers], dtype=torch.float64)
-            return Flops(each * seen, each * seen, each * run, 3 * forward * seen)
+            trained = each > times * (1 + 1e-9)
+            return Flops(each * seen, each * seen, each * run, times * (1 + 2 * trained) * seen)
         inside, weights, trains = keep
         density, share = _by_layer(inside, layers, seen), _by_layer(weights, layers, seen)
         back = torch.full_like(forward, float(trains))
         # Nobody asks for the gradient of the data, so the first layer has no input gradient.
         back[0] = 0
-        # Masks are masks of the network, as often as it runs; what runs beside it costs its all.
         total = per_sample.total
-        times = per_sample.forward / max(float(forward.sum()), 1e-30) * forward
         dense = _at_most(total, times * (1 + trains + back))
         masked = _at_most(total, times * (density * (1 + back) + share * trains))
         sliced = dense * torch.tensor([(slices or {}).get(name, 1.0) for name in layers])
@@ -231,7 +236,7 @@ class Meter:
             (dense + beside) * seen,
             (masked + beside) * seen,
             (sliced + beside) * run,
-            forward * density * (3 if trains else 1) * seen,
+            times * density * (3 if trains else 1) * seen,
         )
 
 

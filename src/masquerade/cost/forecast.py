@@ -2,8 +2,8 @@
 
 Sizes of messages and densities of masks are those of a client's first round, after one step of each
 stage. For dense methods that is exact. For masks that keep their number of entries bytes are exact,
-and FLOPs as papers count them. Masks that shrink or grow are not foreseen, nor how they overlap
-later (the gradient of DM-PFL's personal refine).
+and FLOPs as papers count them. Masks that shrink or grow are not foreseen (`Method.foreseen` tells
+of them), nor how they overlap later (the gradient of DM-PFL's personal refine).
 """
 
 from collections.abc import Sequence
