@@ -198,8 +198,8 @@ def _why_flops(found: dict[str, Forecast], known: Facts) -> str:
         f" {known.first:.3f} + {1 - known.first:.3f} / 2 = {(1 + known.first) / 2:.3f}. The paper"
         f" counts {more:.2f}·10¹² more for FedAvg than we do. If sparsity does not touch these, and"
         f" DM-PFL has them too, it costs {sparse:.2f} + {more:.2f} = {sparse + more:.2f}·10¹² or"
-        f" {(sparse + more) / (whole + more):.1%}, and {TABLE_4['dmpfl'][1]} is printed. So it seems"
-        " that something else is counted, and not that something else is masked."
+        f" {(sparse + more) / (whole + more):.1%}, and {TABLE_4['dmpfl'][1]} is printed. So it"
+        " seems that something else is counted, and not that something else is masked."
     )
 
 

@@ -60,6 +60,13 @@ def test_costs_are_shares_of_fedavg() -> None:
     assert 0 < flops < 0.75
 
 
+def test_what_is_not_foreseen_is_marked() -> None:
+    lines = drawn(catalog.overview()).splitlines()
+    marked = {line.split("│")[1].strip() for line in lines if line.count("*") == 2}
+    assert marked == {name for name, line in METHODS.items() if not line.method.foreseen}
+    assert {"lotteryfl", "subfedavg", "pfedgate"} <= marked
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page_that_names_it(name: str) -> None:
     assert f"`{name}`" in catalog.page(name)
