@@ -162,10 +162,10 @@ def test_operations_by_phase_and_layer_are_there_to_unfold(six: str) -> None:
 
 
 def test_a_bandwidth_is_named_where_its_times_stand() -> None:
-    slow = page(six_methods(), CONFIG, "Six", rate=bandwidth("1Mbps:2Mbps"))
+    slow = page([result()], CONFIG, "One", rate=bandwidth("1Mbps:2Mbps"))
     assert slow.count("1Mbps down, 2Mbps up") == 2
     # 1.2 MB down in 9.6 s, 1.1 MB up in 4.4 s.
-    assert section_of(slow, "Bytes, and the time they take")["FedAvg"]["s in all"] == "14"
+    assert section_of(slow, "Bytes, and the time they take")["FEDAVG"]["s in all"] == "14"
 
 
 def test_the_same_results_give_the_same_page(six: str) -> None:
