@@ -1,4 +1,4 @@
-"""The command `masquerade`: run, compare, resume, report, methods, data."""
+"""The command `masquerade`: run, compare, resume, report, methods, data, reproduce."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ import typer
 
 from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app
 from masquerade.cli_report import report, show
+from masquerade.cli_reproduce import reproduce
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.report.live import echo, live
 
@@ -257,6 +258,9 @@ def methods(
         typer.echo(json.dumps(finite, indent=1))
     else:
         echo(catalog.overview() if name is None else catalog.sheet(name))
+
+
+app.command()(reproduce)
 
 
 def _tables(

@@ -144,7 +144,7 @@ def settle(config: Config) -> Config:
         like = configuration.like_of(name, config)
         if not METHODS[like].method.foreseen:
             warnings.warn(
-                f"W507 `{name}` gets the FLOPs that {METHODS[like].title} has in its first rounds: "
+                f"W508 `{name}` gets the FLOPs that {METHODS[like].title} has in its first rounds: "
                 "how its masks change size later is not foreseen",
                 MasqueradeWarning,
                 stacklevel=2,

@@ -2,11 +2,12 @@
 
 import copy
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from masquerade.core import tree
@@ -20,6 +21,9 @@ COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "executed"
 WAYS = ("dense", "masked", "executed")
 CLOCK = ("training", "evaluation", "commits")
 """What wall time goes to; commits are what the work waits for, most of each is done beside it."""
+
+
+_stream: Callable[[], Any] = torch.cuda.Stream
 
 
 def totals(outcome: Outcome) -> dict[str, float]:
@@ -71,18 +75,34 @@ class Progress:
     diverged: int | None = None
     """The first round that left values which are not finite."""
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of all tensors, by name, for a commit."""
+    def snapshot(self) -> Callable[[], dict[str, Tensor]]:
+        """Copy all tensors where they lie, and return what fetches the copies, by name.
+
+        A thread may fetch them while rounds go on.
+        """
         places = {
             "server": self.server,
             "rows": self.rows.state,
             "clients": self.clients.state,
             "known": {name or "any": value for name, value in self.known.items()},
         }
-        return {
-            name: value.detach().to("cpu", copy=True).contiguous()
-            for name, value in tree.named(places).items()
-        }
+        copies = {name: value.detach().clone() for name, value in tree.named(places).items()}
+        on_cuda = any(value.is_cuda for value in copies.values())
+        ready = torch.cuda.current_stream().record_event() if on_cuda else None
+
+        def fetch() -> dict[str, Tensor]:
+            if ready is None:
+                return {name: value.contiguous() for name, value in copies.items()}
+            beside = _stream()
+            beside.wait_event(ready)
+            with torch.cuda.stream(beside):
+                return {name: value.cpu().contiguous() for name, value in copies.items()}
+
+        return fetch
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a copy of all tensors, by name, in host memory."""
+        return self.snapshot()()
 
     def facts(self) -> Record:
         """Return a copy of the rest, as JSON."""

@@ -190,6 +190,7 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
         found["adapt"] = {
             "bytes": {"down": 0.0, "up": 0.0},
             "flops": {way: float(getattr(adapt.summed(), way).mean()) for way in WAYS},
+            "paper": {"bytes": 0.0, "flops": float(adapt.summed().paper.mean())},
         }
     return found
 

@@ -1,6 +1,7 @@
 """Operations by layer, and as the engines run them: padded, dense under masks, or on a slice."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from masquerade.core import Round, Stage, State, Task, descend
 from masquerade.cost.compute import Flops, Meter, shares
+from masquerade.data.batches import Pack
+from masquerade.engine.capture import Graphs
 from masquerade.engine.setting import Job
 from masquerade.methods import FedRep, HeteroFL
 from masquerade.progress import WAYS
@@ -133,14 +136,24 @@ def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
     return Job(begun.server, rows, clients, known, chosen, round, 0)
 
 
-def test_padding_is_counted_sample_by_sample_and_client_by_client() -> None:
+def test_padding_is_counted_sample_by_sample() -> None:
     made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
-    # Clients of 7, 12 and 3 samples, two at a time, batches of 4, 588 operations per sample and
-    # three epochs. First chunk: both have three steps of 4. Second: one of 3, beside a padding
-    # client with as many, whose operations are the real one's.
+    # Clients of 7, 12 and 3 samples, two at a time, the larger ones first, in batches of 4: two and
+    # three steps an epoch. Alone, the third has one batch of its 3, and no padding. A sample costs
+    # 588 operations, three epochs of them.
     flops = made.engine.work(_job(made, [0, 1, 2], width=2)).flops.summed()
     assert flops.dense.tolist() == [588 * 3 * count for count in (7, 12, 3)]
-    assert flops.executed.tolist() == [588 * 3 * count for count in (12, 12, 2 * 3)]
+    assert flops.executed.tolist() == [588 * 3 * count for count in (8, 12, 3)]
+
+
+def test_what_graphs_run_for_nobody_is_shared() -> None:
+    """Graphs have widths of 4, 2 and 1: beside three clients of 5 steps, one of 2 runs on idly."""
+    made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
+    rows = torch.zeros(5, 4, 10 + 2, dtype=torch.int64)
+    pack = Pack(rows, rows[..., 0], [5, 5, 5, 2], 1)
+    with_graphs = replace(made.engine, graphs=Graphs())
+    assert made.engine._ran(pack, 4).tolist() == [50, 50, 50, 20]
+    assert with_graphs._ran(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]
 
 
 @pytest.mark.parametrize(("chosen", "width"), [([0, 1, 2], 2), ([0, 4, 5], 3)])
@@ -173,4 +186,5 @@ def test_a_narrow_client_runs_the_narrow_network() -> None:
     samples = sum(SIZES)
     assert loop["executed"] == loop["masked"] == (3 * 90 - 48) * samples
     assert loop["dense"] == whole["dense"] == 588 * samples
-    assert whole["executed"] == 588 * 16 * len(SIZES)
+    # In batches of 4, the last of each client padded.
+    assert whole["executed"] == 588 * (8 + 12 + 4 + 12 + 16 + 8)

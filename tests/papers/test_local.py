@@ -112,7 +112,7 @@ def test_like_is_settled_once_and_resumed_as_it_was(
 
 def test_a_budget_that_cannot_be_foreseen_says_so(tmp_path: Path) -> None:
     given = config(tmp_path, local_flops={"like": "lotteryfl"})
-    with pytest.warns(MasqueradeWarning, match="W507 `local_flops` .* LotteryFL"):
+    with pytest.warns(MasqueradeWarning, match="W508 `local_flops` .* LotteryFL"):
         plan.settle(given)
 
 
