@@ -75,6 +75,7 @@ class PFedGate(Method):
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     budgeted: ClassVar[bool] = True
+    foreseen: ClassVar[bool] = False
     joins: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         "density": (1e-9, 1),

@@ -7,7 +7,7 @@ from masquerade.models.binary import (
     BinaryMLP,
     BinaryMnistCNN,
 )
-from masquerade.models.cnn import CifarCNN, DigitsCNN, LeNet, MnistCNN
+from masquerade.models.cnn import CifarCNN, DigitsCNN, DropoutCNN, LeNet, MnistCNN
 from masquerade.models.lstm import LSTM, CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
 from masquerade.models.named import MODELS, build, suitable
@@ -31,6 +31,7 @@ __all__ = [
     "CharLSTM",
     "CifarCNN",
     "DigitsCNN",
+    "DropoutCNN",
     "LeNet",
     "MnistCNN",
     "ResNet18",

@@ -10,7 +10,7 @@ from torch import nn
 
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.models.binary import BinaryCifarCNN, BinaryDigitsCNN, BinaryMLP, BinaryMnistCNN
-from masquerade.models.cnn import CifarCNN, DigitsCNN, LeNet, MnistCNN
+from masquerade.models.cnn import CifarCNN, DigitsCNN, DropoutCNN, LeNet, MnistCNN
 from masquerade.models.lstm import CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
 from masquerade.models.resnet import ResNet18
@@ -110,6 +110,7 @@ MODELS: dict[str, Network] = {
     "leaf_cnn": _lenet(
         "pFedGate's, for EMNIST and FEMNIST; by its text also for CIFAR-100", (2048,), MNIST, 62
     ),
+    "dropout_cnn": _images("of pfl-research's speed benchmark", DropoutCNN, CIFAR),
     "mlp_bn": _mlp("mlp with batch norms", (64,), norm="batch"),
     "digits_cnn_bn": _images(
         "digits_cnn with batch norms", partial(DigitsCNN, norm="batch"), DIGITS
