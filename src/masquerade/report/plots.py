@@ -12,6 +12,7 @@ from masquerade.report.tables import Result, Results, by_method, is_percent, mea
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox, Transform
 
@@ -218,22 +219,27 @@ def _metric(results: Results, where: str = "") -> str:
     return " ".join(filter(None, (name, where, "(%)" if is_percent(results) else "")))
 
 
+def drawn(name: str, label: str, height: float, paint: Callable[["Figure"], None]) -> str:
+    """Return a figure in the style of the page as SVG; `height` is in inches."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    stream = io.StringIO()
+    with matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": name}]):
+        figure = Figure(figsize=(6.4, height), layout="constrained")
+        paint(figure)
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
+    return _for_page(stream.getvalue(), name, label)
+
+
 def _draw(
     name: str, label: str, lines: list[Line], paint: Callable[["Axes"], None], rows: bool = False
 ) -> str:
     if not lines:
         return ""
-    import matplotlib.style
-    from matplotlib.figure import Figure
-
     height = 1.0 + 0.42 * len(lines) if rows else _height(len(lines))
-    stream = io.StringIO()
-    with matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": name}]):
-        figure = Figure(figsize=(6.4, height), layout="constrained")
-        paint(figure.subplots())
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
-    return _for_page(stream.getvalue(), name, label)
+    return drawn(name, label, height, lambda figure: paint(figure.subplots()))
 
 
 def _name_rows(axes: "Axes", lines: list[Line]) -> None:
