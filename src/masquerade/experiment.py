@@ -33,7 +33,7 @@ from masquerade.participation import novel as novel_clients
 from masquerade.progress import Progress, Record
 from masquerade.rundir import RunDirectory
 from masquerade.simulation import Simulation, carry_on
-from masquerade.wire.codec import digest
+from masquerade.wire import digest
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""

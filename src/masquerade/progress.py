@@ -9,6 +9,7 @@ from masquerade.core import tree
 from masquerade.core.tree import State
 from masquerade.engine.setting import Outcome
 from masquerade.engine.store import Store
+from masquerade.wire.session import Session
 
 Record = dict[str, Any]
 
@@ -31,7 +32,7 @@ class Progress:
     server: State
     rows: Store
     clients: Store
-    known: dict[str, Tensor]
+    session: Session
     costs: dict[str, dict[str, float]]
     """Sums over clients, by kind of round: "train", "hello"."""
     history: list[Record]
@@ -45,7 +46,7 @@ class Progress:
             "server": self.server,
             "rows": self.rows.state,
             "clients": self.clients.state,
-            "known": {name or "any": value for name, value in self.known.items()},
+            "session": self.session,
         }
         return {
             name: value.detach().to("cpu", copy=True).contiguous()

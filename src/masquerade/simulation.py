@@ -17,7 +17,6 @@ from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.core.round import Cohort, Round, Who
 from masquerade.core.task import Task
-from masquerade.cost import traffic
 from masquerade.cost.compute import Flops, Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
@@ -29,6 +28,7 @@ from masquerade.participation import Participation
 from masquerade.progress import COSTS, Progress, Record, totals
 from masquerade.report.overlap import overlap
 from masquerade.rundir import Committer, RunDirectory
+from masquerade.wire import session
 
 Watch = Callable[[int, Record | None], None]
 """Called with the rounds done, and the record of an evaluation where there was one."""
@@ -113,7 +113,7 @@ class Simulation:
             server,
             Store.of(rows, self.device, self.place),
             Store.of(clients, self.device, self.place),
-            traffic.at_first(self.task.initial, len(self.whos), download),
+            _at(session.begin(self.task.initial, len(self.whos), download), self.place),
             {"train": dict.fromkeys(COSTS, 0.0)},
             [],
         )
@@ -127,11 +127,10 @@ class Simulation:
         progress.server = filled["server"]
         progress.rows = Store(_at(filled["rows"], self.place), self.device)
         progress.clients = Store(_at(filled["clients"], self.place), self.device)
-        prefix = "known/"
-        progress.known = {
-            "" if name == prefix + "any" else name.removeprefix(prefix): value
+        progress.session = {
+            name.removeprefix("session/"): value.to(self.place)
             for name, value in moved.items()
-            if name.startswith(prefix)
+            if name.startswith("session/")
         }
         progress.number, progress.costs = number, facts["costs"]
         progress.history, progress.seconds = facts["history"], facts["seconds"]
@@ -177,7 +176,7 @@ class Simulation:
         """Do the clients' rounds; those whose places do not return are as if never asked."""
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-        known = tree.take(progress.known, ids.to(self.device))
+        known = self._sessions(progress, ids)
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
         asked = len(ids)
         cost = totals(outcome)
@@ -200,10 +199,11 @@ class Simulation:
         """Write what the clients and the server's rows of them are from now on."""
         progress.rows.put(ids, rows)
         progress.clients.put(ids, outcome.clients)
-        place = ids.to(self.device)
-        for name, digests in outcome.known.items():
-            old = progress.known.setdefault(name, progress.known[""].clone())
-            old.index_copy_(0, place, digests.to(self.device))
+        session.put(progress.session, ids, outcome.session)
+
+    def _sessions(self, progress: Progress, ids: Tensor) -> session.Session:
+        """Return what some clients and the server hold of each other, on the device."""
+        return Store(progress.session, self.device).take(ids)
 
     @staticmethod
     def _add(total: dict[str, float], cost: dict[str, float]) -> None:
@@ -257,8 +257,7 @@ class Simulation:
         They say hello, and then do one round whose uploads are dropped, unless their method has
         another rule for them in `adapt`.
         """
-        known = tree.take(progress.known, job.ids.to(self.device))
-        job = dataclasses.replace(job, known=known)
+        job = dataclasses.replace(job, session=self._sessions(progress, job.ids))
         hello, now = self.setting.round("hello", None, progress.number), job.round
         rounds = [hello] * bool(self.method.greet(self.task, hello)) + [now] * self.method.joins
         cohort = Cohort(job.ids, self.samples[job.ids], len(job.ids), len(self.eligible))
@@ -270,7 +269,7 @@ class Simulation:
                 self.task, job.server, job.rows, done.uploads, cohort, round
             )
             job = dataclasses.replace(job, rows=rows, clients=done.clients)
-        return dataclasses.replace(job, known={})
+        return dataclasses.replace(job, session={})
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
