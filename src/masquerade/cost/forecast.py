@@ -3,8 +3,8 @@
 Sizes of messages and densities of masks are those of a client's first round, after one step of each
 stage. For dense methods that is exact. For masks that keep their number of entries values and FLOPs
 are exact, as papers count them; bytes are those of new masks, and a run that sends what changed of
-them costs less. Masks that shrink or grow are not foreseen, nor how they overlap later (the gradient
-of DM-PFL's personal refine).
+them costs less. Masks that shrink or grow are not foreseen, nor how they overlap later (the
+gradient of DM-PFL's personal refine).
 """
 
 from collections.abc import Sequence

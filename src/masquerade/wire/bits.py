@@ -3,12 +3,12 @@
 The form and the length depend on two numbers alone, how many bits there are and how many are ones,
 so that a simulator can count what it never encodes, and a reader knows both before it reads on.
 
-The coded form is asymmetric numeral coding with one probability j / 2¹⁶ for the whole string. From
-a state x a symbol of frequency f (out of 2²⁴) makes at most x · 2²⁴ / f + c, where c is 0 for a zero
-and the frequency of zeros for a one; with x ≥ 2³² after each step, a one costs at most
-log₂(2²⁴ / f) + c / 2³² · log₂ e bits and a zero at most log₂(2²⁴ / f). Before the state has first
-grown to 2³² nothing is added up, which is the 32 bits of the start. What is coded never exceeds the
-sum, and is padded with zero words up to it.
+The coded form is an asymmetric numeral system with one probability j / 2¹⁶ for the whole string.
+From a state x a symbol of frequency f (out of 2²⁴) makes at most x · 2²⁴ / f + c, where c is 0 for
+a zero and the frequency of zeros for a one. The new state being at least 2³², a zero costs at most
+log₂(2²⁴ / f) bits, and a one c / 2³² · log₂ e bits more than that. While the state has not yet
+grown to 2³², nothing is added up: these are the 32 bits of the start. What is coded never exceeds
+the sum, and is padded with zero words up to it.
 """
 
 import math

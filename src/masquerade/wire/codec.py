@@ -1,7 +1,7 @@
 """Messages as bytes, and back: a closed format that both ends read with the same schema.
 
-From the method both sides know which parts, names, shapes and types a message holds (a template), so
-none of that is sent; parts and tensors stand in the order of their names.
+From the method both sides know which parts, names, shapes and types a message holds (a template),
+so none of that is sent; parts and tensors stand in the order of their names.
 
     message = header, parts                 parts = one byte each, then what it announces
     header  = "MQ", version, number of parts, round, client, base (see `session`), CRC-32
@@ -11,9 +11,9 @@ none of that is sent; parts and tensors stand in the order of their names.
     bits    = how many are ones, and the form that this decides (see `bits`)
     r       = 1 (as they are) | 2 (changes since the last download) | 3 (… since the last upload)
 
-There is one byte string for a message and a session, and everything else is refused: a form that is
-not the shortest by its counts, bits after the last one, bytes after the end. Sizes are compared with
-the schema before anything of that size is made.
+There is one byte string for a message and a session, and everything else is refused: a form that
+is not the shortest by its counts, bits after the last one, bytes after the end. Sizes are compared
+with the schema before anything of that size is made.
 """
 
 import math

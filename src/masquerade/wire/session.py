@@ -6,9 +6,9 @@ A session is a flat dict of tensors, stacked over clients when it lies in a run:
     down/PART/TENSOR, up/…          packed bits of the last mask that came down, or went up
     down/PART/TENSOR=, up/…         the same of values that are bits
 
-It moves on when an exchange has ended well. A client whose answer was lost keeps the old one, and so
-does the server's copy. `base` is a hash of it: messages carry that, and ends that disagree start
-afresh with an empty session. Bits that are not there yet are zeros.
+It moves on when an exchange has ended well. A client whose answer was lost or refused keeps the old
+one, and so does the server. `base` is a hash of it that messages carry, and ends that disagree
+start afresh with an empty session. Bits that are not there yet are zeros.
 """
 
 import hashlib
@@ -143,5 +143,5 @@ def base(run: str, session: Session) -> int:
         # Bits that were never sent are zeros, whether they are written down or not.
         if name.startswith(ANY) or values.any():
             hashed.update(name.encode() + b"\0")
-            hashed.update(values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            hashed.update(values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return int.from_bytes(hashed.digest(), "little")
