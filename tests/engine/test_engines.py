@@ -200,7 +200,7 @@ def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> 
             progress.server,
             progress.rows.take(ids),
             progress.clients.take(ids),
-            tree.take(progress.known, ids),
+            tree.take(progress.session, ids),
             ids,
             made.setting.round("train", "train", 0),
             0,

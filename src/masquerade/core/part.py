@@ -71,7 +71,7 @@ class Axis:
 
     def covers(self, shape: torch.Size) -> tuple[int, ...]:
         """Return how many entries each bit stands for, all of them as many."""
-        return (shape.numel() // shape[self.index],)
+        return (shape.numel() // max(1, shape[self.index]),)
 
 
 Grain = Entry | Blocks | Axis
@@ -140,10 +140,10 @@ Message = dict[str, Part]
 def _to_steps(values: Tensor, key: int | Tensor, lead: int) -> tuple[Tensor, Tensor]:
     """Round to whole multiples of a step; return them and the step, a float32."""
     shape = values.shape[lead:]
-    sizes = values.abs().reshape(*values.shape[:lead], -1)
+    sizes = values.abs().reshape(*values.shape[:lead], shape.numel())
     largest = sizes.amax(-1) if sizes.shape[-1] else sizes.new_zeros(sizes.shape[:-1])
     scale = (largest / 127).float()
-    step = scale.reshape(*scale.shape, *[1] * len(shape)).to(values.dtype)
+    step = scale.reshape(scale.shape + (1,) * len(shape)).to(values.dtype)
     keys = torch.as_tensor(key, dtype=torch.int64, device=values.device)
     noise = uniform(keys, tuple(shape), values.dtype)
     # Where all are zero there is no step, and what is divided by another stays zero.

@@ -15,11 +15,12 @@ def is_spread(tensor: Tensor, lead: int) -> bool:
 
 
 def packed(bits: Tensor, lead: int = 0) -> Tensor:
-    """Pack bools [clients, …] or […] into int64 words [clients, words]; the rest are zeros."""
+    """Pack bools [clients, …] or […] into int64 words [clients, words], filled up with zeros."""
     if is_spread(bits, lead):
         return packed(bits[0]).expand(bits.shape[0], -1)
     flat = bits.reshape(*bits.shape[:lead], bits.shape[lead:].numel()).view(torch.uint8)
-    eights = pad(flat, (0, -flat.shape[-1] % 64)).view(torch.int64)
+    count = flat.shape[-1]
+    eights = pad(flat, (0, -count % 64 if count else 64)).view(torch.int64)
     return ((eights * _GATHER >> 56) & 0xFF).to(torch.uint8).view(torch.int64)
 
 
