@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from masquerade.core.part import ROUNDED, Message, Part
+from masquerade.core.part import ENTRY, ROUNDED, Message, Part
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.wire import bits
@@ -255,9 +255,10 @@ def _decode_part(reader: _Reader, form: Part, name: str, session: Mapping[str, T
         if chosen:
             shape = grain.bits(like.shape)
             known = _known(session, place, shape.numel())
-            mask = torch.from_numpy(reader.bits(chosen, shape.numel(), known))
-            keep[tensor] = mask.reshape(shape)
-            held = _flat(grain.spread(keep[tensor], like))
+            held = reader.bits(chosen, shape.numel(), known)
+            keep[tensor] = torch.from_numpy(held).reshape(shape)
+            if grain is not ENTRY:
+                held = _flat(grain.spread(keep[tensor], like))
         kept = like.numel() if held is None else int(np.count_nonzero(held))
         if like.dtype is torch.bool:
             known = _known(session, f"{place}=", like.numel())
