@@ -39,6 +39,8 @@ class Progress:
     seconds: float = 0.0
     diverged: int | None = None
     """The first round that left values which are not finite."""
+    refused: int = 0
+    """Updates that were not taken."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return a copy of all tensors, by name, for a commit."""
@@ -61,4 +63,5 @@ class Progress:
             "history": list(self.history),
             "seconds": self.seconds,
             "diverged": self.diverged,
+            "refused": self.refused,
         }

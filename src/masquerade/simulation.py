@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from masquerade import preflight
+from masquerade import admission, preflight
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.random import fold
@@ -86,6 +86,8 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
+        self._limits: dict[int, dict[str, int]] = {}
+        self._told: set[str] = set()
         preflight.warn_of_small_limits(method, self.task, self.whos[0])
         self.sets = shift_sets(
             federation,
@@ -129,7 +131,7 @@ class Simulation:
         }
         progress.number, progress.costs = number, facts["costs"]
         progress.history, progress.seconds = facts["history"], facts["seconds"]
-        progress.diverged = facts["diverged"]
+        progress.diverged, progress.refused = facts["diverged"], facts["refused"]
         return progress
 
     def cohort(self, number: int) -> Tensor:
@@ -144,7 +146,7 @@ class Simulation:
             self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
         returning = self.participation.returning(number, ids)
-        cost = self._exchange(
+        cost, refused = self._exchange(
             progress,
             "train",
             self.method.schedule(number, self.train.rounds),
@@ -154,9 +156,12 @@ class Simulation:
         )
         progress.number += 1
         back = ids[returning].tolist()
-        line: Record = {"round": progress.number, "clients": back, **cost}
+        used = [id for id in back if id not in refused]
+        line: Record = {"round": progress.number, "clients": used, **cost}
         if len(back) < len(ids):
             line["lost"] = sorted(set(ids.tolist()) - set(back))
+        if refused:
+            line["refused"] = {str(id): code for id, code in refused.items()}
         return line
 
     def _exchange(
@@ -167,8 +172,11 @@ class Simulation:
         ids: Tensor,
         number: int,
         returning: Tensor | None = None,
-    ) -> dict[str, float]:
-        """Do the clients' rounds; those whose places do not return are as if never asked."""
+    ) -> tuple[dict[str, float], dict[int, str]]:
+        """Do the clients' rounds; return what they cost, and which clients were refused and why.
+
+        Those whose places do not return, or who are refused, are as if never asked.
+        """
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = self._sessions(progress, ids)
@@ -181,6 +189,12 @@ class Simulation:
             outcome = outcome.take(returning)
             cost |= {name: totals(outcome)[name] for name in ("up", "values_up")}
         self._add(progress.costs[kind], cost)
+        refused = self._refused(progress, outcome, ids, round, number)
+        if refused:
+            taken = torch.tensor([id not in refused for id in ids.tolist()])
+            places = torch.nonzero(taken).flatten()
+            ids, rows = ids[places], tree.take(rows, places.to(self.device))
+            outcome = outcome.take(places)
         if len(ids):
             cohort = Cohort(ids, self.samples[ids], asked, len(self.eligible))
             progress.server, rows = self.method.aggregate(
@@ -188,7 +202,35 @@ class Simulation:
             )
             self._keep(progress, ids, rows, outcome)
             self._watch_for_divergence(progress, outcome, number)
-        return cost
+        return cost, refused
+
+    def _refused(
+        self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
+    ) -> dict[int, str]:
+        """Judge the uploads; warn of the first that is refused for a reason."""
+        limits = [self._limit(id) if round.kind == "train" else {} for id in ids.tolist()]
+        found = admission.judge(outcome.uploads, limits)
+        refused = {int(ids[place]): code for place, code in found.items()}
+        progress.refused += len(refused)
+        if refused and len(refused) == len(ids) and set(refused.values()) == {"W604"}:
+            self._diverged(progress, number)
+            return refused
+        for id, code in refused.items():
+            if code not in self._told:
+                self._told.add(code)
+                warnings.warn(
+                    f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
+                    "ignored, and so are others like it (metrics.jsonl lists them)",
+                    MasqueradeWarning,
+                    stacklevel=2,
+                )
+        return refused
+
+    def _limit(self, id: int) -> dict[str, int]:
+        """Return the most entries of a tensor that a client may send."""
+        if id not in self._limits:
+            self._limits[id] = self.method.limit(self.task, self.whos[id])["upload"]
+        return self._limits[id]
 
     def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
         """Write what the clients and the server's rows of them are from now on."""
@@ -207,13 +249,19 @@ class Simulation:
             total[name] += value
 
     def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
-        """Note and warn once when training has left the finite numbers."""
+        """Look whether training has left the finite numbers in what is kept."""
         if progress.diverged is not None:
             return
         states = tree.leaves([progress.server, outcome.clients])
         numbers = [value for value in states if value.is_floating_point()]
         # A sum is finite only if all of its terms are, and costs one pass without a mask.
         if not all(bool(value.sum().isfinite()) for value in numbers):
+            self._diverged(progress, number)
+
+    @staticmethod
+    def _diverged(progress: Progress, number: int) -> None:
+        """Note and warn once that training has left the finite numbers."""
+        if progress.diverged is None:
             progress.diverged = number
             warnings.warn(
                 f"W604 training diverged in round {number}: values that are not finite; "

@@ -97,6 +97,7 @@ def verdict(made: Simulation, progress: Progress) -> tuple[list[Record], dict[st
                 "parameters": made.task.parameters,
                 "seconds": progress.seconds,
                 "diverged": progress.diverged,
+                "refused": progress.refused,
                 "per_client": {
                     "own": per_client,
                     "samples": made.samples[made.known].tolist(),

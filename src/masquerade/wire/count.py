@@ -64,13 +64,12 @@ def _count_tensor(
     lead: int,
 ) -> None:
     values = part.values[tensor]
-    kept: Count = values.shape[lead:].numel()
+    entries = kept(part, tensor, lead)
     size: Count = 1
     inside = None
     if tensor in part.keep:
         keep = part.keep[tensor]
         mask = words.packed(keep, lead)
-        kept = _kept(part, tensor, mask, lead)
         size = size + _bits(f"{name}/{tensor}", keep.shape[lead:].numel(), mask, None, session)
         found.masks[f"{name}/{tensor}"] = mask
     if values.dtype is torch.bool:
@@ -80,21 +79,24 @@ def _count_tensor(
             inside = words.packed(held, lead)
             given = given & inside
         found.masks[f"{name}/{tensor}="] = given
-        size = size + 1 + _bits(f"{name}/{tensor}=", kept, given, inside, session)
-        found.values = found.values + (kept + 7) // 8
+        size = size + 1 + _bits(f"{name}/{tensor}=", entries, given, inside, session)
+        found.values = found.values + (entries + 7) // 8
     else:
-        numbers = kept * size_of(part, tensor)
+        numbers = entries * size_of(part, tensor)
         size = size + numbers + SCALE * (tensor in part.scale)
         found.values = found.values + numbers
     found.bytes = found.bytes + size
 
 
-def _kept(part: Part, tensor: str, mask: Tensor, lead: int) -> Tensor:
-    """Count the entries that a mask keeps."""
-    covers = part.grain_of(tensor).covers(part.values[tensor].shape[lead:])
+def kept(part: Part, tensor: str, lead: int) -> Count:
+    """Count the entries of a tensor that are meant."""
+    shape = part.values[tensor].shape[lead:]
+    if tensor not in part.keep:
+        return shape.numel()
+    covers = part.grain_of(tensor).covers(shape)
     if len(covers) == 1:
-        return words.ones(mask) * covers[0]
-    sizes = torch.tensor(covers, device=mask.device)
+        return words.ones(words.packed(part.keep[tensor], lead)) * covers[0]
+    sizes = torch.tensor(covers, device=part.keep[tensor].device)
     return (part.keep[tensor] * sizes).sum(-1)
 
 
