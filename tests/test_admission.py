@@ -191,3 +191,10 @@ def test_entries_are_counted_by_what_a_bit_covers() -> None:
 def test_no_upload_is_no_refusal() -> None:
     assert admission.judge({}, [{}, {}]) == {}
     assert admission.judge({"p": Part({})}, [{"w": 1}]) == {}
+
+
+def test_finite_values_are_taken_whatever_their_sum_and_shape() -> None:
+    """Their sum is infinite, and one of them is a scalar."""
+    fine = {"p": Part({"w": torch.tensor([3e38, 3e38]), "s": torch.tensor(2.0)})}
+    bad = {"p": Part({"w": torch.tensor([1.0, 3e38]), "s": torch.tensor(math.nan)})}
+    assert admission.judge(stack([fine, bad, fine]), [{}] * 3) == {1: "W604"}

@@ -27,15 +27,28 @@ def judge(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, st
     """
     if not uploads:
         return {}
-    good = [_finite(uploads, len(limits)), _within(uploads, limits)]
+    # A sum is finite only if all of its terms are, and needs no mask; values that no mask holds, or
+    # large ones, may make it infinite without harm, and then each is looked at.
+    sums, few = _sums(uploads, len(limits)), _within(uploads, limits)
     # One table comes from the device, not one number after another.
-    table = torch.stack([column.to(good[0].device) for column in good]).tolist()
+    finite, within = torch.stack([sums.isfinite(), few.to(sums.device)]).tolist()
+    if not all(finite):
+        finite = _finite(uploads, len(limits)).tolist()
     found: dict[int, str] = {}
-    for code, column in zip(REASONS, table, strict=True):
+    for code, column in zip(REASONS, (finite, within), strict=True):
         for place, fine in enumerate(column):
             if not fine:
                 found.setdefault(place, code)
     return found
+
+
+def _sums(uploads: Message, clients: int) -> Tensor:
+    total = torch.zeros(clients, dtype=torch.float64)
+    for part in uploads.values():
+        for values in part.values.values():
+            if values.is_floating_point():
+                total = total.to(values.device) + values.reshape(clients, -1).sum(1)
+    return total
 
 
 def _finite(uploads: Message, clients: int) -> Tensor:
@@ -45,7 +58,7 @@ def _finite(uploads: Message, clients: int) -> Tensor:
             if values.is_floating_point():
                 held = part.held(name)
                 meant = values if held is None else torch.where(held, values, 0)
-                fine = fine.to(values.device) & meant.isfinite().flatten(1).all(1)
+                fine = fine.to(values.device) & meant.isfinite().reshape(clients, -1).all(1)
     return fine
 
 
