@@ -18,7 +18,7 @@ from masquerade.plan import arrange, trainings
 from masquerade.verdict import verdict
 
 SHOWN = ("fedavg", "dmpfl")
-WIRES = ("full", "bfloat16", "float16", "int8")
+WIRES = ("full", "bfloat16", "int8")
 
 TEXT = """# What rounding messages costs
 
@@ -56,8 +56,8 @@ def trained(name: str, wire: str, seed: int) -> dict:
 
 
 def spread(values: list[float]) -> str:
-    """Mean and standard deviation over seeds, in percent."""
-    figures = torch.tensor(values, dtype=torch.float64) * 100
+    """Mean and standard deviation over seeds."""
+    figures = torch.tensor(values, dtype=torch.float64)
     return f"{float(figures.mean()):.2f} ± {float(figures.std(correction=0)):.2f}"
 
 
