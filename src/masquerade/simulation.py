@@ -73,7 +73,14 @@ class Simulation:
         feed = Feed(self.federation, seed, train.batch)
         meter = Meter(self.task)
         self.setting = Setting(
-            method, self.task, feed, meter, train.rounds, train.rate_decay, train.wire
+            method,
+            self.task,
+            feed,
+            meter,
+            train.rounds,
+            train.rate_decay,
+            compute.precision,
+            train.wire,
         )
         torch.set_num_threads(compute.threads)
         self.engine: Engine = auto.make(self.setting, engine, compute.workers, compute.width)

@@ -24,6 +24,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
+from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.wire.session import Seen
@@ -217,7 +218,8 @@ def _do(given: Any) -> Any:
     (server, rows, clients, session, ids), kind, phase, number = _to_torch(given)
     round = _working.setting.round(kind, phase, number)
     job = Job(server, rows, clients, session, ids, round, number)
-    return _to_numpy(_working._several(job))
+    with numbers(_working.setting.precision):
+        return _to_numpy(_working._several(job))
 
 
 def _to_numpy(state: Any) -> Any:

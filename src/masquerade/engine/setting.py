@@ -36,6 +36,8 @@ class Setting:
     rounds: int
     rate_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
+    precision: str = "float32"
+    """In what products are taken; processes of an engine ask."""
     wire: str = "full"
     """What floating-point values of messages are rounded to; "full" leaves them as they are."""
 
