@@ -208,7 +208,7 @@ def test_importing_the_package_does_not_import_torch() -> None:
 
 
 BLOCKED = ("rich", "typer", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "tomli_w", "pooch")
-BLOCKED += ("requests", "platformdirs", "pyarrow")
+BLOCKED += ("requests", "platformdirs", "pyarrow", "constriction")
 """A module that is None in `sys.modules` cannot be imported."""
 TRAINING = f"""
 import sys

@@ -32,7 +32,7 @@ from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
-from masquerade.wire.codec import digest
+from masquerade.wire import digest
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
@@ -111,6 +111,7 @@ def run(
     cohort: int = 0,
     available: str = "always",
     drop: float = 0.0,
+    wire: str = "full",
     novel: Sequence[int] = (),
     out: str | Path | None = None,
     watch: Watch = _quiet,
@@ -122,11 +123,13 @@ def run(
     `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
     "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `cohort` of those
     that are `available`, and a share `drop` of them is lost; `novel` clients are kept out of
-    training and judged apart. With `out` the run has a directory; the same call goes on from its
-    last commit after any interruption.
+    training and judged apart. Numbers cross the wire as `wire` says. With `out` the run has a
+    directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
-    train = Train("", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop)
+    train = Train(
+        "", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop, wire=wire
+    )
     chosen = tuple(views or method.views)
     unknown = [view for view in chosen if view not in method.views]
     if unknown:

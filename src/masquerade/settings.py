@@ -56,6 +56,9 @@ class Train:
     back."""
     weights: str = ""
     """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
+    wire: str = "full"
+    """What numbers in messages are rounded to: "float16", "bfloat16" or "int8" with one step per
+    tensor; "full" leaves them as the network has them."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "train.wire": ("full", "float16", "bfloat16", "int8"),
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),

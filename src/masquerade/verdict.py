@@ -110,6 +110,7 @@ def _judged(made: Simulation, progress: Progress) -> tuple[list[Record], dict[st
                 **overlap(personal[view]),
                 "participations": _participations(made, progress),
                 "diverged": progress.diverged,
+                "refused": progress.refused,
                 "per_client": {
                     "own": per_client,
                     "samples": made.samples[made.known].tolist(),

@@ -105,6 +105,7 @@ MODELS: dict[str, Network] = {
     "cifar_cnn": _images("DM-PFL's, for CIFAR-10", CifarCNN, CIFAR),
     "mnist_cnn": _images("FedAvg's, for MNIST", MnistCNN, MNIST),
     "digits_cnn": _images("two convolutions, for digits", DigitsCNN, DIGITS),
+    "dropout_cnn": _images("that of pfl-research's CIFAR-10 benchmark", DropoutCNN, CIFAR),
     "lenet": _lenet("pFedGate's, for CIFAR-10", (120, 84)),
     "lenet_wide": _lenet("pFedGate's, for CIFAR-100, by its commands", (1920, 504), classes=100),
     "leaf_cnn": _lenet(
