@@ -111,7 +111,6 @@ MODELS: dict[str, Network] = {
     "leaf_cnn": _lenet(
         "pFedGate's, for EMNIST and FEMNIST; by its text also for CIFAR-100", (2048,), MNIST, 62
     ),
-    "dropout_cnn": _images("of pfl-research's speed benchmark", DropoutCNN, CIFAR),
     "mlp_bn": _mlp("mlp with batch norms", (64,), norm="batch"),
     "digits_cnn_bn": _images(
         "digits_cnn with batch norms", partial(DigitsCNN, norm="batch"), DIGITS
