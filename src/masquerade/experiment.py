@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,17 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from masquerade import config as configuration
+from masquerade.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
+from masquerade.cost import memory
 from masquerade.data import Federation
 from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
-from masquerade.plan import Training, arrange, check_novel, federation_of, in_turn, trainings
-from masquerade.progress import Progress, Record
+from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
+from masquerade.progress import Progress, Record, timed
 from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
@@ -106,7 +107,7 @@ def run(
     views: Sequence[str] | None = None,
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
-    budgets: Sequence[float] | None = None,
+    budgets: Budgets = (1.0,),
     cohort: int = 0,
     available: str = "always",
     drop: float = 0.0,
@@ -119,11 +120,11 @@ def run(
 
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
-    `budgets` gives every client the share of the parameters that its device can hold. Of all
-    clients `participation` are sampled in a round, or `cohort` of those that are `available`, and a
-    share `drop` of them is lost; `novel` clients are kept out of training and judged apart. Numbers
-    cross the wire as `wire` says. With `out` the run has a directory; the same call goes on from
-    its last commit after any interruption.
+    `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
+    "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `cohort` of those
+    that are `available`, and a share `drop` of them is lost; `novel` clients are kept out of
+    training and judged apart. Numbers cross the wire as `wire` says. With `out` the run has a
+    directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
     train = Train(
@@ -137,7 +138,8 @@ def run(
     judged, computed = evaluate or Evaluate(), compute or Compute()
     configuration.check(method=method, train=train, evaluate=judged, compute=computed)
     check_available(available)
-    budgets = in_turn(budgets, federation.clients)
+    shares = budgets_of(budgets, federation.clients, seed)
+    warn_of_budgets([(name, method)], shares)
     check_novel(novel, federation.clients)
     with simulate(
         method=method,
@@ -148,7 +150,7 @@ def run(
         compute=computed,
         seed=seed,
         views=chosen,
-        budgets=budgets,
+        budgets=shares,
         novel=novel,
     ) as simulation:
         told = partial(_tell, watch, name, rounds)
@@ -202,30 +204,33 @@ def carry_on(
 
     `world` is written with every commit: facts that a later resume compares.
     """
-    begun, before = time.monotonic(), progress.seconds
-    committer = None
+    clock, committer = progress.seconds, None
     if directory is not None:
         committer = Committer(directory, simulation.compute.commit_every)
     lines: list[Record] = []
     try:
         while progress.number < simulation.train.rounds:
-            line = simulation.advance(progress)
+            with timed(clock, "training"):
+                line = simulation.advance(progress)
             every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
             record = None
             if every and (progress.number % every == 0) and not last:
-                record = look(simulation, progress)
+                with timed(clock, "evaluation"):
+                    record = look(simulation, progress)
                 progress.history.append(record)
                 line["views"] = record["views"]
             lines.append(line)
-            progress.seconds = before + time.monotonic() - begun
             if committer is not None and (last or committer.due()):
-                facts = progress.facts() | (world or {})
-                committer.submit(progress.number, progress.snapshot(), facts, lines)
+                progress.memory = memory.most(progress.memory, memory.peak(simulation.device))
+                with timed(clock, "commits"):
+                    facts = progress.facts() | (world or {})
+                    committer.submit(progress.number, progress.snapshot(), facts, lines)
                 lines = []
             watch(progress.number, record)
     finally:
         if committer is not None:
-            committer.close()
+            with timed(clock, "commits"):
+                committer.close()
     return progress
 
 
@@ -236,6 +241,7 @@ def simulate(**arguments: Any) -> Iterator[Simulation]:
     precision = arguments["compute"].precision
     with torch.random.fork_rng(devices=[]), numbers(precision):
         simulation = Simulation(**arguments)
+        memory.watch(simulation.device)
         try:
             yield simulation
         finally:
@@ -291,6 +297,8 @@ def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Recor
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
+            if progress.number == config.train.rounds and (path / "summary.json").is_file():
+                return collect(path)
             return _finish(simulation, training, config, progress, directory, watch, models)
 
 

@@ -22,7 +22,7 @@ from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
-from masquerade.progress import COSTS, Progress, Record, totals
+from masquerade.progress import COSTS, WAYS, Progress, Record, by_layer, label, totals
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.wire import session
 
@@ -137,8 +137,8 @@ class Simulation:
             if name.startswith("session/")
         }
         progress.number, progress.costs = number, facts["costs"]
-        progress.history, progress.seconds = facts["history"], facts["seconds"]
-        progress.diverged, progress.refused = facts["diverged"], facts["refused"]
+        for name in ("layers", "history", "seconds", "memory", "diverged", "refused"):
+            setattr(progress, name, facts[name])
         return progress
 
     def cohort(self, number: int) -> Tensor:
@@ -189,13 +189,17 @@ class Simulation:
         known = self._sessions(progress, ids)
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
         asked = len(ids)
-        cost = totals(outcome)
+        whole, cost = outcome, totals(outcome)
         if returning is not None and len(returning) < asked:
             # What was lost had been sent down and computed; it was not received.
             ids, rows = ids[returning], tree.take(rows, returning.to(self.device))
             outcome = outcome.take(returning)
             cost |= {name: totals(outcome)[name] for name in ("up", "values_up")}
         self._add(progress.costs[kind], cost)
+        layers = list(self.setting.meter.forward(self.federation.x[:1]))
+        done = progress.layers.setdefault(kind if phase is None else label(phase), {})
+        for layer, counts in by_layer(whole, layers).items():
+            self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
         refused = self._refused(progress, outcome, ids, round, number)
         if refused:
             taken = torch.tensor([id not in refused for id in ids.tolist()])
