@@ -190,6 +190,7 @@ def test_entries_are_counted_by_what_a_bit_covers() -> None:
 
 def test_no_upload_is_no_refusal() -> None:
     assert admission.judge({}, [{}, {}]) == {}
+    assert admission.judge({"p": Part({"w": torch.ones(0, 3)})}, []) == {}
     assert admission.judge({"p": Part({})}, [{"w": 1}]) == {}
 
 
