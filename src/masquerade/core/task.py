@@ -316,6 +316,8 @@ class Task:
                 holder[leaf] = value
             for layer in self._dropouts:
                 layer.key = None
+        # Products in a shorter type end here: losses and metrics see the network's own.
+        output = output.to(self.dtype) if output.is_floating_point() else output
         return output, buffers if train else {}
 
     def losses(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:

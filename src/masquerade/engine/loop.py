@@ -24,6 +24,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
+from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
@@ -101,7 +102,8 @@ class Loop:
             count = orders[stage.name].counts[place] * stage.epochs
             seen = torch.tensor([count], dtype=torch.float64)
             keep = compute.shares(stage, work, lead=0)
-            diary.flops = diary.flops + setting.meter.stage(stage, per_sample, seen, keep, x)
+            slices = compute.slices(stage, work)
+            diary.flops += setting.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
@@ -212,7 +214,8 @@ def _do(given: Any) -> Any:
     (server, rows, clients, known, ids), kind, phase, number = _to_torch(given)
     round = _working.setting.round(kind, phase, number)
     job = Job(server, rows, clients, known, ids, round, number)
-    return _to_numpy(_working._several(job))
+    with numbers(_working.setting.precision):
+        return _to_numpy(_working._several(job))
 
 
 def _to_numpy(state: Any) -> Any:
