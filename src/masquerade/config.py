@@ -49,9 +49,9 @@ def limits(cls: type[Any], section: str) -> Limits:
 
 def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems) -> Any:
     """Return a value in the type of the default; note what is wrong with it."""
-    if key in RULES and isinstance(value, str):
-        return value
     if isinstance(default, tuple):
+        if key in RULES and isinstance(value, str):
+            return value
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
             problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")

@@ -133,8 +133,10 @@ class Loop:
         global _working
         if self._pool is None:
             _working = self
-            # Forked processes see the samples where they lie; nothing is copied to them.
-            start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            # Forked processes see the samples where they lie; nothing is copied to them. After
+            # work on CUDA a process cannot be forked.
+            fork = "fork" in multiprocessing.get_all_start_methods()
+            start = "fork" if fork and not torch.cuda.is_initialized() else "spawn"
             context = multiprocessing.get_context(start)
             given = (None if start == "fork" else self,)
             self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
