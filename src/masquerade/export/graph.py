@@ -22,7 +22,6 @@ from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError
 
 ASSERT = torch.ops.aten._assert_tensor_metadata.default
-SORT = torch.ops.aten.sort.stable
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,8 @@ def _given(exported: ExportedProgram) -> Iterator[tuple[fx.Node, Any]]:
 
 
 def _plain_output(module: fx.GraphModule) -> None:
-    """Let a graph return its one output, not a tuple of it; write what ONNX has no word for."""
+    """Let a graph return its one output, not a tuple of it."""
     for node in module.graph.nodes:
         if node.op == "output" and isinstance(node.args[0], tuple | list):
             (node.args,) = (tuple(node.args[0]),)
-        if node.target is SORT:
-            # ONNX sorts as `topk` of all, and lets the first of equals come first.
-            value, dim = node.args[0], node.kwargs["dim"]
-            node.target = torch.ops.aten.topk.default
-            size = value.meta["val"].shape[dim]
-            node.args, node.kwargs = (value, size, dim, node.kwargs["descending"]), {}
     module.recompile()

@@ -299,6 +299,8 @@ def _changes(node: fx.Node, walk: _Walk) -> dict[str, Any]:
     given, flow = arguments(node), walk.flows[node]
     if node.target in READERS:
         return _narrow(given, flow.keep, walk)
+    if flow.keep.all():
+        return {}
     if node.target is EXPAND:
         return {"size": [given["size"][0], -1, *given["size"][2:]]}
     if node.target not in (BATCH_NORM, GROUP_NORM):
@@ -318,6 +320,9 @@ def _narrow(given: dict[str, Any], rows: Tensor, walk: _Walk) -> dict[str, Any]:
     weight, bias = walk.tensor(given["weight"]), walk.tensor(given["bias"])
     assert weight is not None
     source = walk.flows.get(given["input"])
+    if rows.all() and (source is None or source.keep.all()):
+        # Layers that share a tensor, as those of a recurrent network do, go on sharing it.
+        return {}
     if source is not None:
         steady = _unpadded(source.steady, given.get("padding", 0))
         lost = _absorbed(weight, steady, ~source.keep)

@@ -1,0 +1,133 @@
+"""Write a personal model as a bundle: one folder that answers without torch, whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from masquerade import __version__
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.task import Task
+from masquerade.errors import MasqueradeError
+from masquerade.export import onnx, session, sliced
+from masquerade.export.graph import Program, trace, trace_function
+
+DENSE, MASKED = "dense.onnx", "masked.onnx"
+TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One client's model, and inputs like those that it was trained on [samples, …]."""
+
+    method: Method
+    task: Task
+    parts: Message
+    x: Tensor
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the outputs for a batch of inputs."""
+        with torch.no_grad():
+            return self.method.predict(self.task, self.parts, x)
+
+    def masked(self) -> Program:
+        """Return `predict` as a graph, with zeros where masks are."""
+        return trace(self.method, self.task, self.parts, self.x)
+
+    def dense(self) -> Program:
+        """Return the network without masks, for comparison."""
+        task = self.task.to("cpu")
+        return trace_function(lambda given: task(task.initial, given)[0], self.x.cpu())
+
+    def onnx(self, program: Program) -> bytes:
+        """Return a graph of this model as ONNX, checked against the model itself."""
+        data = onnx.encode(program)
+        onnx.check(data, self.predict(self.x), self.x)
+        return data
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a model: lines of a table, by heading."""
+
+    title: str
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the card as Markdown."""
+        lines = [f"# {self.title}"]
+        for heading, table in self.facts.items():
+            lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
+            lines += [f"| {name} | {_shown(value)} |" for name, value in table.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write(
+    path: Path,
+    model: Model,
+    card: Card,
+    labels: Sequence[str] | None = None,
+    compare: bool = False,
+) -> dict[str, Any]:
+    """Write a bundle; return its manifest.
+
+    `labels` name the classes. With `compare` it also holds the network without masks, and the
+    masked one before it was cut, so that they can be timed side by side.
+    """
+    if path.exists():
+        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
+    whole = model.masked()
+    files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
+    if compare:
+        files |= {DENSE: onnx.encode(model.dense()), MASKED: model.onnx(whole)}
+    manifest = {
+        "version": session.VERSION,
+        "masquerade": __version__,
+        "title": card.title,
+        "card": card.facts,
+        "input": {
+            "shape": list(model.x.shape[1:]),
+            "type": str(model.x.dtype).removeprefix("torch."),
+            "meaning": _meaning(model.x),
+        },
+        "labels": None if labels is None else list(labels),
+        "files": {name: session.fingerprint(data) for name, data in files.items()},
+    }
+    appear(path, files | {session.MANIFEST: session.seal(manifest)})
+    return manifest
+
+
+def _meaning(x: Tensor) -> str:
+    """Say what is done to an input; the graph itself does it."""
+    if x.dtype == torch.uint8:
+        return "pixels from 0 to 255, which the model scales to 0 to 1 itself"
+    return "numbers, scaled as in training" if x.is_floating_point() else "tokens"
+
+
+def appear(path: Path, files: dict[str, bytes]) -> None:
+    """Write files into a folder that appears with all of them or not at all."""
+    staged = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        if staged.exists():
+            shutil.rmtree(staged)
+        staged.mkdir(parents=True)
+        for name, data in files.items():
+            with (staged / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        staged.rename(path)
+    except OSError as fault:
+        shutil.rmtree(staged, ignore_errors=True)
+        text = f"{path} could not be written ({fault.strerror}); nothing is left of it"
+        raise MasqueradeError("E502", text) from fault
