@@ -20,10 +20,11 @@ import tomli_w
 
 from masquerade import config as configuration
 from masquerade import experiment
-from masquerade.config import Config
 from masquerade.core.method import Method
-from masquerade.experiment import arrange, simulate
-from masquerade.simulation import carry_on
+from masquerade.experiment import carry_on, simulate
+from masquerade.plan import arrange
+from masquerade.settings import Config
+from masquerade.verdict import spread
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
@@ -114,7 +115,7 @@ def judged(simulation: Any, progress: Any, view: str) -> float:
     """Mean over clients of the accuracy on their validation data."""
     own = list(simulation.federation.validation)
     scores = simulation.judge(progress, view, own).scores
-    return simulation.spread([float(s.mean()) if len(s) else None for s in scores])["mean"]
+    return spread(simulation, [float(s.mean()) if len(s) else None for s in scores])["mean"]
 
 
 def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:

@@ -22,12 +22,13 @@ import torch
 # Runs from a checkout on a machine where nothing can be installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Task, tree
 from masquerade.data import Dirichlet, from_arrays, partition
 from masquerade.experiment import simulate
 from masquerade.methods import METHODS
 from masquerade.models import MLP, DigitsCNN, build
+from masquerade.settings import Compute, Evaluate, Train
+from masquerade.verdict import verdict
 
 
 def problem(seed: int):
@@ -67,7 +68,7 @@ def run(method, task, federation, device: str, engine: str, rounds: int):
         progress = simulation.begin()
         while progress.number < rounds:
             simulation.advance(progress)
-        summaries, models = simulation.verdict(progress)
+        summaries, models = verdict(simulation, progress)
     state = {k: v for k, v in progress.tensors().items() if not k.startswith("known/")}
     state |= {f"models/{k}": v.cpu() for k, v in tree.named(models).items()}
     return state, progress.costs, [summary["accuracy"] for summary in summaries]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.core.random import fold, normal
 from masquerade.data import Federation
 from masquerade.methods import BNN, METHODS
 from masquerade.models import BinaryMLP
+from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 
 SIZES = (7, 12, 3, 9, 16, 5)

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from masquerade.config import Config, parse, read_file
+from masquerade.config import parse, read_file
 from masquerade.methods import METHODS
 from masquerade.rundir import RunDirectory
+from masquerade.settings import Config
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.

@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from masquerade.config import (
     SECTIONS,
-    Compute,
-    Config,
-    Data,
-    Evaluate,
     Limits,
-    Train,
     apply,
     complete,
     dump,
@@ -34,6 +29,7 @@ from masquerade.config import (
 from masquerade.core import Method
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
+from masquerade.settings import Compute, Config, Data, Evaluate, Train
 
 Place = tuple[str, ...]
 """Where a setting stands: section, perhaps method, key."""

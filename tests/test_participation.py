@@ -9,9 +9,9 @@ import masquerade as mq
 from masquerade.config import parse
 from masquerade.core import Stage
 from masquerade.errors import MasqueradeError
-from masquerade.experiment import rehearse
 from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.participation import Participation, novel
+from masquerade.plan import rehearse
 from tests.support import federation, network, simulation
 
 EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])

@@ -22,13 +22,14 @@ import numpy as np
 import pytest
 import torch
 
-from masquerade import comparison, experiment
-from masquerade.config import Config, parse, read_file
+from masquerade import comparison, experiment, plan
+from masquerade.config import parse, read_file
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.experiment import Watch
 from masquerade.methods import METHODS
 from masquerade.models import build
 from masquerade.rundir import RunDirectory
+from masquerade.settings import Config
 
 ROUNDS = 8
 Work = Callable[[Path, Watch], object]
@@ -76,7 +77,7 @@ def complete(config: Config, path: Path, watch: Watch = silent) -> object:
     """Start the only training of a configuration, or resume it."""
     if (path / "config.toml").exists():
         return experiment.resume(path, watch)
-    (training,) = experiment.trainings(config)
+    (training,) = plan.trainings(config)
     return experiment.start(config, training, path, watch)
 
 
@@ -205,8 +206,8 @@ def test_a_run_from_pretrained_weights_begins_there_and_knows_its_file(
     train = dataclasses.replace(config.train, weights="weights.pth")
     config = dataclasses.replace(config, train=train)
     halted(config, run, 3)
-    (training,) = experiment.trainings(config)
-    begun = experiment.arrange(config, training)["task"].initial
+    (training,) = plan.trainings(config)
+    begun = plan.arrange(config, training)["task"].initial
     assert all(torch.equal(begun[name], value) for name, value in model.state_dict().items())
     # It is found again from anywhere; another file in its place is refused.
     monkeypatch.chdir("/")

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Cohort, Message, Method, Part, Round, Stage, State, Task, Tree, Who
 from masquerade.data import Federation
+from masquerade.experiment import carry_on
 from masquerade.methods import DMPFL
 from masquerade.progress import Progress, Record
-from masquerade.simulation import Simulation, carry_on
+from masquerade.settings import Compute, Evaluate, Train
+from masquerade.simulation import Simulation
+from masquerade.verdict import verdict
 from masquerade.wire.codec import encode
 from tests import support
 from tests.support import SIZES
@@ -141,7 +143,7 @@ def summaries(made: Simulation) -> dict[str, Record]:
     """Run to the end and return the summary of every view."""
     progress = carry_on(made, made.begin())
     made.close()
-    return {summary["view"]: summary for summary in made.verdict(progress)[0]}
+    return {summary["view"]: summary for summary in verdict(made, progress)[0]}
 
 
 @pytest.fixture(scope="module")
@@ -348,7 +350,7 @@ def ones(keep: Tree) -> int:
 
 def test_the_density_of_dmpfl_counts_every_distinct_weight_once() -> None:
     made, progress = simulate(DMPFL(epochs=2, rate=0.1), rounds=4)
-    density = {one["view"]: one["density"] for one in made.verdict(progress)[0]}
+    density = {one["view"]: one["density"] for one in verdict(made, progress)[0]}
     # 6 → 8 → 6 → 3 has 131 parameters; the 48 + 18 weights of the last two layers are masked by
     # half, the other 65 are dense.
     mine, ours = progress.clients.state["keep"], progress.server["keep"]
@@ -375,5 +377,5 @@ def test_a_readjusting_round_of_dmpfl_pays_for_whole_weight_gradients(readjust: 
     costs = progress.costs["train"]
     assert costs["masked"] == pytest.approx(per_sample * sum(SIZES))
     assert costs["dense"] == pytest.approx(3 * 588 * sum(SIZES))
-    flops = made.verdict(progress)[0][0]["flops"]
+    flops = verdict(made, progress)[0][0]["flops"]
     assert flops["masked"] == pytest.approx(per_sample * sum(SIZES) / len(SIZES))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from masquerade import methods, models
-    from masquerade.config import Compute, Evaluate
     from masquerade.core import (
         Axis,
         Batch,
@@ -42,11 +41,12 @@ if TYPE_CHECKING:
     )
     from masquerade.errors import MasqueradeError, MasqueradeWarning
     from masquerade.experiment import Personal, Result, run
+    from masquerade.settings import Compute, Evaluate
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "masquerade.config": ("Compute", "Evaluate"),
+    "masquerade.settings": ("Compute", "Evaluate"),
     "masquerade.core": (
         "Axis",
         "Batch",

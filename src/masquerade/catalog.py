@@ -55,6 +55,7 @@ def relative_costs() -> dict[str, tuple[float, float]]:
     sample = uniform(1, (10, 1, 8, 8)), torch.arange(10)
     found = {}
     # On networks this small, threads cost more than they give.
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for name, line in METHODS.items():
         network = "_".join(filter(None, ("digits_cnn", line.variant)))
@@ -62,6 +63,7 @@ def relative_costs() -> dict[str, tuple[float, float]]:
         method = line.method(**dict(line.settings))
         cost = forecast(method, task, *sample, [54] * 20, 60, 0.5, validation=[18] * 20)
         found[name] = cost.down + cost.up, cost.masked
+    torch.set_num_threads(threads)
     whole = found["fedavg"]
     return {name: (sent / whole[0], spent / whole[1]) for name, (sent, spent) in found.items()}
 

@@ -18,8 +18,8 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.report.live import echo, live
 
 if TYPE_CHECKING:
-    from masquerade.config import Config
     from masquerade.progress import Record
+    from masquerade.settings import Config
 
 app = typer.Typer(
     help="Personal, sparse models for every client of a federation.",
@@ -345,12 +345,12 @@ def _fresh(name: str) -> Path:
 
 
 def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -> None:
-    from masquerade import comparison, experiment
+    from masquerade import comparison, experiment, plan
 
     with _resumable(out), live(quiet or as_json) as watch:
         if single:
-            config = experiment.settle(config)
-            (training,) = experiment.trainings(config)
+            config = plan.settle(config)
+            (training,) = plan.trainings(config)
             results = experiment.start(config, training, out, watch)
             comparison.write_report(out, results, config)
         else:

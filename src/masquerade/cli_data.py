@@ -117,9 +117,9 @@ def data_show(
     Example: masquerade data show digits --clients 10 --partition pathological
     """
     from masquerade import catalog
-    from masquerade.config import Data
     from masquerade.data import cache
-    from masquerade.experiment import federation_of
+    from masquerade.plan import federation_of
+    from masquerade.settings import Data
 
     federation, _ = federation_of(Data(name, clients or 0, partition or "auto", seed=seed))
     known = cache.describe(name) if cache.holds(name) else None

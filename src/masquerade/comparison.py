@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 from masquerade import config as configuration
-from masquerade import experiment
-from masquerade.config import Config
+from masquerade import experiment, plan
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Watch
 from masquerade.progress import Record
 from masquerade.rundir import RunDirectory
+from masquerade.settings import Config
 
 MARK = "comparison"
 """The file that tells a comparison's directory from a run's."""
@@ -22,9 +22,9 @@ def is_comparison(path: Path) -> bool:
 
 def start(config: Config, path: Path, watch: Watch) -> list[Record]:
     """Train everything that a configuration names, in a new directory."""
-    config = experiment.settle(config)
+    config = plan.settle(config)
     # What cannot begin leaves no directory behind.
-    experiment.rehearse(config)
+    plan.rehearse(config)
     with RunDirectory.create(path, configuration.dump(config), MARK) as directory:
         return _complete(directory, config, watch)
 
@@ -37,7 +37,7 @@ def carry_on(path: Path, watch: Watch) -> list[Record]:
 
 
 def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Record]:
-    planned = experiment.trainings(config)
+    planned = plan.trainings(config)
     results: list[Record] = []
     for place, training in enumerate(planned):
         path = directory.path / training.folder

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from masquerade import config as configuration
-from masquerade.config import Compute, Config, Data, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
-from masquerade.core.random import fold
-from masquerade.core.round import Who
 from masquerade.core.task import Task
-from masquerade.cost.forecast import forecast
-from masquerade.data import Dataset, Federation, load, parse, partition, share
+from masquerade.data import Federation
 from masquerade.engine.auto import exact_numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.methods import METHODS, Named
-from masquerade.models import MODELS, build, load_weights, suitable
+from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
-from masquerade.participation import novel as novel_clients
+from masquerade.plan import Training, arrange, check_novel, federation_of, in_turn, trainings
 from masquerade.progress import Progress, Record
-from masquerade.rundir import RunDirectory
-from masquerade.simulation import Simulation, carry_on
+from masquerade.rundir import Committer, RunDirectory
+from masquerade.settings import Compute, Config, Evaluate, Train
+from masquerade.simulation import Simulation
+from masquerade.verdict import look, verdict
 from masquerade.wire.codec import digest
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
 
-SEEN = 64
-"""Samples that a forecast sees."""
 SEED_BYTES = 8
 """What the initial weights cost a client when they are drawn from a seed."""
 
@@ -138,8 +134,8 @@ def run(
     judged, computed = evaluate or Evaluate(), compute or Compute()
     configuration.check(method=method, train=train, evaluate=judged, compute=computed)
     check_available(available)
-    budgets = _budgets(budgets, federation.clients)
-    _check_novel(novel, federation.clients)
+    budgets = in_turn(budgets, federation.clients)
+    check_novel(novel, federation.clients)
     with simulate(
         method=method,
         task=task,
@@ -155,36 +151,19 @@ def run(
         told = partial(_tell, watch, name, rounds)
         if out is None:
             progress = carry_on(simulation, simulation.begin(), watch=told)
-            summaries, personal = simulation.verdict(progress)
+            summaries, personal = verdict(simulation, progress)
         else:
             text = _description(simulation)
             with _directory(Path(out), text) as directory:
                 progress = _progress(simulation, directory, text)
                 carry_on(simulation, progress, directory, told, _world(simulation, text))
-                summaries, personal = simulation.verdict(progress)
+                summaries, personal = verdict(simulation, progress)
         initial = float(tree.size(task.initial) * task.dtype.itemsize)
         for summary in summaries:
             summary |= _identity(method, summary["view"], federation.name, initial)
         if out is not None:
             (Path(out) / "summary.json").write_text(json.dumps(summaries, indent=1))
         return Result(method, simulation.task, summaries, personal)
-
-
-def _budgets(given: Sequence[float] | None, clients: int) -> list[float]:
-    """Return every client's budget; fewer than there are clients are taken in turn."""
-    shares = [float(share) for share in given] if given is not None else [1.0]
-    if not shares or len(shares) > clients or not all(0 < share <= 1 for share in shares):
-        text = f"give 1 to {clients} shares above 0 and at most 1, which clients take in turn"
-        raise MasqueradeError("E201", f"`budgets` is {shares}; {text}")
-    return list(islice(cycle(shares), clients))
-
-
-def _check_novel(novel: Sequence[int], clients: int) -> None:
-    """Refuse what are not different clients."""
-    fit = isinstance(novel, Sequence)
-    if not fit or len(set(novel)) < len(novel) or not set(novel) <= set(range(clients)):
-        text = f"list different clients from 0 to {clients - 1}"
-        raise MasqueradeError("E201", f"`novel` is {novel!r}; {text}")
 
 
 def _tell(watch: Watch, name: str, rounds: int, done: int, record: Record | None) -> None:
@@ -207,6 +186,44 @@ def _description(simulation: Simulation) -> str:
     initial = digest(Part(simulation.task.initial))
     facts = {"method": repr(simulation.method), "initial": int(initial), "views": simulation.views}
     return tomli_w.dumps({"python": facts, **tables})
+
+
+def carry_on(
+    simulation: Simulation,
+    progress: Progress,
+    directory: RunDirectory | None = None,
+    watch: Watch = lambda done, record: None,
+    world: Record | None = None,
+) -> Progress:
+    """Move a simulation on to its last round, committing beside the computation.
+
+    `world` is written with every commit: facts that a later resume compares.
+    """
+    begun, before = time.monotonic(), progress.seconds
+    committer = None
+    if directory is not None:
+        committer = Committer(directory, simulation.compute.commit_every)
+    lines: list[Record] = []
+    try:
+        while progress.number < simulation.train.rounds:
+            line = simulation.advance(progress)
+            every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
+            record = None
+            if every and (progress.number % every == 0) and not last:
+                record = look(simulation, progress)
+                progress.history.append(record)
+                line["views"] = record["views"]
+            lines.append(line)
+            progress.seconds = before + time.monotonic() - begun
+            if committer is not None and (last or committer.due()):
+                facts = progress.facts() | (world or {})
+                committer.submit(progress.number, progress.tensors(), facts, lines)
+                lines = []
+            watch(progress.number, record)
+    finally:
+        if committer is not None:
+            committer.close()
+    return progress
 
 
 @contextmanager
@@ -234,172 +251,6 @@ def _identity(method: Method, view: str, data: str, initial: float) -> Record:
     name = names[0] if names else f"{cls.__name__.lower()}:{view}"
     title = METHODS[name].title if names else f"{cls.__name__} ({view})"
     return {"method": name, "title": title, "data": data, "initial": initial}
-
-
-@dataclass(frozen=True)
-class Training:
-    """One training of a configuration: a method, the names that are views of it, a seed."""
-
-    method: Method
-    names: tuple[str, ...]
-    seed: int
-
-    @property
-    def folder(self) -> str:
-        """Name the run directory."""
-        return f"{self.names[0]}-seed{self.seed}"
-
-    def config(self, config: Config) -> Config:
-        """Return the configuration of this training alone."""
-        train = dataclasses.replace(config.train, seeds=(self.seed,))
-        alone = dataclasses.replace(config, methods=self.names, train=train)
-        return dataclasses.replace(alone, method=configuration.complete(alone)["method"])
-
-
-def trainings(config: Config) -> list[Training]:
-    """List what a configuration trains: once for all views of one method and its settings."""
-    groups = configuration.trainings(config)
-    return [
-        Training(method, names, seed)
-        for seed in config.train.seeds
-        for method, names in groups.items()
-    ]
-
-
-CLIENTS = 20
-"""How many clients share data that names none."""
-
-
-def resolve(data: Data, dataset: Dataset) -> Data:
-    """Say what "auto" and 0 clients mean for a dataset."""
-    named = dataset.client is not None
-    rule = data.partition
-    if rule == "auto":
-        rule = "client" if named and not data.clients else "dirichlet:0.3"
-    clients = data.clients
-    if rule == "client" and named and not clients:
-        clients = len(torch.unique(dataset.client))
-    elif named and rule != "client":
-        warnings.warn(
-            f"W302 `{dataset.name}` names its clients, and they are mixed by {rule}; "
-            "keep them with --partition client",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
-    name = data.name
-    if name.endswith(".npz"):
-        # A run can be resumed from any directory.
-        name = str(Path(name).resolve())
-    return dataclasses.replace(data, name=name, partition=rule, clients=clients or CLIENTS)
-
-
-def federation_of(data: Data) -> tuple[Federation, Data]:
-    """Load data and spread them over clients; return also what was resolved."""
-    dataset = share(load(data.name), data.fraction, data.seed)
-    data = resolve(data, dataset)
-    rule = parse(data.partition)
-    return partition(dataset, data.clients, rule, data.seed, data.split, data.merge), data
-
-
-def arrange(config: Config, training: Training) -> dict[str, Any]:
-    """Return what a training's simulation is made of."""
-    federation, _ = federation_of(config.data)
-    if config.data.novel and not round(config.data.novel * federation.clients):
-        text = f"`data.novel` is {config.data.novel}, which of {federation.clients} clients is none"
-        raise MasqueradeError("E201", f"{text}; give more, or 0")
-    shape = tuple(federation.x.shape[1:])
-    if federation.classes is None:
-        raise MasqueradeError(
-            "E202",
-            "the command trains classifiers; for other targets call `mq.run` with a `mq.Task`",
-        )
-    name = suitable(shape) if config.train.model == "auto" else config.train.model
-    name = _network(name, METHODS[training.names[0]])
-    train = dataclasses.replace(config.train, model=name)
-    model = build(name, shape, federation.classes, fold(training.seed, "initial"))
-    if train.weights:
-        load_weights(model, train.weights)
-        # A run can be resumed from any directory.
-        train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
-    return {
-        "method": training.method,
-        "task": Task(model).fed(federation.x),
-        "federation": federation,
-        "train": train,
-        "evaluate": config.evaluate,
-        "compute": config.compute,
-        "seed": training.seed,
-        "views": tuple(METHODS[name].view for name in training.names),
-        "budgets": _budgets(config.data.budgets[: federation.clients], federation.clients),
-        "novel": novel_clients(federation.clients, config.data.novel, config.data.seed).tolist(),
-    }
-
-
-def settle(config: Config) -> Config:
-    """Give every method that is to cost as much as another its budget, by forecast.
-
-    It is written into the configuration, so that a resumed run has the same one.
-    """
-    budgets = [name for name in config.methods if METHODS[name].like]
-    if not budgets:
-        return config
-    tables = configuration.complete(config)["method"]
-    for name in budgets:
-        tables[name]["spend"] = 1.0
-        once = dataclasses.replace(config, method=tables)
-        wanted = _flops(config, configuration.like_of(name, config))
-        tables[name]["spend"] = wanted / _flops(once, name)
-    return dataclasses.replace(config, method=tables)
-
-
-def _flops(config: Config, name: str) -> float:
-    """Forecast the FLOPs of a method's training, as masks allow, over all seeds."""
-    method, total = configuration.method_of(name, config), 0.0
-    for seed in config.train.seeds:
-        made = arrange(config, Training(method, (name,), seed))
-        data, train = made["federation"], made["train"]
-        trained = [id for id, count in enumerate(data.samples.tolist()) if count]
-        some = torch.cat([data.train[id][:2] for id in trained])[:SEEN]
-        cost = forecast(
-            method,
-            made["task"],
-            data.x[some],
-            data.y[some],
-            [len(data.train[id]) for id in trained],
-            train.rounds,
-            train.participation,
-            seed,
-            [len(data.validation[id]) for id in trained],
-        )
-        total += cost.masked + cost.hello
-    return total
-
-
-def _network(name: str, line: Named) -> str:
-    """Name the kind of a network that a method needs."""
-    if not line.variant or name.endswith(f"_{line.variant}"):
-        return name
-    wanted = f"{name}_{line.variant}"
-    if wanted in MODELS:
-        return wanted
-    if line.variant == "bn" and name.startswith("resnet18"):
-        return name
-    there = ", ".join(each for each in MODELS if each.endswith(f"_{line.variant}"))
-    raise MasqueradeError(
-        "E202", f"{line.title} needs another kind of network than {name}; there are {there}"
-    )
-
-
-def rehearse(config: Config) -> None:
-    """Try whether every training can begin, so that none fails when others are done."""
-    for training in trainings(config):
-        made = arrange(config, training)
-        method, task = made["method"], made["task"]
-        method.server_init(task)
-        for budget in sorted(set(made["budgets"])):
-            who = Who(0, 1, 0, budget)
-            method.row_init(task, who)
-            method.client_init(task, who)
 
 
 def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
@@ -481,7 +332,7 @@ def _finish(
         partial(_tell, watch, training.names[0], simulation.train.rounds),
         _world(simulation, configuration.dump(config)),
     )
-    summaries, personal = simulation.verdict(progress)
+    summaries, personal = verdict(simulation, progress)
     # Weights from a seed cost its bytes, weights from a file a download.
     held = tree.size(simulation.task.initial) * simulation.task.dtype.itemsize
     initial = held if config.train.weights else SEED_BYTES

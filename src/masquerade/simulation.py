@@ -1,24 +1,21 @@
 """One run: data → rounds → judgement. It can be stopped anywhere and continued to the same bits."""
 
 import dataclasses
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from masquerade import preflight
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.core.round import Cohort, Round, Who
 from masquerade.core.task import Task
 from masquerade.cost import traffic
-from masquerade.cost.compute import Flops, Meter
+from masquerade.cost.compute import Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
 from masquerade.engine import auto
@@ -27,11 +24,7 @@ from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
 from masquerade.progress import COSTS, Progress, Record, totals
-from masquerade.report.overlap import overlap
-from masquerade.rundir import Committer, RunDirectory
-
-Watch = Callable[[int, Record | None], None]
-"""Called with the rounds done, and the record of an evaluation where there was one."""
+from masquerade.settings import Compute, Evaluate, Train
 
 
 class Simulation:
@@ -276,262 +269,10 @@ class Simulation:
         """Tell whether a view has to be trained before it can be used."""
         return bool(self.method.adapt(self.task, self.setting.round("adapt", (view, False), 0)))
 
-    def look(self, progress: Progress) -> Record:
-        """Measure every view that needs no training, on the clients' own data."""
-        own = list(getattr(self.federation, self.evaluate.split))
-        record: Record = {"round": progress.number, "views": {}}
-        for view in self.views:
-            if not self.trains(view):
-                found = self.judge(progress, view, own)
-                record["views"][view] = self.spread(_means(found.scores))
-                record |= self._notes(view, found.models)
-        record |= self._sent(progress)
-        return record
-
-    def _notes(self, view: str, models: list[Message]) -> Record:
-        """Return what the method notes of its default view's models, averaged over clients."""
-        if view != self.method.views[0]:
-            return {}
-        notes = tree.stack([self.method.notes(self.task, model) for model in models])
-        means = {name: values.double().mean(0).tolist() for name, values in notes.items()}
-        return {"notes": means} if means else {}
-
-    def _sent(self, progress: Progress) -> Record:
-        cost, clients = progress.costs["train"], len(self.known)
-        names = {"down": "down", "up": "up", "masked": "flops"}
-        return {new: cost[old] / clients for old, new in names.items()}
-
-    def spread(
-        self, values: Sequence[float | None], ids: Sequence[int] | None = None
-    ) -> dict[str, float]:
-        """Describe one figure per client: mean, std, mean over all samples, bottom decile."""
-        judged = getattr(self.federation, self.evaluate.split)
-        pairs = zip(values, [len(judged[id]) for id in ids or self.known], strict=True)
-        present = [(value, count) for value, count in pairs if value is not None]
-        figures = torch.tensor([value for value, _ in present], dtype=torch.float64)
-        weights = torch.tensor([count for _, count in present], dtype=torch.float64)
-        worst_first = figures.sort(descending=self.task.better == "lower").values
-        return {
-            "mean": float(figures.mean()),
-            "std": float(figures.std(correction=0)),
-            "weighted": float((figures * weights).sum() / weights.sum()),
-            "bottom_decile": float(worst_first[len(figures) // 10]),
-        }
-
-    def verdict(self, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
-        """Judge every view, shifted and not: one summary per view, and the personal models."""
-        asked = [
-            torch.unique(
-                torch.cat([chosen[id] for draws in self.sets.values() for chosen in draws])
-            )
-            for id in range(len(self.whos))
-        ]
-        views = list(self.views)
-        if "global" in self.method.views and "global" not in views:
-            views.append("global")
-        judged, costs, personal = {}, {}, {}
-        for view in views:
-            found = self.judge(progress, view, asked)
-            personal[view], costs[view] = found.models, found.flops
-            judged[view] = self._accuracy(asked, [score.cpu() for score in found.scores])
-        summaries = []
-        for view in self.views:
-            accuracy = dict(judged[view])
-            per_client = accuracy.pop("per_client")
-            if "global" in judged:
-                accuracy["global"] = {key: judged["global"][key] for key in ("own", "shift")}
-            history = self._history(progress, view, accuracy["own"])
-            history[-1] |= self._notes(view, personal[view])
-            summaries.append(
-                {
-                    "view": view,
-                    "seed": self.seed,
-                    "rounds": progress.number,
-                    "clients": len(self.known),
-                    "network": self.train.model or type(self.task.module).__name__,
-                    "metric": getattr(self.task.metric, "__name__", "metric"),
-                    "better": self.task.better,
-                    "accuracy": accuracy,
-                    **self._cost(progress, costs[view] if self.trains(view) else None),
-                    "density": self._density(personal[view]),
-                    **overlap(personal[view]),
-                    "parameters": self.task.parameters,
-                    "seconds": progress.seconds,
-                    "diverged": progress.diverged,
-                    "per_client": {
-                        "own": per_client,
-                        "samples": self.samples[self.known].tolist(),
-                        "ids": self.known,
-                    },
-                    "never_sampled": self._never_sampled(progress),
-                    "rounds_to_80": self._rounds_to_80(history),
-                    "history": history,
-                }
-                | self._of_novel(progress, view, asked, accuracy)
-            )
-        return summaries, {view: personal[view] for view in self.views}
-
-    def _never_sampled(self, progress: Progress) -> int:
-        """Count the clients that could have taken part, and of whom no round was received."""
-        taken: set[int] = set()
-        for number in range(progress.number):
-            ids = self.cohort(number)
-            taken |= set(ids[self.participation.returning(number, ids)].tolist())
-        return len(self.eligible) - len(taken)
-
-    def _of_novel(
-        self, progress: Progress, view: str, asked: list[Tensor], known: Record
-    ) -> Record:
-        """Judge the clients that were kept out of training, and say how far they fall behind."""
-        if not self.novel:
-            return {}
-        found = self.judge(progress, view, asked, novel=True)
-        accuracy = self._accuracy(asked, [score.cpu() for score in found.scores], self.novel)
-        gap = known["own"]["mean"] - accuracy["own"]["mean"]
-        return {"novel": {"clients": len(self.novel), "accuracy": accuracy, "gap": gap}}
-
-    def _accuracy(
-        self, asked: list[Tensor], scores: list[Tensor], ids: Sequence[int] | None = None
-    ) -> Record:
-        """Read the figures of all shift degrees off the metric of each (client, sample)."""
-        judged = dict(zip(ids or self.known, scores, strict=True))
-
-        def figure(id: int, chosen: list[Tensor]) -> float | None:
-            means = [
-                float(judged[id][torch.searchsorted(asked[id], index)].double().mean())
-                for index in chosen
-                if len(index)
-            ]
-            return sum(means) / len(means) if means else None
-
-        shift: Record = {}
-        own: list[float | None] = []
-        for degree, draws in self.sets.items():
-            per_client = [figure(id, [chosen[id] for chosen in draws]) for id in judged]
-            described = self.spread(per_client, ids)
-            shift[str(degree)] = {"mean": described["mean"], "std": described["std"]}
-            if degree == 0:
-                own = per_client
-        shift["averaged"] = sum(entry["mean"] for entry in shift.values()) / len(shift)
-        return {"own": self.spread(own, ids), "shift": shift, "per_client": own}
-
-    def _cost(self, progress: Progress, adapt: Flops | None) -> Record:
-        """Return means per client over the training rounds; hello and adapt stand apart."""
-        clients = len(self.known)
-        found: Record = {}
-        for kind, sums in progress.costs.items():
-            mean = {name: value / clients for name, value in sums.items()}
-            costs = {
-                "bytes": {"down": mean["down"], "up": mean["up"]},
-                "flops": {"dense": mean["dense"], "masked": mean["masked"]},
-                "paper": {
-                    "bytes": (mean["values_down"] + mean["values_up"]) / 2,
-                    "flops": mean["paper"],
-                },
-            }
-            found |= costs if kind == "train" else {kind: costs}
-        if adapt is not None:
-            found["adapt"] = {
-                "bytes": {"down": 0.0, "up": 0.0},
-                "flops": {"dense": float(adapt.dense.mean()), "masked": float(adapt.masked.mean())},
-            }
-        return found
-
-    def _density(self, personal: list[Message]) -> float:
-        """Return kept / all parameters of the personal models, averaged over clients."""
-        names = self.task.parameter_names
-        kept = sum(_kept(model, name) for model in personal for name in names)
-        return kept / self.task.parameters / len(personal)
-
-    def _history(self, progress: Progress, view: str, own: Record) -> list[Record]:
-        """Return the curve of a view; one that trains has its last point only."""
-        notes = view == self.method.views[0]
-        points = [
-            {
-                "round": record["round"],
-                "own": record["views"][view]["mean"],
-                "std": record["views"][view]["std"],
-                **{name: record[name] for name in ("down", "up", "flops")},
-                **({"notes": record["notes"]} if notes and "notes" in record else {}),
-            }
-            for record in progress.history
-            if view in record["views"] and record["round"] < progress.number
-        ]
-        last = {"round": progress.number, "own": own["mean"], "std": own["std"]}
-        return [*points, last | self._sent(progress)]
-
-    def _rounds_to_80(self, history: list[Record]) -> int:
-        """Return the first round that was looked at and has 80 % of the final figure."""
-        final, last = history[-1]["own"], int(history[-1]["round"])
-        if self.task.better == "higher":
-            reached = [int(point["round"]) for point in history if point["own"] >= 0.8 * final]
-        else:
-            reached = [int(point["round"]) for point in history if 0.8 * point["own"] <= final]
-        return reached[0] if reached else last
-
     def close(self) -> None:
         """Let go of processes."""
         self.engine.close()
 
 
-def carry_on(
-    simulation: Simulation,
-    progress: Progress,
-    directory: RunDirectory | None = None,
-    watch: Watch = lambda done, record: None,
-    world: Record | None = None,
-) -> Progress:
-    """Move a simulation on to its last round, committing beside the computation.
-
-    `world` is written with every commit: facts that a later resume compares.
-    """
-    begun, before = time.monotonic(), progress.seconds
-    committer = None
-    if directory is not None:
-        committer = Committer(directory, simulation.compute.commit_every)
-    lines: list[Record] = []
-    try:
-        while progress.number < simulation.train.rounds:
-            line = simulation.advance(progress)
-            every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
-            record = None
-            if every and (progress.number % every == 0) and not last:
-                record = simulation.look(progress)
-                progress.history.append(record)
-                line["views"] = record["views"]
-            lines.append(line)
-            progress.seconds = before + time.monotonic() - begun
-            if committer is not None and (last or committer.due()):
-                facts = progress.facts() | (world or {})
-                committer.submit(progress.number, progress.tensors(), facts, lines)
-                lines = []
-            watch(progress.number, record)
-    finally:
-        if committer is not None:
-            committer.close()
-    return progress
-
-
 def _at(state: Any, place: torch.device) -> Any:
     return tree.transform(lambda value: value.to(place), state)
-
-
-def _kept(model: Message, name: str) -> int:
-    """Count the entries of a parameter that a model uses.
-
-    Where bits alone speak of it, they choose from the initial weights (FedMask); beside numbers
-    they say something else (DM-PFL+: which weights two models share).
-    """
-    parts = [part for part in model.values() if name in part.values]
-    numbers = [part for part in parts if part.values[name].dtype is not torch.bool]
-    count = 0
-    for part in numbers or parts:
-        value, held = part.values[name], part.held(name)
-        used = torch.ones_like(value, dtype=torch.bool) if numbers else value
-        count += int((used if held is None else used & held).sum())
-    return count
-
-
-def _means(scores: Sequence[Tensor]) -> list[float | None]:
-    """Average each client's samples; a client without samples has no figure, not a zero."""
-    return [float(score.double().mean()) if len(score) else None for score in scores]

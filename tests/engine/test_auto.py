@@ -17,9 +17,9 @@ from masquerade.engine.auto import FEWEST, LARGEST, choose, make, obstacle
 from masquerade.engine.batched import Batched, Lifted
 from masquerade.engine.setting import Setting
 from masquerade.errors import MasqueradeWarning
+from masquerade.experiment import carry_on
 from masquerade.methods import FedAvg
 from masquerade.models import MLP, DigitsCNN
-from masquerade.simulation import carry_on
 from tests.support import METHOD_TABLE, federation, network, simulate, simulation
 
 CPU = torch.device("cpu")

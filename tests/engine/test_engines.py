@@ -13,14 +13,16 @@ import torch
 from torch import Tensor, nn
 
 import masquerade as mq
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task, Who, tree
 from masquerade.core.random import normal
 from masquerade.data import Federation
 from masquerade.engine.setting import Job
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.experiment import carry_on
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.simulation import Progress, Simulation, carry_on
+from masquerade.settings import Compute, Evaluate, Train
+from masquerade.simulation import Progress, Simulation
+from masquerade.verdict import look, spread, verdict
 from tests import support
 from tests.support import SIZES, federation, network
 
@@ -157,7 +159,7 @@ def test_an_error_in_use_names_the_client() -> None:
     made = simulation(Breaking(place="predict"), rounds=1)
     progress = finish(made)
     with pytest.raises(Broken) as caught:
-        made.verdict(progress)
+        verdict(made, progress)
     assert any("client 0" in note for note in getattr(caught.value, "__notes__", []))
 
 
@@ -279,7 +281,7 @@ def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
     assert int(server["1.num_batches_tracked"]) == 2 * 2 * 3
     assert server["1.running_mean"].any()
     verdicts = [
-        one.verdict(progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
+        verdict(one, progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
     ]
     for left, right in zip(*verdicts, strict=True):
         assert left["accuracy"] == right["accuracy"]
@@ -297,9 +299,9 @@ def test_the_width_of_a_chunk_changes_nothing(width: int) -> None:
 def test_judging_in_pieces_changes_no_figure(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(FedAvg(epochs=1, tune_epochs=1), rounds=1, engine=engine)
     progress = finish(made)
-    whole, _ = made.verdict(progress)
+    whole, _ = verdict(made, progress)
     monkeypatch.setattr(f"masquerade.engine.{engine}.JUDGED", 12)
-    pieces, _ = made.verdict(progress)
+    pieces, _ = verdict(made, progress)
     assert [one["per_client"] for one in pieces] == [one["per_client"] for one in whole]
     assert [one["accuracy"] for one in pieces] == [one["accuracy"] for one in whole]
 
@@ -351,7 +353,7 @@ def test_a_regression_from_end_to_end(engine: str) -> None:
 
 def test_the_bottom_decile_of_an_accuracy_is_its_low_end() -> None:
     made = simulation(FedAvg())
-    figures = made.spread([50.0, 10.0, 90.0, 80.0, 70.0, 60.0])
+    figures = spread(made, [50.0, 10.0, 90.0, 80.0, 70.0, 60.0])
     assert figures["bottom_decile"] == 10.0
     assert figures["mean"] == 60.0
     # Weighted by test samples, the larger halves of 7, 12, 3, 9, 16, 5: it is the share of all.
@@ -384,7 +386,7 @@ def test_a_client_without_training_data_uses_the_shared_model_untuned(engine: st
     method = FedAvg(epochs=1, momentum=0.5, weight_decay=0.1, tune_epochs=2)
     made = world(method, Task(network()), without("train", 0, 3), engine=engine)
     progress = finish(made)
-    summaries, personal = made.verdict(progress)
+    summaries, personal = verdict(made, progress)
     for id, model in enumerate(personal["tuned"]):
         same = [
             torch.equal(value, progress.server["params"][name])
@@ -408,7 +410,7 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
     loop, batched = map(finish, made)
     assert_close(loop, batched)
     (left, models), (right, others) = (
-        one.verdict(progress) for one, progress in zip(made, (loop, batched), strict=True)
+        verdict(one, progress) for one, progress in zip(made, (loop, batched), strict=True)
     )
     for one, two in zip(left, right, strict=True):
         assert one["accuracy"] == two["accuracy"]
@@ -422,7 +424,7 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
 def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
     made = world(FedAvg(epochs=1), Task(network()), without("test", 1, 5), 2, engine=engine)
     progress = finish(made)
-    for summary in made.verdict(progress)[0]:
+    for summary in verdict(made, progress)[0]:
         own = summary["per_client"]["own"]
         assert [id for id, figure in enumerate(own) if figure is None] == [1, 5]
         present = [figure for figure in own if figure is not None]
@@ -431,8 +433,8 @@ def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
             math.isfinite(entry["mean"])
             for entry in list(summary["accuracy"]["shift"].values())[:-1]
         )
-    assert made.look(progress)["views"]["global"]["mean"] == pytest.approx(
-        made.verdict(progress)[0][0]["accuracy"]["own"]["mean"]
+    assert look(made, progress)["views"]["global"]["mean"] == pytest.approx(
+        verdict(made, progress)[0][0]["accuracy"]["own"]["mean"]
     )
 
 
@@ -460,9 +462,9 @@ def test_training_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
     with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0") as seen:
         progress = finish(made)
     assert len(seen) == 1
-    assert made.verdict(progress)[0][0]["diverged"] == 0
+    assert verdict(made, progress)[0][0]["diverged"] == 0
     fine = world(FedAvg(epochs=1), Task(network()), federation(), rounds=1)
-    assert fine.verdict(finish(fine))[0][0]["diverged"] is None
+    assert verdict(fine, finish(fine))[0][0]["diverged"] is None
 
 
 def test_a_method_that_writes_into_what_it_was_given_is_refused() -> None:

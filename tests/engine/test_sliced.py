@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Method, Round, Stage, Task, mask, slice, tree
 from masquerade.core.random import normal
 from masquerade.core.round import Batch, steps
@@ -15,6 +14,7 @@ from masquerade.cost.compute import Meter, Step
 from masquerade.data import Federation
 from masquerade.methods import HeteroFL, SubFedAvg
 from masquerade.models import MLP, DigitsCNN
+from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Progress, Simulation
 from tests import support
 

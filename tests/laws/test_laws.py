@@ -11,6 +11,7 @@ from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.engine.batched import Lifted
 from masquerade.engine.setting import Job
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
+from masquerade.verdict import verdict
 from masquerade.wire import decode, digest, encode, nbytes
 from tests.support import BUDGETS, METHOD_TABLE, network, simulate, simulation
 
@@ -128,7 +129,7 @@ def test_law_2_loop_equals_batched(name):
     for kind, sums in ended.costs.items():
         assert also.costs[kind] == pytest.approx(sums, rel=1e-12), kind
     (summaries, models), (others, also_models) = (
-        one.verdict(progress) for one, progress in ((loop, ended), (batched, also))
+        verdict(one, progress) for one, progress in ((loop, ended), (batched, also))
     )
     for left, right in zip(summaries, others, strict=True):
         assert left["accuracy"] == right["accuracy"]

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Message, Method, Task
 from masquerade.data import Federation
+from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Progress, Simulation
 
 BODY, HEAD = "0.weight", "1.weight"

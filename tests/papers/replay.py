@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import Method, Round, Stage, Task
 from masquerade.data import Federation
 from masquerade.data.batches import Feed
 from masquerade.progress import Progress
+from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 
 Weights = dict[str, Tensor]

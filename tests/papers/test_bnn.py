@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config import Compute, Evaluate, Train
 from masquerade.core import (
     Batch,
     Cohort,
@@ -27,6 +26,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.methods import BNN
 from masquerade.models import BinaryMLP, build
 from masquerade.models.binary import sign
+from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.wire import nbytes
 from tests.papers import replay

@@ -7,9 +7,9 @@ from masquerade import config
 from masquerade.core import Cohort, Message, Method, Part, Round, State, Task, Who
 from masquerade.core.tree import split
 from masquerade.errors import MasqueradeError
-from masquerade.experiment import arrange, trainings
 from masquerade.methods import FedAvg, FedBN
 from masquerade.models import MLP, ChannelBatchNorm, DigitsCNN
+from masquerade.plan import arrange, trainings
 from masquerade.simulation import Progress, Simulation
 from tests.papers.chain import BODY, models, play
 from tests.support import SIZES, simulate, simulation

@@ -17,6 +17,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg, FedMask
 from masquerade.methods.fedmask import _groups
 from masquerade.models import CharLSTM, DigitsCNN, MnistCNN, RowLSTM, build
+from masquerade.verdict import verdict
 from masquerade.wire import decode, encode, nbytes
 from tests.papers import reference, replay
 from tests.support import simulate
@@ -443,7 +444,7 @@ def test_a_personal_model_loads_from_a_seed_and_its_bits(tmp_path: Path) -> None
 
 def test_density_counts_the_ones() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
-    summaries, models = made.verdict(progress)
+    summaries, models = verdict(made, progress)
     for summary in summaries:
         bits = [model["bits"].values for model in models[summary["view"]]]
         ones = sum(int(value.sum()) for one in bits for value in one.values())
@@ -453,7 +454,7 @@ def test_density_counts_the_ones() -> None:
 
 def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
-    _, models = made.verdict(progress)
+    _, models = verdict(made, progress)
     for id in range(6):
         sent = {name: value[id] for name, value in progress.rows.state["structure"].items()}
         for view in made.method.views:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from masquerade import comparison, experiment
-from masquerade.config import Config, complete, method_of, parse, read_file
+from masquerade import comparison, experiment, plan
+from masquerade.config import complete, method_of, parse, read_file
 from masquerade.core import Task
 from masquerade.cost.forecast import forecast
 from masquerade.methods import Local
+from masquerade.settings import Config
 from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
 
 
@@ -81,9 +82,9 @@ def test_like_is_settled_once_and_resumed_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = config(tmp_path, local_flops={"like": "dmpfl"}, dmpfl={"first_dense": False})
-    settled = experiment.settle(given)
+    settled = plan.settle(given)
     # What is settled stays settled, and nothing but the budget changes.
-    assert complete(experiment.settle(settled)) == complete(settled)
+    assert complete(plan.settle(settled)) == complete(settled)
     spend = complete(settled)["method"]["local_flops"].pop("spend")
     assert 0.3 < spend < 0.9
     tables, others = complete(settled), complete(given)
@@ -101,7 +102,7 @@ def test_like_is_settled_once_and_resumed_as_it_was(
 
     # A resumed training does not ask what the other costs: it has its number.
     (tmp_path / "out" / "local_flops-seed1" / "summary.json").unlink()
-    monkeypatch.setattr(experiment, "forecast", None)
+    monkeypatch.setattr(plan, "forecast", None)
     again = comparison.carry_on(tmp_path / "out", lambda *told: None)
     for result, same in zip(results, again, strict=True):
         assert result | {"seconds": 0} == same | {"seconds": 0}
@@ -109,9 +110,9 @@ def test_like_is_settled_once_and_resumed_as_it_was(
 
 def test_the_budget_of_a_dense_method_is_the_ordinary_one(tmp_path: Path) -> None:
     """FedAvg is what is meant where nothing is said; then both names are one training."""
-    settled = experiment.settle(config(tmp_path))
+    settled = plan.settle(config(tmp_path))
     assert method_of("local_flops", settled) == method_of("local", settled)
-    assert [training.names for training in experiment.trainings(settled)] == [
+    assert [training.names for training in plan.trainings(settled)] == [
         ("local", "local_flops"),
         ("dmpfl",),
     ]

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import masquerade as mq
-from masquerade.config import Compute, Evaluate
 from masquerade.core import (
     Cohort,
     MasqueradeError,
@@ -31,6 +30,7 @@ from masquerade.data import load, parse, partition
 from masquerade.data.batches import Feed
 from masquerade.methods import PFedGate
 from masquerade.models import build
+from masquerade.settings import Compute, Evaluate
 from tests.papers import replay
 from tests.papers.replay import assert_same, federation, network
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from masquerade.config import parse, read_file
-from masquerade.experiment import federation_of
+from masquerade.plan import federation_of
 
 ROOT = Path(__file__).parents[2]
 

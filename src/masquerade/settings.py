@@ -1,0 +1,142 @@
+"""What can be set in a run: frozen records, and the limits of their values."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learned from, and how it lies with the clients."""
+
+    name: str = "digits"
+    """A named dataset, or the path of an .npz file with x, y and perhaps client."""
+    clients: int = 0
+    """How many clients; 0 takes the dataset's own where it names them, and 20 where it does not."""
+    partition: str = "auto"
+    """How samples lie with clients; "auto" takes the dataset's own clients, or dirichlet:0.3."""
+    split: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    """Shares of each client's samples for training, validation and test."""
+    seed: int = 1
+    """Seed of partition and split: training seeds leave every sample where it is, so that what one
+    run is chosen by can never be what another is tested on."""
+    budgets: tuple[float, ...] = (1.0,)
+    """Shares of the parameters that devices can hold; clients take them in turn."""
+    novel: float = 0.0
+    """Share of the clients that are kept out of training, and judged apart."""
+    fraction: float = 1.0
+    """Share of the samples that are used, or of the clients where the dataset names them."""
+    merge: bool = True
+    """Whether the original training and test parts are put together before they are split; if not,
+    clients are tested on samples of the original test part alone."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """How long, how much at a time, and with whom."""
+
+    model: str = "auto"
+    """A named network; "auto" takes the one that fits the shape of the samples."""
+    rounds: int = 60
+    batch: int = 10
+    participation: float = 1.0
+    """Share of the clients that are sampled in a round."""
+    rate_decay: float = 1.0
+    """Learning rates are multiplied by this once per round."""
+    seeds: tuple[int, ...] = (1,)
+    cohort: int = 0
+    """How many clients are sampled in a round; 0 takes `participation` of them."""
+    available: str = "always"
+    """When a client can be sampled: "always", "random:SHARE" of the clients in each round, or
+    "cycle:GROUPS", one group after another."""
+    drop: float = 0.0
+    """Share of the sampled clients whose round is lost: they were sent the model, and nothing comes
+    back."""
+    weights: str = ""
+    """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """What a training is judged by."""
+
+    every: int = 5
+    """Rounds between looks at the accuracy on own data; 0 looks at the end only."""
+    degrees: tuple[int, ...] = (0, 20, 40, 60, 80, 100)
+    """Shares of shifted test samples, in percent."""
+    draws: int = 1
+    """How many partners the shifted samples of a client come from, one after another."""
+    pooled: bool = False
+    """Whether shifted samples come from all other clients instead of one."""
+    split: str = "test"
+    """"test", or "validation" where settings are being chosen."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how the work is done; the resolved form is written and reused on resume."""
+
+    engine: str = "auto"
+    """"loop", "batched", or "auto", a fixed rule of device, layers and sizes."""
+    device: str = "auto"
+    """"cpu", "cuda", or "auto", which takes CUDA where there is one."""
+    workers: int = 1
+    """Processes of the loop engine."""
+    width: int = 64
+    """Clients that the batched engine holds at a time."""
+    threads: int = 1
+    """Threads that an operation may use."""
+    store: str = "device"
+    """Where clients' states lie between rounds: "device" or "host"."""
+    commit_every: float = 5.0
+    """Seconds between commits; 0 commits every round."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a comparison depends on."""
+
+    methods: tuple[str, ...] = ("fedavg",)
+    data: Data = field(default_factory=Data)
+    train: Train = field(default_factory=Train)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    compute: Compute = field(default_factory=Compute)
+    method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings by method name; what stands under no name is for every method."""
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "train": Train,
+    "evaluate": Evaluate,
+    "compute": Compute,
+}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "evaluate.split": ("test", "validation"),
+    "compute.engine": ("auto", "loop", "batched"),
+    "compute.device": ("auto", "cpu", "cuda"),
+    "compute.store": ("device", "host"),
+}
+
+RANGES: dict[str, tuple[float, float]] = {
+    "data.clients": (0, math.inf),
+    "data.seed": (0, math.inf),
+    "data.budgets": (1e-9, 1),
+    "data.novel": (0, 1 - 1e-9),
+    "data.fraction": (1e-9, 1),
+    "train.rounds": (1, math.inf),
+    "train.batch": (1, math.inf),
+    "train.participation": (1e-9, 1),
+    "train.cohort": (0, math.inf),
+    "train.drop": (0, 1 - 1e-9),
+    "train.rate_decay": (1e-9, 1),
+    "evaluate.every": (0, math.inf),
+    "evaluate.draws": (1, math.inf),
+    "compute.workers": (1, math.inf),
+    "compute.width": (1, math.inf),
+    "compute.threads": (1, math.inf),
+    "compute.commit_every": (0, math.inf),
+}
+LENGTHS = {"data.split": 3}
