@@ -27,6 +27,7 @@ ARROWS = {
     "wire": {"core", "errors"},
     "cost": {"core", "errors", "wire"},
     "report": {"core", "errors"},
+    "export": {"core", "errors", "methods", "models"},
     "engine": {"core", "cost", "data", "errors", "methods", "wire"},
 }
 """What each folder may import beside itself. Modules above the folders may import any of them."""

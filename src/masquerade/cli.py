@@ -1,4 +1,4 @@
-"""The command `masquerade`: run, compare, resume, report, methods, data."""
+"""The command `masquerade`: run, compare, resume, report, methods, data, export and its use."""
 
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app
+from masquerade.cli_export import export_app
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.report.live import echo, live
 
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(export_app)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; flags stand over it.")

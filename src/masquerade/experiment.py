@@ -58,6 +58,14 @@ class Personal:
         with torch.no_grad():
             return self.method.predict(self.task, self.parts, x.to(device))
 
+    def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
+        """Write a bundle that answers without torch, for inputs like x [samples, …]."""
+        from masquerade.export.bundle import Card, Model, write
+
+        facts = {"Model": {"settings": f"`{self.method}`", "parameters": self.task.parameters}}
+        card = Card(type(self.method).__name__, facts)
+        write(Path(path), Model(self.method, self.task, self.parts, x), card, labels)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -344,11 +352,16 @@ def _finish(
             "initial": float(initial),
         }
     for view, models in personal.items():
-        width = len(str(len(models) - 1))
-        for id, model in enumerate(models):
-            directory.write_tensors(f"clients/{id:0{width}d}-{view}.safetensors", tree.named(model))
+        for id, model in zip(simulation.known, models, strict=True):
+            name = client_file(id, view, len(simulation.whos))
+            directory.write_tensors(name, tree.named(model))
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
+
+
+def client_file(id: int, view: str, clients: int) -> str:
+    """Name the file of a client's model in a run directory."""
+    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
 
 
 def collect(path: Path) -> list[Record]:

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from masquerade import __version__
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
+from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.export import onnx, session, sliced
+from masquerade.export import onnx, session, sliced, sparse
 from masquerade.export.graph import Program, trace, trace_function
 
 DENSE, MASKED = "dense.onnx", "masked.onnx"
@@ -45,11 +46,13 @@ class Model:
         task = self.task.to("cpu")
         return trace_function(lambda given: task(task.initial, given)[0], self.x.cpu())
 
+    def networks(self) -> list[Tree]:
+        """Return the weights that `predict` runs the network with."""
+        return sparse.networks(self.method, self.task, self.parts, self.x)
+
     def onnx(self, program: Program) -> bytes:
         """Return a graph of this model as ONNX, checked against the model itself."""
-        data = onnx.encode(program)
-        onnx.check(data, self.predict(self.x), self.x)
-        return data
+        return onnx.encode(program, self.x, self.predict(self.x))
 
 
 @dataclass(frozen=True)
@@ -84,15 +87,14 @@ def write(
     `labels` name the classes. With `compare` it also holds the network without masks, and the
     masked one before it was cut, so that they can be timed side by side.
     """
-    if path.exists():
-        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
+    _check_free(path)
     whole = model.masked()
     files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
     if compare:
-        files |= {DENSE: onnx.encode(model.dense()), MASKED: model.onnx(whole)}
+        dense = model.dense()
+        files |= {DENSE: onnx.encode(dense, model.x, dense(model.x)), MASKED: model.onnx(whole)}
     manifest = {
         "version": session.VERSION,
-        "masquerade": __version__,
         "title": card.title,
         "card": card.facts,
         "input": {
@@ -116,18 +118,49 @@ def _meaning(x: Tensor) -> str:
 
 def appear(path: Path, files: dict[str, bytes]) -> None:
     """Write files into a folder that appears with all of them or not at all."""
-    staged = path.with_name(f"{TEMPORARY}{path.name}")
-    try:
-        if staged.exists():
-            shutil.rmtree(staged)
+    with _staged(path) as staged:
         staged.mkdir(parents=True)
         for name, data in files.items():
-            with (staged / name).open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(staged / name, data)
+
+
+def place(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    _check_free(path)
+    with _staged(path) as staged:
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        _write(staged, data)
+
+
+def _check_free(path: Path) -> None:
+    if path.exists():
+        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """Yield a path beside another, and put what is written there in its place."""
+    staged = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        _remove(staged)
+        yield staged
         staged.rename(path)
     except OSError as fault:
-        shutil.rmtree(staged, ignore_errors=True)
+        _remove(staged)
         text = f"{path} could not be written ({fault.strerror}); nothing is left of it"
         raise MasqueradeError("E502", text) from fault
+
+
+def _remove(path: Path) -> None:
+    """Remove what an export that was interrupted left."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

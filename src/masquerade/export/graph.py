@@ -36,7 +36,7 @@ class Program:
     def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs for a batch of inputs."""
         with torch.no_grad():
-            pieces = [x] if self.batched else x.split(1)
+            pieces = [x] if self.batched else torch.split(x, 1)
             return torch.cat([self.module(piece) for piece in pieces])
 
     @property

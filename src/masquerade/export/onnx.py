@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,16 @@ from masquerade.errors import MasqueradeError
 from masquerade.export import session
 from masquerade.export.graph import Program
 
-SORT, WHERE = torch.ops.aten.sort.stable, torch.ops.aten.where.self
+aten = torch.ops.aten
 CLOSE = 1e-5
 """How far outputs of onnxruntime may be from torch's, absolutely and relative to them."""
 
 
-def encode(program: Program) -> bytes:
-    """Return the bytes of an ONNX file with input `x` and output `y`."""
+def encode(program: Program, x: Tensor, expected: Tensor) -> bytes:
+    """Return the bytes of an ONNX file with input `x` and output `y`.
+
+    It has answered the inputs x as expected, on onnxruntime.
+    """
     _check_installed()
     with _quiet():
         try:
@@ -41,40 +45,12 @@ def encode(program: Program) -> bytes:
         model = found.model_proto
     _strip(model)
     data: bytes = model.SerializeToString(deterministic=True)
+    check(data, x, expected)
     return data
 
 
-def _spelled(program: Program) -> Program:
-    """Say in other words what ONNX, or onnxruntime, has no word for."""
-    module = copy.deepcopy(program.module)
-    for node in module.graph.nodes:
-        if node.target is SORT:
-            # ONNX sorts by taking the largest of all, and lets the first of equals come first.
-            value, order = node.args[0], node.kwargs
-            size = value.meta["val"].shape[order["dim"]]
-            node.target = torch.ops.aten.topk.default
-            node.args, node.kwargs = (value, size, order["dim"], order["descending"]), {}
-        elif node.target is WHERE and node.meta["val"].dtype is torch.bool:
-            with module.graph.inserting_before(node):
-                chosen, other = (
-                    module.graph.call_function(torch.ops.aten.logical_and.default, pair)
-                    for pair in (
-                        (node.args[0], node.args[1]),
-                        (
-                            module.graph.call_function(
-                                torch.ops.aten.logical_not.default, node.args[:1]
-                            ),
-                            node.args[2],
-                        ),
-                    )
-                )
-            node.target, node.args = torch.ops.aten.logical_or.default, (chosen, other)
-    module.recompile()
-    return replace(program, module=module)
-
-
-def check(model: bytes, expected: Tensor, x: Tensor) -> float:
-    """Compare an ONNX model with the outputs that torch expects for x; return how far it is off."""
+def check(model: bytes, x: Tensor, expected: Tensor) -> float:
+    """Compare what an ONNX model answers with what is expected; return how far it is off."""
     found = session.outputs(session.start(model), x.cpu().numpy())
     wanted = expected.detach().cpu().numpy()
     apart = np.abs(found - wanted)
@@ -84,13 +60,33 @@ def check(model: bytes, expected: Tensor, x: Tensor) -> float:
     return float(apart.max())
 
 
+def _spelled(program: Program) -> Program:
+    """Say in other words what ONNX, or onnxruntime, has no word for."""
+    module = copy.deepcopy(program.module)
+    for node in module.graph.nodes:
+        if node.target is aten.sort.stable:
+            # ONNX sorts by taking the largest of all, and lets the first of equals come first.
+            value, order = node.args[0], node.kwargs
+            size = value.meta["val"].shape[order["dim"]]
+            node.target = aten.topk.default
+            node.args, node.kwargs = (value, size, order["dim"], order["descending"]), {}
+        elif node.target is aten.where.self and node.meta["val"].dtype is torch.bool:
+            condition, chosen, otherwise = node.args
+            call = module.graph.call_function
+            with module.graph.inserting_before(node):
+                inverse = call(aten.logical_not.default, (condition,))
+                first = call(aten.logical_and.default, (condition, chosen))
+                second = call(aten.logical_and.default, (inverse, otherwise))
+            node.target, node.args = aten.logical_or.default, (first, second)
+    module.recompile()
+    return replace(program, module=module)
+
+
 def _check_installed() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as fault:
-        text = f"{fault.name} is not installed; install `masquerade[export]`"
-        raise MasqueradeError("E202", text) from None
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        if find_spec(name) is None:
+            text = f"{name} is not installed; install `masquerade[export]`"
+            raise MasqueradeError("E202", text)
 
 
 @contextmanager

@@ -56,7 +56,8 @@ class Bundle:
     @property
     def type(self) -> np.dtype[Any]:
         """Return the type of inputs."""
-        return np.dtype(self.manifest["input"]["type"])
+        found: np.dtype[Any] = np.dtype(self.manifest["input"]["type"])
+        return found
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -201,6 +202,8 @@ def _fitting(bundle: Bundle, x: Array, path: Path) -> Array:
     whole = bundle.type.kind in "iu"
     limits = np.iinfo(bundle.type) if whole else np.finfo(bundle.type)
     if x.min() < limits.min or x.max() > limits.max or (whole and (x != np.round(x)).any()):
-        text = f"{path} holds numbers from {x.min():g} to {x.max():g}; the model takes {bundle.type}"
+        text = (
+            f"{path} holds numbers from {x.min():g} to {x.max():g}; the model takes {bundle.type}"
+        )
         raise MasqueradeError("E302", f"{text}, as its data did")
     return np.ascontiguousarray(x.astype(bundle.type))

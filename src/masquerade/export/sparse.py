@@ -143,9 +143,9 @@ def _unpacked(held: Tree, facts: Mapping[str, str]) -> Tree:
     for name, shape in json.loads(facts["shapes"]).items():
         values = held[name + VALUES]
         whole = torch.zeros(math.prod(shape), dtype=values.dtype)
-        found[name] = whole.masked_scatter(
-            unpack(held[name + KEEP], [len(whole)]), values
-        ).reshape(shape)
+        found[name] = whole.masked_scatter(unpack(held[name + KEEP], [len(whole)]), values).reshape(
+            shape
+        )
     return found
 
 
@@ -166,7 +166,9 @@ def _drawn(held: Tree, facts: Mapping[str, str]) -> Tree:
 def _named(trees: Sequence[Tree]) -> Tree:
     if len(trees) == 1:
         return trees[0]
-    return {f"{place}/{name}": value for place, each in enumerate(trees) for name, value in each.items()}
+    return {
+        f"{place}/{name}": value for place, each in enumerate(trees) for name, value in each.items()
+    }
 
 
 def _numbered(held: Tree) -> list[Tree]:

@@ -1,6 +1,5 @@
 """Time a bundle's models side by side, on one thread, in one run; needs no torch."""
 
-import json
 import subprocess
 import sys
 import time
@@ -21,16 +20,26 @@ COUNTER = Path("/sys/class/powercap/intel-rapl:0")
 """Where Linux counts the energy of the processor, in microjoules."""
 
 MEMORY = """
-import json, resource, sys
-import numpy as np
+import resource, sys
 from pathlib import Path
-from masquerade.export.session import open_bundle, start
+import numpy as np
+from masquerade.export.session import open_bundle, runtime, start
+
+def peak():
+    # On Linux the usual counter begins with what the parent process had.
+    if not sys.platform.startswith("linux"):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
 bundle = open_bundle(Path(sys.argv[1]))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-session = start(bundle.file(sys.argv[2]))
+model = bundle.file(sys.argv[2])
+runtime()
+before = peak()
+session = start(model)
 (given,) = session.get_inputs()
 session.run(None, {given.name: np.zeros((1, *bundle.shape), bundle.type)})
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak() - before)
 """
 
 
@@ -115,5 +124,4 @@ def _memory(bundle: Bundle, name: str) -> int:
     """Load a model in a process of its own; return by how many bytes its peak rises."""
     command = [sys.executable, "-c", MEMORY, str(bundle.path), name]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    # Linux counts in kibibytes, macOS in bytes.
-    return int(json.loads(done.stdout)) * (1 if sys.platform == "darwin" else 1024)
+    return int(done.stdout)
