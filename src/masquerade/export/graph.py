@@ -4,7 +4,10 @@ Whatever does not depend on the input is computed once: masks are applied, mixtu
 a client settled. What is left reads an input and the weights that are really used.
 """
 
+import logging
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -52,6 +55,19 @@ class Program:
             )
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from talking about its own parts, which it does at length."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 class _Predictor(nn.Module):
     """A function of the input as the module that torch wants; its tensors become constants."""
 
@@ -77,7 +93,7 @@ def trace_function(answer: Callable[[Tensor], Tensor], x: Tensor) -> Program:
     """Trace a function from inputs [samples, …] to outputs, each from its own sample alone."""
     # Sizes of zero and one are special to torch, so that a batch is traced with two samples.
     batch = torch.cat([x[:1], x[:1]])
-    with torch.no_grad():
+    with torch.no_grad(), quiet():
         # Methods remember some things of a task; they are to remember numbers, not their traces.
         answer(batch)
         try:

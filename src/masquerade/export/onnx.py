@@ -1,10 +1,6 @@
 """A program as ONNX, which answers as the model does or is not written."""
 
 import copy
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +11,7 @@ from torch import Tensor
 
 from masquerade.errors import MasqueradeError
 from masquerade.export import session
-from masquerade.export.graph import Program
+from masquerade.export.graph import Program, quiet
 
 aten = torch.ops.aten
 CLOSE = 1e-5
@@ -28,7 +24,7 @@ def encode(program: Program, x: Tensor, expected: Tensor) -> bytes:
     It has answered the inputs x as expected, on onnxruntime.
     """
     _check_installed()
-    with _quiet():
+    with quiet():
         try:
             found: Any = torch.onnx.export(
                 _spelled(program).exported(),
@@ -87,19 +83,6 @@ def _check_installed() -> None:
         if find_spec(name) is None:
             text = f"{name} is not installed; install `masquerade[export]`"
             raise MasqueradeError("E202", text)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter from talking about its own parts."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _strip(model: Any) -> None:
