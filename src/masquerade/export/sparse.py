@@ -1,6 +1,6 @@
 """Weights as safetensors: dense, as values and a packed mask, or as a seed and bits.
 
-All three are read back by `read`, to the same bits. A file may hold several networks: DM-PFL+ has
+All three are read back by `read`, to the same numbers. A file may hold several networks: DM-PFL+ has
 two, FedEM several; then every name begins with the network's number.
 """
 
@@ -80,10 +80,9 @@ def packed(trees: Sequence[Tree]) -> bytes:
     found: Tree = {}
     shapes = {}
     for name, value in _named(trees).items():
-        # A negative zero is no zero here: what is read back has the same bits.
-        raw = value.reshape(-1).view(_integers(value.dtype))
-        keep = raw != 0
-        if keep.sum() * value.itemsize + math.ceil(len(raw) / 8) >= value.nbytes:
+        # A zero times a negative weight is a negative zero, which is read back as a plain one.
+        keep = value.reshape(-1) != 0
+        if keep.sum() * value.itemsize + math.ceil(len(keep) / 8) >= value.nbytes:
             found[name] = value
             continue
         shapes[name] = list(value.shape)
@@ -177,11 +176,6 @@ def _numbered(held: Tree) -> list[Tree]:
         place, _, rest = name.rpartition("/")
         trees.setdefault(place, {})[rest] = value
     return [trees[place] for place in sorted(trees, key=lambda each: int(each or 0))]
-
-
-def _integers(dtype: torch.dtype) -> torch.dtype:
-    """Return the integers that are as wide as numbers of a type."""
-    return {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
 
 
 def _digest(weights: Tree) -> str:
