@@ -110,9 +110,9 @@ CASES = [
         "HAR signals, MLP 1152-1024-512-6",
         har,
         lambda classes: MLP(1152, (1024, 512), classes),
-        FedMask(rate=1.0, momentum=0.9, epochs=4, pruned_layers=2, group_pull=1e-4),
+        FedMask(rate=1.0, momentum=0.9, epochs=4, pruned_layers=2, keep=0.5, group_pull=1.5e-4),
         32,
-        (2e-5, 5e-5, 1e-4, 2e-4),
+        (5e-5, 1e-4, 1.5e-4, 2e-4),
     ),
     Case(
         "CIFAR-10, slim VGG16",

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade import cli
 
-COMMANDS = ["run", "compare", "resume", "report", "methods"]
+COMMANDS = ["run", "compare", "resume", "report", "methods", "export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
@@ -102,10 +102,10 @@ def test_every_command_has_help_with_an_example(call: Call, command: str) -> Non
 
 
 def test_every_command_is_known_here() -> None:
-    groups = {"data": cli.data_app, "": cli.app}
+    groups = [("data", cli.data_app), ("", cli.app), ("", cli.export_app)]
     names = [
         f"{group} {each.name or getattr(each.callback, '__name__', '')}".strip()
-        for group, app in groups.items()
+        for group, app in groups
         for each in app.registered_commands
     ]
     assert sorted(names) == sorted(COMMANDS)
