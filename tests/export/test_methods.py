@@ -81,6 +81,16 @@ def test_a_gate_for_every_sample_is_inside_the_graph(solver: str) -> None:
         model.networks()
 
 
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum().item() > 0 else -x
+
+
+def test_what_the_values_of_an_input_decide_is_refused() -> None:
+    with pytest.raises(MasqueradeError, match="E202 this model cannot be written as one graph"):
+        trace_function(Branching(), torch.ones(2, 3))
+
+
 def pictures() -> Iterator[tuple[str, nn.Module]]:
     yield "vgg", VGG16(5, (4, 4, 6, 6, 8), 10, 2)
     yield "resnet batch", SmallResNet("batch")

@@ -1,4 +1,4 @@
-"""Write a personal model as a bundle: one folder that answers without torch, whole or not at all."""
+"""Write a personal model as a bundle: a folder that answers without torch, whole or not at all."""
 
 import os
 import shutil

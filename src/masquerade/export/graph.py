@@ -102,25 +102,21 @@ def trace_function(answer: Callable[[Tensor], Tensor], x: Tensor) -> Program:
             )
             if _is_plain(exported.graph):
                 return Program(_folded(exported), batch, batched=True)
+        except Exception:
+            # Torch refuses in many ways what depends on the number of samples; one may do.
             return _one_by_one(answer, x[:1])
-        except torch._dynamo.exc.UserError:
-            # The number of samples decides about the graph.
-            return _one_by_one(answer, x[:1])
+        return _one_by_one(answer, x[:1])
 
 
 def _one_by_one(answer: Callable[[Tensor], Tensor], x: Tensor) -> Program:
     """Trace for one sample, through maps over samples."""
-    traced = make_fx(answer)(x)
     try:
-        exported = torch.export.export(traced, (x,), strict=False)
+        exported = torch.export.export(make_fx(answer)(x), (x,), strict=False)
     except Exception as error:
-        raise _refusal(error) from error
+        reason = str(error).strip().splitlines()[0]
+        text = f"this model cannot be written as one graph: {reason}"
+        raise MasqueradeError("E202", text) from error
     return Program(_folded(exported), x, batched=False)
-
-
-def _refusal(error: Exception) -> MasqueradeError:
-    reason = str(error).strip().splitlines()[0]
-    return MasqueradeError("E202", f"this model cannot be written as one graph: {reason}")
 
 
 def _is_plain(graph: fx.Graph) -> bool:

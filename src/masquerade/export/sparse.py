@@ -1,7 +1,7 @@
 """Weights as safetensors: dense, as values and a packed mask, or as a seed and bits.
 
-All three are read back by `read`, to the same numbers. A file may hold several networks: DM-PFL+ has
-two, FedEM several; then every name begins with the network's number.
+All three are read back by `read`, to the same numbers. A file may hold several networks: DM-PFL+
+has two, FedEM several; then every name begins with the network's number.
 """
 
 import hashlib
@@ -113,7 +113,8 @@ def read(path: Path) -> list[Tree]:
     try:
         with safe_open(str(path), framework="pt") as file:
             facts = dict(file.metadata() or {})
-            held = {name: file.get_tensor(name) for name in file.keys()}
+            names = file.keys()
+            held = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as fault:
         text = f"{path} cannot be read as safetensors: {fault}"
         raise MasqueradeError("E403", text) from None
