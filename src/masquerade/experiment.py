@@ -64,7 +64,8 @@ class Personal:
 
         facts = {"Model": {"settings": f"`{self.method}`", "parameters": self.task.parameters}}
         card = Card(type(self.method).__name__, facts)
-        write(Path(path), Model(self.method, self.task, self.parts, x), card, labels)
+        parts = tree.transform(lambda value: value.cpu(), self.parts)
+        write(Path(path), Model(self.method, self.task.to("cpu"), parts, x.cpu()), card, labels)
 
 
 @dataclass(frozen=True)
