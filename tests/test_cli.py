@@ -25,7 +25,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade import cli
 
-COMMANDS = ["run", "compare", "resume", "report", "methods", "export", "predict", "bench-model"]
+COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
+COMMANDS += ["export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
@@ -102,10 +103,10 @@ def test_every_command_has_help_with_an_example(call: Call, command: str) -> Non
 
 
 def test_every_command_is_known_here() -> None:
-    groups = [("data", cli.data_app), ("", cli.app), ("", cli.export_app)]
+    groups = {"data": cli.data_app, "": cli.app}
     names = [
         f"{group} {each.name or getattr(each.callback, '__name__', '')}".strip()
-        for group, app in groups
+        for group, app in groups.items()
         for each in app.registered_commands
     ]
     assert sorted(names) == sorted(COMMANDS)
@@ -225,10 +226,14 @@ def check_result(result: dict[str, Any]) -> None:
         check_accuracy(shared)
     for costs in (result, result.get("adapt", result)):
         assert set(costs["bytes"]) == {"down", "up"}
-        assert set(costs["flops"]) == {"dense", "masked"}
+        assert set(costs["flops"]) == {"dense", "masked", "executed"}
     assert ("adapt" in result) == (line.view in ("tuned", "adaptive"))
     assert 0 < result["density"] <= 1
-    assert result["seconds"] > 0
+    assert result["kept"] == pytest.approx(result["density"] * result["parameters"])
+    assert result["storage"]["model"] > 0
+    assert result["seconds"] == pytest.approx(sum(result["time"].values()))
+    assert min(result["time"].values()) > 0
+    assert result["memory"]["process"] > 1e7
 
 
 def requests(page: str) -> list[str]:
@@ -273,6 +278,15 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
         status, out, _ = call(command, finished, "--json")
         assert (status, strict(out)) == (0, summaries)
         assert call(command, finished, "--quiet") == (0, "", "")
+    costs = call("report", finished, "--costs", "--bandwidth", "8kbps:4kbps", "--json")
+    (first, _) = strict(costs[1])
+    sent = summaries[0]["bytes"]
+    seconds = sent["down"] / 1000 + sent["up"] / 500
+    assert first["s in all"] == pytest.approx(seconds)
+    assert first["s per round"] == pytest.approx(seconds / 3)
+    for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
+        assert call("report", finished, "--costs", *wrong)[0] == 2
+    assert "As papers count" in call("report", finished, "--costs", "--convention", "paper")[1]
     status, out, _ = call("report", finished)
     assert status == 0
     assert "FedAvg+FT" in out
@@ -386,6 +400,29 @@ def test_data_are_listed_and_shown(call: Call, mine: Path) -> None:
         call("data", "show", mine, "--partition", "iid", "--clients", "3", "--json").out
     )
     assert len(counted["clients"]) == 3
+
+
+def test_what_comes_along_says_where_it_is_from(call: Call) -> None:
+    shown = call("data", "show", "digits", "--clients", "3").out
+    for words in ("samples +│ 1,797", "license +│ CC BY 4.0", "origin +│ https", "citation +│"):
+        assert re.search(words, shown)
+    listed = strict(call("data", "list", "--json").out)
+    assert all(record["origin"] and record["license"] for record in listed.values())
+
+
+def test_a_partition_is_drawn_into_a_file(call: Call) -> None:
+    words = ("data", "show", "digits", "--partition", "groups:2", "--clients", "4")
+    assert call(*words, "--out", "groups.svg").status == 0
+    assert Path("groups.svg").read_text(encoding="utf-8").startswith("<svg ")
+    assert call(*words, "--out", "groups.png").err.startswith("E201")
+    assert call(*words, "--out", "no/groups.svg").err.startswith("E502")
+
+
+def test_networks_are_listed_with_their_sizes(call: Call) -> None:
+    assert re.search(r"cifar_cnn +│ DM-PFL's.* 797,962 │", call("models").out)
+    listed = {each["name"]: each for each in strict(call("models", "--json").out)}
+    assert listed["leaf_cnn"]["parameters"] == 2_278_334
+    assert listed["leaf_cnn"]["takes"] == "images"
 
 
 def test_added_data_are_listed_shown_and_trained_on(call: Call, mine: Path) -> None:

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 Client = Annotated[int, typer.Option(help="The client whose model it is.")]
 View = Annotated[str | None, typer.Option(help="The view; by default the method's first.")]
 
-export_app = typer.Typer()
 
-
-@export_app.command("export")
 def export(
     run: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
     client: Client,
@@ -113,7 +110,6 @@ FORMATS: "dict[str, tuple[str, Callable[[Found], bytes]]]" = {
 }
 
 
-@export_app.command("predict")
 def predict(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that export wrote.")],
     input: Annotated[Path, typer.Option(help="Samples: an npz (`x`), npy, csv, png or jpg file.")],
@@ -147,7 +143,6 @@ def predict(
                 typer.echo(f"{place}: {answer['output']}")
 
 
-@export_app.command("bench-model")
 def bench_model(
     path: Annotated[Path, typer.Argument(help="A bundle, or the directory of a finished run.")],
     client: Annotated[

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from masquerade import config as configuration
 from masquerade import experiment, plan
+from masquerade.cost.transfer import FEDMASK, Bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Watch
 from masquerade.progress import Record
@@ -40,19 +41,13 @@ def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Rec
     planned = plan.trainings(config)
     results: list[Record] = []
     for place, training in enumerate(planned):
-        path = directory.path / training.folder
 
         def tell(
             name: str, done: int, rounds: int, record: Record | None, place: int = place
         ) -> None:
             watch(name, done, rounds, record, (place + done / rounds) / len(planned))
 
-        if (path / "summary.json").is_file():
-            results += experiment.collect(path)
-        elif (path / "config.toml").is_file():
-            results += experiment.resume(path, tell)
-        else:
-            results += experiment.start(config, training, path, tell)
+        results += experiment.obtain(config, training, directory.path / training.folder, tell)
     order = {name: place for place, name in enumerate(config.methods)}
     results.sort(key=lambda result: (result["seed"], order[result["method"]]))
     directory.write_text("results.json", json.dumps(results, indent=1))
@@ -60,12 +55,14 @@ def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Rec
     return results
 
 
-def write_report(path: Path, results: list[Record], config: Config) -> None:
-    """Write the page of some results."""
+def write_report(
+    path: Path, results: list[Record], config: Config, rate: Bandwidth = FEDMASK
+) -> None:
+    """Write the page of some results; `rate` is the bandwidth that clients are taken to have."""
     from masquerade.report import page
 
     title = f"{results[0]['data']}: {', '.join(dict.fromkeys(r['title'] for r in results))}"
-    text = page(results, configuration.dump(config), title)
+    text = page(results, configuration.dump(config), title, rate=rate)
     temporary = path / ".report.html"
     try:
         temporary.write_text(text, encoding="utf-8")

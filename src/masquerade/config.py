@@ -5,9 +5,11 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from masquerade.budgets import check as check_budgets
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.data import parse as parse_partition
 from masquerade.errors import MasqueradeError, nearest
@@ -18,6 +20,7 @@ from masquerade.settings import (
     CHOICES,
     LENGTHS,
     RANGES,
+    RULES,
     SECTIONS,
     Config,
 )
@@ -46,6 +49,8 @@ def limits(cls: type[Any], section: str) -> Limits:
 
 def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems) -> Any:
     """Return a value in the type of the default; note what is wrong with it."""
+    if key in RULES and isinstance(value, str):
+        return value
     if isinstance(default, tuple):
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
@@ -185,8 +190,6 @@ def _check_rest(config: Config, problems: Problems) -> None:
     elif len(data.split) == 3 and not data.split[1 if evaluate.split == "validation" else 2]:
         text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
         problems.append(f"{text} {evaluate.split} data")
-    if not data.budgets:
-        problems.append("`data.budgets` is empty; give one share or more")
     if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
         problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
     if not train.seeds or any(seed < 0 for seed in train.seeds):
@@ -198,12 +201,13 @@ def _check_rest(config: Config, problems: Problems) -> None:
         problems.append(
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
         )
-    for check, text in (
-        (parse_partition, "iid" if data.partition == "auto" else data.partition),
-        (check_available, train.available),
+    for checked in (
+        partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
+        partial(check_available, train.available),
+        partial(check_budgets, data.budgets),
     ):
         try:
-            check(text)
+            checked()
         except MasqueradeError as error:
             problems.append(str(error).removeprefix("E201 "))
 
@@ -273,12 +277,33 @@ def read(text: str) -> dict[str, Any]:
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file into tables."""
+    """Read a TOML file into tables; where it names a `base` beside it, that file lies under it."""
+    return _read_over(Path(path), ())
+
+
+def _read_over(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     try:
-        return read(Path(path).read_text(encoding="utf-8"))
+        tables = read(path.read_text(encoding="utf-8"))
     except OSError as error:
         text = f"cannot read configuration {path}: {error.strerror}"
         raise MasqueradeError("E201", text) from None
+    base = tables.pop("base", None)
+    if base is None:
+        return tables
+    seen = (*seen, path.resolve())
+    if not isinstance(base, str) or (path.parent / base).resolve() in seen:
+        text = f"`base` of {path} is {base!r}; name a file that does not lead back to this one"
+        raise MasqueradeError("E201", text)
+    return merged(_read_over(path.parent / base, seen), tables)
+
+
+def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with others put over them, key by key."""
+    found = dict(tables)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merged(found[key], value) if both else value
+    return found
 
 
 def apply(tables: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,22 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from masquerade import config as configuration
+from masquerade.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
+from masquerade.cost import memory
 from masquerade.data import Federation
-from masquerade.engine.auto import exact_numbers
+from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
-from masquerade.plan import Training, arrange, check_novel, federation_of, in_turn, trainings
-from masquerade.progress import Progress, Record
-from masquerade.rundir import Committer, RunDirectory
+from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
+from masquerade.progress import Progress, Record, timed
+from masquerade.rundir import Committer, RunDirectory, client_file
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
-from masquerade.wire.codec import digest
+from masquerade.wire import digest
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
@@ -60,12 +61,9 @@ class Personal:
 
     def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
         """Write a bundle that answers without torch, for inputs like x [samples, …]."""
-        from masquerade.export.bundle import Card, Model, write
+        from masquerade.export.bundle import Model, write
 
-        facts = {"Model": {"settings": f"`{self.method}`", "parameters": self.task.parameters}}
-        card = Card(type(self.method).__name__, facts)
-        parts = tree.transform(lambda value: value.cpu(), self.parts)
-        write(Path(path), Model(self.method, self.task.to("cpu"), parts, x.cpu()), card, labels)
+        write(Path(path), Model.at_home(self.method, self.task, self.parts, x), labels=labels)
 
 
 @dataclass(frozen=True)
@@ -115,10 +113,11 @@ def run(
     views: Sequence[str] | None = None,
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
-    budgets: Sequence[float] | None = None,
+    budgets: Budgets = (1.0,),
     cohort: int = 0,
     available: str = "always",
     drop: float = 0.0,
+    wire: str = "full",
     novel: Sequence[int] = (),
     out: str | Path | None = None,
     watch: Watch = _quiet,
@@ -127,14 +126,16 @@ def run(
 
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
-    `budgets` gives every client the share of the parameters that its device can hold. Of all
-    clients `participation` are sampled in a round, or `cohort` of those that are `available`, and a
-    share `drop` of them is lost; `novel` clients are kept out of training and judged apart. With
-    `out` the run has a directory; the same call goes on from its last commit after any
-    interruption.
+    `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
+    "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `cohort` of those
+    that are `available`, and a share `drop` of them is lost; `novel` clients are kept out of
+    training and judged apart. Numbers cross the wire as `wire` says. With `out` the run has a
+    directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
-    train = Train("", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop)
+    train = Train(
+        "", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop, wire=wire
+    )
     chosen = tuple(views or method.views)
     unknown = [view for view in chosen if view not in method.views]
     if unknown:
@@ -143,7 +144,8 @@ def run(
     judged, computed = evaluate or Evaluate(), compute or Compute()
     configuration.check(method=method, train=train, evaluate=judged, compute=computed)
     check_available(available)
-    budgets = in_turn(budgets, federation.clients)
+    shares = budgets_of(budgets, federation.clients, seed)
+    warn_of_budgets([(name, method)], shares)
     check_novel(novel, federation.clients)
     with simulate(
         method=method,
@@ -154,7 +156,7 @@ def run(
         compute=computed,
         seed=seed,
         views=chosen,
-        budgets=budgets,
+        budgets=shares,
         novel=novel,
     ) as simulation:
         told = partial(_tell, watch, name, rounds)
@@ -181,9 +183,8 @@ def _tell(watch: Watch, name: str, rounds: int, done: int, record: Record | None
 
 def _directory(path: Path, config: str) -> RunDirectory:
     """Open the directory of the same run, or make it."""
-    if not (path / "config.toml").exists():
-        return RunDirectory.create(path, config)
-    return RunDirectory.open(path)
+    begun = (path / "config.toml").exists()
+    return RunDirectory.open(path) if begun else RunDirectory.create(path, config)
 
 
 def _description(simulation: Simulation) -> str:
@@ -208,30 +209,33 @@ def carry_on(
 
     `world` is written with every commit: facts that a later resume compares.
     """
-    begun, before = time.monotonic(), progress.seconds
-    committer = None
+    clock, committer = progress.seconds, None
     if directory is not None:
         committer = Committer(directory, simulation.compute.commit_every)
     lines: list[Record] = []
     try:
         while progress.number < simulation.train.rounds:
-            line = simulation.advance(progress)
+            with timed(clock, "training"):
+                line = simulation.advance(progress)
             every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
             record = None
             if every and (progress.number % every == 0) and not last:
-                record = look(simulation, progress)
+                with timed(clock, "evaluation"):
+                    record = look(simulation, progress)
                 progress.history.append(record)
                 line["views"] = record["views"]
             lines.append(line)
-            progress.seconds = before + time.monotonic() - begun
             if committer is not None and (last or committer.due()):
-                facts = progress.facts() | (world or {})
-                committer.submit(progress.number, progress.tensors(), facts, lines)
+                progress.memory = memory.most(progress.memory, memory.peak(simulation.device))
+                with timed(clock, "commits"):
+                    facts = progress.facts() | (world or {})
+                    committer.submit(progress.number, progress.snapshot(), facts, lines)
                 lines = []
             watch(progress.number, record)
     finally:
         if committer is not None:
-            committer.close()
+            with timed(clock, "commits"):
+                committer.close()
     return progress
 
 
@@ -239,8 +243,9 @@ def carry_on(
 def simulate(**arguments: Any) -> Iterator[Simulation]:
     """Make a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]), exact_numbers():
+    with torch.random.fork_rng(devices=[]), numbers(arguments["compute"].precision):
         simulation = Simulation(**arguments)
+        memory.watch(simulation.device)
         try:
             yield simulation
         finally:
@@ -262,8 +267,10 @@ def _identity(method: Method, view: str, data: str, initial: float) -> Record:
     return {"method": name, "title": title, "data": data, "initial": initial}
 
 
-def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
-    """Run one training in a new directory; return its summaries."""
+def start(
+    config: Config, training: Training, path: Path, watch: Watch = _quiet, models: bool = True
+) -> list[Record]:
+    """Run one training in a new directory; return its summaries, and keep its models if asked."""
     with simulate(**arrange(config, training)) as simulation:
         resolved = dataclasses.replace(
             training.config(config),
@@ -272,17 +279,31 @@ def start(config: Config, training: Training, path: Path, watch: Watch = _quiet)
             train=dataclasses.replace(simulation.train, seeds=(training.seed,)),
         )
         with RunDirectory.create(path, configuration.dump(resolved)) as directory:
-            return _finish(simulation, training, resolved, simulation.begin(), directory, watch)
+            progress = simulation.begin()
+            return _finish(simulation, training, resolved, progress, directory, watch, models)
 
 
-def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
+def obtain(
+    config: Config, training: Training, path: Path, watch: Watch, models: bool = True
+) -> list[Record]:
+    """Return a training's summaries: read if it is done, else resumed or begun."""
+    if (path / "summary.json").is_file():
+        return collect(path)
+    if (path / "config.toml").is_file():
+        return resume(path, watch, models)
+    return start(config, training, path, watch, models)
+
+
+def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
         config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
-            return _finish(simulation, training, config, progress, directory, watch)
+            if progress.number == config.train.rounds and (path / "summary.json").is_file():
+                return collect(path)
+            return _finish(simulation, training, config, progress, directory, watch, models)
 
 
 def _progress(simulation: Simulation, directory: RunDirectory, config: str) -> Progress:
@@ -332,6 +353,7 @@ def _finish(
     progress: Progress,
     directory: RunDirectory,
     watch: Watch,
+    models: bool,
 ) -> list[Record]:
     """Do the rounds that are left, judge, and write what a run directory holds at its end."""
     carry_on(
@@ -352,17 +374,11 @@ def _finish(
             "data": simulation.federation.name,
             "initial": float(initial),
         }
-    for view, models in personal.items():
-        for id, model in zip(simulation.known, models, strict=True):
-            name = client_file(id, view, len(simulation.whos))
-            directory.write_tensors(name, tree.named(model))
+    for view, own in personal.items() if models else ():
+        for id, model in zip(simulation.known, own, strict=True):
+            directory.write_tensors(client_file(id, view, len(simulation.whos)), tree.named(model))
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
-
-
-def client_file(id: int, view: str, clients: int) -> str:
-    """Name the file of a client's model in a run directory."""
-    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
 
 
 def collect(path: Path) -> list[Record]:

@@ -16,7 +16,7 @@ from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
-from masquerade.rundir import decode_tensors
+from masquerade.rundir import client_file, decode_tensors
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -44,7 +44,7 @@ def find(path: Path, client: int, view: str | None = None) -> Found:
     (training,) = trainings(config)
     made = arrange(config, training)
     federation, task, train = made["federation"], made["task"], made["train"]
-    name = experiment.client_file(client, summary["view"], federation.clients)
+    name = client_file(client, summary["view"], federation.clients)
     model = Model(made["method"], task, _parts(path / name), _inputs(federation, client))
     origin = None
     if not train.weights:

@@ -21,8 +21,9 @@ class Data:
     seed: int = 1
     """Seed of partition and split: training seeds leave every sample where it is, so that what one
     run is chosen by can never be what another is tested on."""
-    budgets: tuple[float, ...] = (1.0,)
-    """Shares of the parameters that devices can hold; clients take them in turn."""
+    budgets: tuple[float, ...] | str = (1.0,)
+    """Shares of the parameters that devices can hold; clients take them in turn. "random:LOW:HIGH"
+    draws them by the seed."""
     novel: float = 0.0
     """Share of the clients that are kept out of training, and judged apart."""
     fraction: float = 1.0
@@ -55,6 +56,9 @@ class Train:
     back."""
     weights: str = ""
     """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
+    wire: str = "full"
+    """What numbers in messages are rounded to: "float16", "bfloat16" or "int8" with one step per
+    tensor; "full" leaves them as the network has them."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Compute:
     """Clients that the batched engine holds at a time."""
     threads: int = 1
     """Threads that an operation may use."""
+    precision: str = "float32"
+    """In what products are taken: "float32", "tf32" (on CUDA) or "bfloat16"."""
     store: str = "device"
     """Where clients' states lie between rounds: "device" or "host"."""
     commit_every: float = 5.0
@@ -114,9 +120,11 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "train.wire": ("full", "float16", "bfloat16", "int8"),
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
+    "compute.precision": ("float32", "tf32", "bfloat16"),
     "compute.store": ("device", "host"),
 }
 
@@ -140,3 +148,5 @@ RANGES: dict[str, tuple[float, float]] = {
     "compute.commit_every": (0, math.inf),
 }
 LENGTHS = {"data.split": 3}
+RULES = {"data.budgets"}
+"""Lists that a text may stand for."""

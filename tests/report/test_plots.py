@@ -42,7 +42,7 @@ def test_figures_are_the_same_under_any_settings_and_leave_these_alone(six: dict
 
 
 def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None:
-    assert list(six) == ["rounds", "shift", "traffic", "clients"]
+    assert list(six) == ["rounds", "shift", "traffic", "time", "clients"]
     ids = {name: re.findall(r'\bid="([^"]+)"', svg) for name, svg in six.items()}
     every = list(itertools.chain(*ids.values()))
     assert len(every) == len(set(every))

@@ -24,8 +24,10 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
+from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.wire.session import Seen
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
@@ -52,28 +54,31 @@ class Loop:
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
         done = self._several(job) if self.workers == 1 else self._spread(job)
-        uploads, states, known, traffics, flops = zip(*done, strict=True)
+        uploads, states, sessions, traffics, flops = zip(*done, strict=True)
         return Outcome(
             tree.stack(uploads),
             tree.stack(states),
-            tree.stack(known),
+            tree.stack(sessions),
             Traffic(*(torch.stack(column) for column in zip(*traffics, strict=True))),
             Flops(*(torch.cat(column) for column in zip(*flops, strict=True))),
         )
 
     def _several(self, job: Job) -> list[tuple[Any, ...]]:
-        """Return (upload, client, known, traffic, flops) of every client."""
+        """Return (upload, client, session, traffic, flops) of every client."""
         method, task = self.setting.method, self.setting.task
         orders: dict[str, Orders] = {}
-        seen: traffic.Seen = {}
+        seen: Seen = {}
         done = []
         for place in range(len(job.ids)):
-            row, client, known = (
-                tree.take(state, place) for state in (job.rows, job.clients, job.known)
+            row, client, session = (
+                tree.take(state, place) for state in (job.rows, job.clients, job.session)
             )
+            id, sent = int(job.ids[place]), (job.round.kind, job.number)
             download = method.download(task, job.server, row, job.round)
+            download = self.setting.wired(download, id, None)
             upload, client, flops = self._one(job, place, download, client, orders)
-            cost, after = traffic.measure(download, upload, known, 0, seen)
+            upload = self.setting.wired(upload, id, sent)
+            cost, after = traffic.measure(download, upload, session, 0, seen)
             done.append((upload, client, after, astuple(cost), astuple(flops)))
         return done
 
@@ -101,7 +106,8 @@ class Loop:
             count = orders[stage.name].counts[place] * stage.epochs
             seen = torch.tensor([count], dtype=torch.float64)
             keep = compute.shares(stage, work, lead=0)
-            diary.flops = diary.flops + setting.meter.stage(stage, per_sample, seen, keep, x)
+            slices = compute.slices(stage, work)
+            diary.flops += setting.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
@@ -135,7 +141,7 @@ class Loop:
         jobs = []
         for places in torch.arange(len(job.ids)).chunk(self.workers):
             part = job.take(places)
-            states = (part.server, part.rows, part.clients, part.known, part.ids)
+            states = (part.server, part.rows, part.clients, part.session, part.ids)
             jobs.append(_to_numpy((states, job.round.kind, job.round.phase, job.number)))
         try:
             pieces = list(self._pool.map(_do, jobs))
@@ -161,6 +167,7 @@ class Loop:
         for place, id in enumerate(job.ids.tolist()):
             row, client = tree.take(job.rows, place), tree.take(job.clients, place)
             download = method.download(task, job.server, row, job.round)
+            download = self.setting.wired(download, id, None)
             _, client, flops = self._one(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
@@ -209,10 +216,11 @@ def _end_with(parent: int) -> None:
 def _do(given: Any) -> Any:
     """Do some clients' rounds in a process of their own."""
     assert _working is not None
-    (server, rows, clients, known, ids), kind, phase, number = _to_torch(given)
+    (server, rows, clients, session, ids), kind, phase, number = _to_torch(given)
     round = _working.setting.round(kind, phase, number)
-    job = Job(server, rows, clients, known, ids, round, number)
-    return _to_numpy(_working._several(job))
+    job = Job(server, rows, clients, session, ids, round, number)
+    with numbers(_working.setting.precision):
+        return _to_numpy(_working._several(job))
 
 
 def _to_numpy(state: Any) -> Any:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
@@ -32,6 +33,12 @@ class Model:
     parts: Message
     x: Tensor
 
+    @classmethod
+    def at_home(cls, method: Method, task: Task, parts: Message, x: Tensor) -> Self:
+        """Bring a model and its inputs to the CPU, where files are written."""
+        own = tree.transform(lambda value: value.detach().cpu(), parts)
+        return cls(method, task.to("cpu"), own, x.cpu())
+
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for a batch of inputs."""
         with torch.no_grad():
@@ -49,6 +56,10 @@ class Model:
     def networks(self) -> list[Tree]:
         """Return the weights that `predict` runs the network with."""
         return sparse.networks(self.method, self.task, self.parts, self.x)
+
+    def facts(self) -> dict[str, Any]:
+        """Say what is known of it without its run."""
+        return {"settings": f"`{self.method}`", "parameters": self.task.parameters}
 
     def onnx(self, program: Program) -> bytes:
         """Return a graph of this model as ONNX, checked against the model itself."""
@@ -78,16 +89,17 @@ def _shown(value: Any) -> str:
 def write(
     path: Path,
     model: Model,
-    card: Card,
+    card: Card | None = None,
     labels: Sequence[str] | None = None,
     compare: bool = False,
 ) -> dict[str, Any]:
     """Write a bundle; return its manifest.
 
-    `labels` name the classes. With `compare` it also holds the network without masks, and the
-    masked one before it was cut, so that they can be timed side by side.
+    Without the card of a run it has one of the method. `labels` name the classes. With `compare` it
+    also holds the network without masks, and the masked one before it was cut, to be timed beside.
     """
     _check_free(path)
+    card = card or Card(type(model.method).__name__, {"Model": model.facts()})
     whole = model.masked()
     files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
     if compare:

@@ -74,6 +74,8 @@ class PFedGate(Method):
     """Whether blocks are scaled by M; otherwise they are only chosen."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    foreseen: ClassVar[bool] = False
+    budgeted: ClassVar[bool] = True
     joins: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         "density": (1e-9, 1),

@@ -3,7 +3,8 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from masquerade.report import plots, tables
+from masquerade.cost.transfer import FEDMASK, Bandwidth
+from masquerade.report import costs, plots, tables
 from masquerade.report.tables import Result, Results
 
 _CSS = """
@@ -17,6 +18,7 @@ body { margin: 0; background: var(--page); color: var(--ink);
 main { max-width: 78rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { margin: 0; font-size: 1.9rem; line-height: 1.2; }
 h2 { margin: 2.75rem 0 0.75rem; font-size: 1.25rem; }
+h3 { margin: 1.75rem 0 0.25rem; font-size: 1rem; }
 p, ul, dl { max-width: 46rem; }
 .soft, small, figcaption, dd { color: var(--soft); }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)); }
@@ -52,6 +54,8 @@ _CAPTIONS = {
     " client; the bands are ± one standard deviation over clients.",
     "traffic": "What was bought with the bytes: the further left, the less a client sent and"
     " received for the result.",
+    "time": "What a client waits for over all of training: its messages, at {rate}, and the"
+    " computing, which is the wall time that this run took to train, divided by its clients.",
     "clients": "The clients that a mean hides: every dot is one client (of every seed), the bar is"
     " their mean.",
 }
@@ -70,44 +74,29 @@ _READING = {
     " interval. The ± over clients says how different clients are, not how sure the mean is.",
 }
 
-_COSTS: dict[str, tuple[float, tuple[str, ...]]] = {
-    "MB down": (1e6, ("bytes", "down")),
-    "MB up": (1e6, ("bytes", "up")),
-    "Bytes at the start": (1.0, ("initial",)),
-    "GFLOP masked": (1e9, ("flops", "masked")),
-    "GFLOP dense": (1e9, ("flops", "dense")),
-    "Papers: MB": (1e6, ("paper", "bytes")),
-    "Papers: GFLOP": (1e9, ("paper", "flops")),
-    "Hello: MB down": (1e6, ("hello", "bytes", "down")),
-    "Hello: MB up": (1e6, ("hello", "bytes", "up")),
-    "Hello: GFLOP": (1e9, ("hello", "flops", "masked")),
-    "Adapt: MB down": (1e6, ("adapt", "bytes", "down")),
-    "Adapt: MB up": (1e6, ("adapt", "bytes", "up")),
-    "Adapt: GFLOP": (1e9, ("adapt", "flops", "masked")),
-    "Parameters": (1.0, ("parameters",)),
-    "Seconds": (1.0, ("seconds",)),
-}
-
-_ABOUT_COSTS = (
-    "Means per client over all of training. The first columns are ours: bytes as encoded, in both"
-    " directions, masks included; FLOPs as the masks allow, and as if nothing were masked. The"
-    " papers count values in one direction, without masks, and three times the forward pass."
-)
-
 _ABOUT_GLOBAL = (
     "The shared model in everyone's hands, for the methods that keep one beside the personal"
     " models: what personalization is worth on own data, and what it costs under shift."
 )
 
 
-def page(results: Results, config_text: str, title: str, notes: Sequence[str] = ()) -> str:
-    """Return a self-contained HTML page of the results and the configuration they come from."""
+def page(
+    results: Results,
+    config_text: str,
+    title: str,
+    notes: Sequence[str] = (),
+    rate: Bandwidth = FEDMASK,
+) -> str:
+    """Return a self-contained HTML page of the results and the configuration they come from.
+
+    `rate` is the bandwidth that clients are taken to have.
+    """
     groups = list(tables.by_method(results).values())
     sections = (
         _headline(results, title, notes),
         _section("Results", _results(results, groups)),
-        _section("Figures", _figures(results)),
-        _section("Costs", _costs(groups)),
+        _section("Figures", _figures(results, rate)),
+        _section("Costs", _costs(results, groups, rate)),
         _section("Global view", _global_view(results, groups)),
         _section("Configuration", _configuration(config_text)),
         _section("How to read this", _reading()),
@@ -184,33 +173,39 @@ def _results(results: Results, groups: list[list[Result]]) -> str:
     return _table([*headings, "Own, weighted"], rows) + f'<div class="notes">{notes}</div>'
 
 
-def _figures(results: Results) -> str:
+def _figures(results: Results, rate: Bandwidth) -> str:
+    captions = {name: text.format(rate=rate.text) for name, text in _CAPTIONS.items()}
     drawn = "\n".join(
-        f"<figure>{svg}{_element('figcaption', _CAPTIONS[name])}</figure>"
-        for name, svg in plots.figures(results).items()
+        f"<figure>{svg}{_element('figcaption', captions[name])}</figure>"
+        for name, svg in plots.figures(results, rate).items()
     )
     return f'<div class="figures">\n{drawn}\n</div>' if drawn else ""
 
 
-def _costs(groups: list[list[Result]]) -> str:
-    rows = [[tables.mean(seeds, *path) for _, path in _COSTS.values()] for seeds in groups]
-    known = [
-        (heading, unit, place)
-        for place, (heading, (unit, _)) in enumerate(_COSTS.items())
-        if any(row[place] is not None for row in rows)
-    ]
+def _costs(results: Results, groups: list[list[Result]], rate: Bandwidth) -> str:
+    shown = costs.sections(results, rate) + costs.sections(results, rate, "paper")
+    pieces = []
+    for section in shown:
+        rows = [[_cell(text) for text in row] for row in section.rows()]
+        table = _table(["Method", *section.columns], rows)
+        pieces.append(_element("h3", section.title) + _element("p", section.note, "soft") + table)
+    return "\n".join(pieces) + _layers(groups)
+
+
+def _layers(groups: list[list[Result]]) -> str:
     body = [
-        [_cell(tables.title(seeds[0]))]
-        + [_cell(_amount(row[place], unit)) for _, unit, place in known]
-        for seeds, row in zip(groups, rows, strict=True)
+        [_cell(tables.title(seeds[0])), *(_cell(text) for text in row)]
+        for seeds in groups
+        for row in costs.layers(seeds)
     ]
-    table = _table(["Method", *(heading for heading, _, _ in known)], body)
-    return _element("p", _ABOUT_COSTS, "soft") + table
+    if not body:
+        return ""
+    headings = ("Method", "Phase", "Layer", *(f"GFLOP {way}" for way in _WAYS))
+    summary = "<summary>Operations by phase and layer</summary>"
+    return f"<details>{summary}{_table(headings, body)}</details>"
 
 
-def _amount(value: float | None, unit: float) -> str:
-    whole = value is not None and unit == 1 and value.is_integer()
-    return f"{value:,.0f}" if whole else tables.show_cost(value, unit)
+_WAYS = ("dense", "masked", "executed")
 
 
 def _global_view(results: Results, groups: list[list[Result]]) -> str:

@@ -7,10 +7,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from masquerade.cost.transfer import FEDMASK, Bandwidth, unit
 from masquerade.report.tables import Result, Results, by_method, is_percent, mean, title, traffic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox, Transform
 
@@ -66,12 +68,13 @@ class Line(NamedTuple):
         return MARKERS[(self.number + self.number // len(COLORS)) % len(MARKERS)]
 
 
-def figures(results: Results) -> dict[str, str]:
-    """Return as SVG what the results allow of `rounds`, `shift`, `traffic` and `clients`."""
+def figures(results: Results, rate: Bandwidth = FEDMASK) -> dict[str, str]:
+    """Return as SVG what the results allow of `rounds`, `shift`, `traffic`, `time`, `clients`."""
     drawn = {
         "rounds": over_rounds(results),
         "shift": over_shift(results),
         "traffic": over_traffic(results),
+        "time": over_time(results, rate),
         "clients": over_clients(results),
     }
     return {name: svg for name, svg in drawn.items() if svg}
@@ -125,6 +128,34 @@ def over_traffic(results: Results) -> str:
     return _draw("traffic", "Own data against MB sent", lines, paint)
 
 
+def over_time(results: Results, rate: Bandwidth) -> str:
+    """Draw how long a client waits for its messages and computes; empty where nothing is known."""
+
+    def spent(seeds: Results) -> list[Point]:
+        down, up = (mean(seeds, "bytes", way) for way in ("down", "up"))
+        computing = mean(seeds, "time", "training")
+        if down is None or up is None or computing is None:
+            return []
+        clients = seeds[0]["clients"]
+        return [(0, down / rate.down), (1, up / rate.up), (2, computing / clients)]
+
+    lines = _lines(results, spent)
+    name, size = unit(max((sum(part for _, part in line.points) for line in lines), default=0))
+
+    def paint(axes: "Axes") -> None:
+        axes.set(xlabel=f"Time per client ({name})")
+        begins = [0.0] * len(lines)
+        for part, (word, shade) in enumerate((("down", 1.0), ("up", 0.65), ("computing", 0.25))):
+            widths = [line.points[part][1] / size for line in lines]
+            colors = [line.color for line in lines]
+            axes.barh(range(len(lines)), widths, 0.6, begins, color=colors, alpha=shade, label=word)
+            begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
+        axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+        _name_rows(axes, lines)
+
+    return _draw("time", "Time to send and to compute", lines, paint, rows=True)
+
+
 def over_clients(results: Results) -> str:
     """Draw every client's own metric, one row per method; empty where clients are not listed."""
 
@@ -144,10 +175,7 @@ def over_clients(results: Results) -> str:
             axes.scatter(x, y, s=16, color=line.color, alpha=0.75, linewidths=0)
             middle = statistics.fmean(x)
             axes.plot([middle, middle], [row - 0.36, row + 0.36], color=_INK, linewidth=1.6)
-        axes.set_yticks(range(len(lines)), [line.name for line in lines])
-        axes.set_ylim(len(lines) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
+        _name_rows(axes, lines)
 
     return _draw("clients", "Each client's own data", lines, paint, rows=True)
 
@@ -191,22 +219,34 @@ def _metric(results: Results, where: str = "") -> str:
     return " ".join(filter(None, (name, where, "(%)" if is_percent(results) else "")))
 
 
+def drawn(name: str, label: str, height: float, paint: Callable[["Figure"], None]) -> str:
+    """Return a figure in the style of the page as SVG; `height` is in inches."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    stream = io.StringIO()
+    with matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": name}]):
+        figure = Figure(figsize=(6.4, height), layout="constrained")
+        paint(figure)
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
+    return _for_page(stream.getvalue(), name, label)
+
+
 def _draw(
     name: str, label: str, lines: list[Line], paint: Callable[["Axes"], None], rows: bool = False
 ) -> str:
     if not lines:
         return ""
-    import matplotlib.style
-    from matplotlib.figure import Figure
-
     height = 1.0 + 0.42 * len(lines) if rows else _height(len(lines))
-    stream = io.StringIO()
-    with matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": name}]):
-        figure = Figure(figsize=(6.4, height), layout="constrained")
-        paint(figure.subplots())
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
-    return _for_page(stream.getvalue(), name, label)
+    return drawn(name, label, height, lambda figure: paint(figure.subplots()))
+
+
+def _name_rows(axes: "Axes", lines: list[Line]) -> None:
+    axes.set_yticks(range(len(lines)), [line.name for line in lines])
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
 
 
 def _height(names: int) -> float:
