@@ -41,4 +41,6 @@ def noise(key: Tensor, shape: torch.Size) -> Tensor:
     count = shape.numel()
     # One hash serves four entries: the noise of a convolution's output costs as much as a layer.
     words = draw(key, -(-count // _LANES))
-    return words.view(torch.int16)[:count].reshape(shape)
+    # Shifted and cut off, because another view of the same memory cannot be mapped everywhere.
+    lanes = torch.arange(0, 64, 64 // _LANES, device=words.device)
+    return (words[:, None] >> lanes).to(torch.int16).flatten()[:count].reshape(shape)
