@@ -17,6 +17,7 @@ from masquerade.core.round import Who
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
 from masquerade.data import Dataset, Federation, load, parse, partition, share
+from masquerade.data.corrupt import check_images
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, Named
 from masquerade.models import MODELS, build, load_weights, suitable
@@ -188,6 +189,8 @@ def rehearse(config: Config) -> None:
     for training in trainings(config):
         made = arrange(config, training)
         method, task = made["method"], made["task"]
+        if config.evaluate.corruptions:
+            check_images(made["federation"].x)
         method.server_init(task)
         for budget in sorted(set(made["budgets"])):
             who = Who(0, 1, 0, budget)
