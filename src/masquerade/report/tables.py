@@ -349,7 +349,8 @@ def by_kind(results: Results) -> dict[str, list[Figure | None]]:
 
 def kind_name(kind: str) -> str:
     """Write the name of a kind of corruption, or of all of them."""
-    return "All kinds" if kind == "averaged" else kind.replace("_", " ").capitalize()
+    name = kind.replace("_", " ").capitalize().replace("Jpeg", "JPEG")
+    return "All kinds" if kind == "averaged" else name
 
 
 def _markdown_kinds(results: Results) -> list[str]:
