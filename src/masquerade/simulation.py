@@ -93,7 +93,7 @@ class Simulation:
             )
             for name in ("shift", "pooled")
         }
-        self.kinds = kinds_of(evaluate.corruptions)
+        self.kinds = kinds_of(evaluate.corruptions) if evaluate.severities else ()
         self.corrupted = Corrupted.of(self.federation, evaluate.split) if self.kinds else None
 
     def begin(self) -> Progress:

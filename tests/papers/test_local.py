@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from masquerade import comparison, experiment, plan
+from masquerade import comparison, plan
 from masquerade.config import complete, method_of, parse, read_file
 from masquerade.core import Task
 from masquerade.cost.forecast import forecast

@@ -149,7 +149,7 @@ def test_corruption_has_a_column_a_note_and_a_table_of_kinds() -> None:
     first, second = rows(results)
     assert (first["Corrupt images"], second["Corrupt images"]) == ("60.0 ± 4.0", "70.0 ± 4.0")
     text = markdown(results)
-    assert "under fog and jpeg compression of corruption at severity 1, 5" in text
+    assert "under fog and jpeg compression at severity 1, 5" in text
     assert "made from the clean ones" in text
     lines = text.splitlines()[-5:]
     assert lines == [

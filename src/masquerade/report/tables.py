@@ -284,12 +284,13 @@ def _about_corruption(results: Results) -> list[str]:
     named = kinds(results)
     if not named:
         return []
-    which = " and ".join(named).replace("_", " ") if len(named) < 3 else f"{len(named)} kinds"
+    few = " and ".join(named).replace("_", " ")
+    which = few if len(named) < 3 else f"{len(named)} kinds of corruption"
     severities = ", ".join(map(str, steps(results, "corruption", named[0])))
     sources = sorted({str(result["corrupted_images"]) for result in results if kinds([result])})
     whose = {"published": "those of CIFAR-10-C", "generated": "made from the clean ones"}
     return [
-        f"Corrupt images are clients' own, under {which} of corruption at severity {severities};"
+        f"Corrupt images are clients' own, under {which} at severity {severities};"
         f" {' or '.join(whose[source] for source in sources)}."
     ]
 
