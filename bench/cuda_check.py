@@ -69,6 +69,9 @@ def run(method, task, federation, device: str, engine: str, rounds: int):
         while progress.number < rounds:
             simulation.advance(progress)
         summaries, models = verdict(simulation, progress)
+        if device == "cuda":
+            # A stage that cannot be captured would make this check its eager steps alone.
+            assert not simulation.engine.graphs._failed
     state = {k: v for k, v in progress.tensors().items() if not k.startswith("known/")}
     state |= {f"models/{k}": v.cpu() for k, v in tree.named(models).items()}
     return state, progress.costs, [summary["accuracy"] for summary in summaries]

@@ -28,8 +28,20 @@ ARROWS = {
     "cost": {"core", "errors", "wire"},
     "report": {"core", "errors"},
     "engine": {"core", "cost", "data", "errors", "methods", "wire"},
+    "reproduce": {
+        "__version__",
+        "config",
+        "errors",
+        "experiment",
+        "methods",
+        "plan",
+        "progress",
+        "report",
+        "settings",
+    },
 }
-"""What each folder may import beside itself. Modules above the folders may import any of them."""
+"""What each folder may import beside itself. Modules above the folders may import any of them;
+`reproduce` stands above those modules too, and under the command alone."""
 ABOVE = {name for name in FILES if "." not in name and name != "__init__"}
 """Modules that lie beside the folders: configuration, runs, the command."""
 

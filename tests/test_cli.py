@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade import cli
 
-COMMANDS = ["run", "compare", "resume", "report", "methods"]
+COMMANDS = ["run", "compare", "resume", "report", "methods", "reproduce"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]

@@ -473,7 +473,7 @@ def test_a_committer_commits_in_order_and_all_before_it_closes(two: Path) -> Non
         committer = Committer(run, every=0)
         for number in range(3, 8):
             assert committer.due()
-            committer.submit(number, state(number), {"number": number}, lines(number))
+            committer.submit(number, partial(state, number), {"number": number}, lines(number))
         committer.close()
     check(two, {7})
 
@@ -482,11 +482,11 @@ def test_a_committer_raises_what_its_thread_met(two: Path, monkeypatch: pytest.M
     with RunDirectory.open(two) as run:
         committer = Committer(run)
         monkeypatch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), 4))
-        committer.submit(3, state(3), {})
+        committer.submit(3, lambda: state(3), {})
         with refused("E501"):
-            committer.submit(4, state(4), {})
+            committer.submit(4, lambda: state(4), {})
         monkeypatch.setattr(rundir, "os", Disk(raising(errno.EIO), 4))
-        committer.submit(5, state(5), {})
+        committer.submit(5, lambda: state(5), {})
         with refused("E502"):
             committer.close()
 
@@ -501,7 +501,7 @@ def test_a_commit_is_due_when_its_time_has_passed(
         assert not committer.due()
         now = 105.0
         assert committer.due()
-        committer.submit(3, state(3), {})
+        committer.submit(3, lambda: state(3), {})
         assert not committer.due()
         committer.close()
 

@@ -1,4 +1,4 @@
-"""The command `masquerade`: run, compare, resume, report, methods, data."""
+"""The command `masquerade`: run, compare, resume, report, methods, data, reproduce."""
 
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app
+from masquerade.cli_reproduce import reproduce
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.report.live import echo, live
 
@@ -301,6 +302,9 @@ def methods(
         typer.echo(json.dumps(finite, indent=1))
     else:
         echo(catalog.overview() if name is None else catalog.sheet(name))
+
+
+app.command()(reproduce)
 
 
 def _tables(

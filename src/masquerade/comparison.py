@@ -40,19 +40,13 @@ def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Rec
     planned = plan.trainings(config)
     results: list[Record] = []
     for place, training in enumerate(planned):
-        path = directory.path / training.folder
 
         def tell(
             name: str, done: int, rounds: int, record: Record | None, place: int = place
         ) -> None:
             watch(name, done, rounds, record, (place + done / rounds) / len(planned))
 
-        if (path / "summary.json").is_file():
-            results += experiment.collect(path)
-        elif (path / "config.toml").is_file():
-            results += experiment.resume(path, tell)
-        else:
-            results += experiment.start(config, training, path, tell)
+        results += experiment.obtain(config, training, directory.path / training.folder, tell)
     order = {name: place for place, name in enumerate(config.methods)}
     results.sort(key=lambda result: (result["seed"], order[result["method"]]))
     directory.write_text("results.json", json.dumps(results, indent=1))

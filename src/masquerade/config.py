@@ -278,12 +278,33 @@ def read(text: str) -> dict[str, Any]:
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file into tables."""
+    """Read a TOML file into tables; where it names a `base` beside it, that file lies under it."""
+    return _read_over(Path(path), ())
+
+
+def _read_over(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     try:
-        return read(Path(path).read_text(encoding="utf-8"))
+        tables = read(path.read_text(encoding="utf-8"))
     except OSError as error:
         text = f"cannot read configuration {path}: {error.strerror}"
         raise MasqueradeError("E201", text) from None
+    base = tables.pop("base", None)
+    if base is None:
+        return tables
+    seen = (*seen, path.resolve())
+    if not isinstance(base, str) or (path.parent / base).resolve() in seen:
+        text = f"`base` of {path} is {base!r}; name a file that does not lead back to this one"
+        raise MasqueradeError("E201", text)
+    return merged(_read_over(path.parent / base, seen), tables)
+
+
+def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with others put over them, key by key."""
+    found = dict(tables)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merged(found[key], value) if both else value
+    return found
 
 
 def apply(tables: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

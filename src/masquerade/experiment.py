@@ -21,7 +21,7 @@ from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
 from masquerade.data import Federation
-from masquerade.engine.auto import exact_numbers
+from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
@@ -217,7 +217,7 @@ def carry_on(
             progress.seconds = before + time.monotonic() - begun
             if committer is not None and (last or committer.due()):
                 facts = progress.facts() | (world or {})
-                committer.submit(progress.number, progress.tensors(), facts, lines)
+                committer.submit(progress.number, progress.snapshot(), facts, lines)
                 lines = []
             watch(progress.number, record)
     finally:
@@ -230,7 +230,8 @@ def carry_on(
 def simulate(**arguments: Any) -> Iterator[Simulation]:
     """Make a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]), exact_numbers():
+    precision = arguments["compute"].precision
+    with torch.random.fork_rng(devices=[]), numbers(precision):
         simulation = Simulation(**arguments)
         try:
             yield simulation
@@ -253,8 +254,10 @@ def _identity(method: Method, view: str, data: str, initial: float) -> Record:
     return {"method": name, "title": title, "data": data, "initial": initial}
 
 
-def start(config: Config, training: Training, path: Path, watch: Watch = _quiet) -> list[Record]:
-    """Run one training in a new directory; return its summaries."""
+def start(
+    config: Config, training: Training, path: Path, watch: Watch = _quiet, models: bool = True
+) -> list[Record]:
+    """Run one training in a new directory; return its summaries, and keep its models if asked."""
     with simulate(**arrange(config, training)) as simulation:
         resolved = dataclasses.replace(
             training.config(config),
@@ -263,17 +266,29 @@ def start(config: Config, training: Training, path: Path, watch: Watch = _quiet)
             train=dataclasses.replace(simulation.train, seeds=(training.seed,)),
         )
         with RunDirectory.create(path, configuration.dump(resolved)) as directory:
-            return _finish(simulation, training, resolved, simulation.begin(), directory, watch)
+            progress = simulation.begin()
+            return _finish(simulation, training, resolved, progress, directory, watch, models)
 
 
-def resume(path: Path, watch: Watch = _quiet) -> list[Record]:
+def obtain(
+    config: Config, training: Training, path: Path, watch: Watch, models: bool = True
+) -> list[Record]:
+    """Return a training's summaries: read if it is done, else resumed or begun."""
+    if (path / "summary.json").is_file():
+        return collect(path)
+    if (path / "config.toml").is_file():
+        return resume(path, watch, models)
+    return start(config, training, path, watch, models)
+
+
+def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
         config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
-            return _finish(simulation, training, config, progress, directory, watch)
+            return _finish(simulation, training, config, progress, directory, watch, models)
 
 
 def _progress(simulation: Simulation, directory: RunDirectory, config: str) -> Progress:
@@ -323,6 +338,7 @@ def _finish(
     progress: Progress,
     directory: RunDirectory,
     watch: Watch,
+    models: bool,
 ) -> list[Record]:
     """Do the rounds that are left, judge, and write what a run directory holds at its end."""
     carry_on(
@@ -343,9 +359,9 @@ def _finish(
             "data": simulation.federation.name,
             "initial": float(initial),
         }
-    for view, models in personal.items():
-        width = len(str(len(models) - 1))
-        for id, model in enumerate(models):
+    for view, own in personal.items() if models else ():
+        width = len(str(len(own) - 1))
+        for id, model in enumerate(own):
             directory.write_tensors(f"clients/{id:0{width}d}-{view}.safetensors", tree.named(model))
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries

@@ -1,8 +1,10 @@
 """Everything that changes from round to round, and how it is written down."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from masquerade.core import tree
@@ -13,6 +15,9 @@ from masquerade.engine.store import Store
 Record = dict[str, Any]
 
 COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "paper")
+
+
+_stream: Callable[[], Any] = torch.cuda.Stream
 
 
 def totals(outcome: Outcome) -> dict[str, float]:
@@ -39,18 +44,34 @@ class Progress:
     diverged: int | None = None
     """The first round that left values which are not finite."""
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of all tensors, by name, for a commit."""
+    def snapshot(self) -> Callable[[], dict[str, Tensor]]:
+        """Copy all tensors where they lie, and return what fetches the copies, by name.
+
+        A thread may fetch them while rounds go on.
+        """
         places = {
             "server": self.server,
             "rows": self.rows.state,
             "clients": self.clients.state,
             "known": {name or "any": value for name, value in self.known.items()},
         }
-        return {
-            name: value.detach().to("cpu", copy=True).contiguous()
-            for name, value in tree.named(places).items()
-        }
+        copies = {name: value.detach().clone() for name, value in tree.named(places).items()}
+        on_cuda = any(value.is_cuda for value in copies.values())
+        ready = torch.cuda.current_stream().record_event() if on_cuda else None
+
+        def fetch() -> dict[str, Tensor]:
+            if ready is None:
+                return {name: value.contiguous() for name, value in copies.items()}
+            beside = _stream()
+            beside.wait_event(ready)
+            with torch.cuda.stream(beside):
+                return {name: value.cpu().contiguous() for name, value in copies.items()}
+
+        return fetch
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a copy of all tensors, by name, in host memory."""
+        return self.snapshot()()
 
     def facts(self) -> Record:
         """Return a copy of the rest, as JSON."""

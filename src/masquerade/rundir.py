@@ -15,7 +15,7 @@ import re
 import socket
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -351,14 +351,22 @@ class Committer:
         self._running: Future[None] | None = None
 
     def due(self) -> bool:
-        """Tell whether `every` seconds have passed since the last commit was handed over."""
-        return time.monotonic() - self._since >= self.every
+        """Tell whether `every` seconds have passed and the last commit is written.
 
-    def submit(self, number: int, tensors: Tensors, facts: Facts, lines: Lines = ()) -> None:
+        Where a disk is slower than that, rounds do not wait for it.
+        """
+        idle = not self.every or self._running is None or self._running.done()
+        return idle and time.monotonic() - self._since >= self.every
+
+    def submit(
+        self, number: int, fetch: Callable[[], Tensors], facts: Facts, lines: Lines = ()
+    ) -> None:
         """Hand over what nobody will change any more; wait for the previous, or raise its error."""
         self._settle()
         self._since = time.monotonic()
-        self._running = self._thread.submit(self.directory.commit, number, tensors, facts, lines)
+        self._running = self._thread.submit(
+            lambda: self.directory.commit(number, fetch(), facts, lines)
+        )
 
     def close(self) -> None:
         """Wait until all that was handed over is committed, or raise why it is not."""

@@ -90,6 +90,8 @@ class Compute:
     """Clients that the batched engine holds at a time."""
     threads: int = 1
     """Threads that an operation may use."""
+    precision: str = "float32"
+    """In what products are taken: "float32", "tf32" (on CUDA) or "bfloat16"."""
     store: str = "device"
     """Where clients' states lie between rounds: "device" or "host"."""
     commit_every: float = 5.0
@@ -120,6 +122,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
+    "compute.precision": ("float32", "tf32", "bfloat16"),
     "compute.store": ("device", "host"),
 }
 

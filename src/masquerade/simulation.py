@@ -73,7 +73,9 @@ class Simulation:
             engine = auto.choose(self.task, self.device, self.participation.asked)
         feed = Feed(self.federation, seed, train.batch)
         meter = Meter(self.task)
-        self.setting = Setting(method, self.task, feed, meter, train.rounds, train.rate_decay)
+        self.setting = Setting(
+            method, self.task, feed, meter, train.rounds, train.rate_decay, compute.precision
+        )
         torch.set_num_threads(compute.threads)
         self.engine: Engine = auto.make(self.setting, engine, compute.workers, compute.width)
         self.compute = dataclasses.replace(

@@ -254,6 +254,7 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
         found["adapt"] = {
             "bytes": {"down": 0.0, "up": 0.0},
             "flops": {"dense": float(adapt.dense.mean()), "masked": float(adapt.masked.mean())},
+            "paper": {"bytes": 0.0, "flops": float(adapt.paper.mean())},
         }
     return found
 

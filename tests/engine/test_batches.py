@@ -45,6 +45,18 @@ def of_client(
     return list(source.of_client(source.orders(torch.tensor([id]), made, now(kind), number), 0))
 
 
+def of_cohort(source: Feed, ids: Tensor, made: Stage, number: int = 0) -> list[tuple[Any, Any]]:
+    """All batches of stacked clients, and which of them have samples in each."""
+    pack = source.pack(source.orders(ids, made, now(), number))
+    return [
+        (
+            source.batch(row, pack.draws, pack.whole(step, len(ids))),
+            [step < length for length in pack.lengths],
+        )
+        for step, row in enumerate(pack.rows)
+    ]
+
+
 def flat(batch: Any) -> list[Batch]:
     return list(batch) if isinstance(batch, tuple) else [batch]
 
@@ -76,8 +88,7 @@ def test_x_and_y_of_a_sample_stay_together() -> None:
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_cohort_sees_step_by_step_what_its_clients_see(draws: int, epochs: int) -> None:
     source, made = feed(), stage(epochs=epochs, draws=draws)
-    orders = source.orders(IDS, made, now(), 3)
-    cohort = list(source.of_cohort(orders))
+    cohort = of_cohort(source, IDS, made, 3)
     for id in range(len(SIZES)):
         steps = [flat(batch) for batch, busy in cohort if busy[id]]
         alone = [flat(batch) for batch in of_client(id, made, 3)]
@@ -98,7 +109,7 @@ def seen(batch: Batch, row: int) -> list[int]:
 def test_an_idle_client_has_no_real_sample() -> None:
     source = feed()
     idle = 0
-    for batch, busy in source.of_cohort(source.orders(IDS, stage(), now(), 0)):
+    for batch, busy in of_cohort(source, IDS, stage()):
         assert isinstance(batch, Batch)
         for id, has in enumerate(busy):
             assert bool(seen(batch, id)) == has
@@ -108,12 +119,17 @@ def test_an_idle_client_has_no_real_sample() -> None:
 
 def test_full_batches_of_equal_clients_are_not_padded() -> None:
     source = feed()
-    orders = source.orders(torch.tensor([1, 4]), stage(), now(), 0)
-    padded = [
-        part.valid is not None for batch, _ in source.of_cohort(orders) for part in flat(batch)
-    ]
+    cohort = of_cohort(source, torch.tensor([1, 4]), stage())
+    padded = [part.valid is not None for batch, _ in cohort for part in flat(batch)]
     # 12 and 16 samples in batches of 4: three steps are full for both, the fourth for one.
     assert padded == [False, False, False, True]
+
+
+def test_nobody_waits_for_the_epochs_of_others() -> None:
+    pack = feed().pack(feed().orders(torch.tensor([1, 4]), stage(epochs=3), now(), 0))
+    # 12 and 16 samples in batches of 4: three epochs of 3 and of 4 steps.
+    assert (pack.lengths, len(pack.rows)) == ([9, 12], 12)
+    assert pack.meant[:, 0].tolist() == [4] * 9 + [0] * 3
 
 
 def test_several_draws_of_a_step_are_disjoint_and_as_large_as_a_batch() -> None:
@@ -209,7 +225,7 @@ def without(*splits: str) -> Feed:
 def test_a_client_without_samples_has_no_batch(split: str) -> None:
     source, made = without("train", "validation"), stage(data=split, epochs=2)
     assert of_client(0, made, source=source) == []
-    cohort = list(source.of_cohort(source.orders(IDS, made, now(), 0)))
+    cohort = of_cohort(source, IDS, made)
     assert not any(busy[0] for _, busy in cohort)
     assert all(busy[4] for _, busy in cohort)
 

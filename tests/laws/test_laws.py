@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
-from masquerade.engine.batched import Lifted
+from masquerade.engine.batched import Lifted, where_busy
 from masquerade.engine.setting import Job
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
 from masquerade.verdict import verdict
@@ -351,10 +351,10 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
         work = lifted.start(made.task, download, clients, round)
         for stage in lifted.stages(made.task, round):
             work = stage.prepare(work, round)
-            orders = made.setting.feed.orders(ids, stage, round, 1)
-            batch, busy = next(made.setting.feed.of_cohort(orders))
-
-            step = stepper(stage, round, busy)
+            feed = made.setting.feed
+            pack = feed.pack(feed.orders(ids, stage, round, 1))
+            batch = feed.batch(pack.rows[0], pack.draws, whole=False)
+            step = stepper(stage, round)
             first = made.setting.round(kind, phase, 1)
             traced = make_fx(step)(work, batch, first.number, first.decay)
             retraced = make_fx(step)(work, batch, *later(made, kind, phase, 6))
@@ -366,12 +366,12 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
             work = step(work, batch, *later(made, kind, phase, 1))
 
 
-def stepper(stage, round, busy):
+def stepper(stage, round):
     """A step, and what follows the last one, as a function of tensors alone."""
 
     def step(work, batch, number, decay):
         moved = dataclasses.replace(round, number=number, decay=decay)
-        return stage.then(stage.step(work, (batch, busy), moved), moved)
+        return stage.then(stage.step(work, batch, moved), moved)
 
     return step
 
@@ -403,11 +403,13 @@ def test_a_step_without_samples_changes_nothing():
     work = lifted.start(made.task, download, progress.clients.state, round)
     stage = lifted.stages(made.task, round)[0]
     work = stage.prepare(work, round)
-    orders = made.setting.feed.orders(torch.arange(6), stage, round, 0)
+    feed = made.setting.feed
+    pack = feed.pack(feed.orders(torch.arange(6), stage, round, 0))
     idle = 0
-    for batch, busy in made.setting.feed.of_cohort(orders):
-        new = stage.step(work, (batch, busy), round)
-        for id, has in enumerate(busy):
+    for row in pack.rows:
+        busy = row[:, -2] > 0
+        new = where_busy(busy, stage.step(work, feed.batch(row, 1, whole=False), round), work)
+        for id, has in enumerate(busy.tolist()):
             same = [
                 torch.equal(a[id], b[id])
                 for a, b in zip(tree.leaves(work), tree.leaves(new), strict=True)

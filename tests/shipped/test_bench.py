@@ -60,7 +60,7 @@ def test_the_choice_reads_no_test_sample(tmp_path: Path, monkeypatch: pytest.Mon
                 y[index] = (y[index] + 1) % 10
             return type(federation)(**{**vars(federation), "y": y}), resolved
 
-        monkeypatch.setattr("masquerade.experiment.federation_of", spoiled)
+        monkeypatch.setattr("masquerade.plan.federation_of", spoiled)
         path = tmp_path / f"tiny{spoil}.toml"
         path.write_text(TINY, encoding="utf-8")
         chosen_by(path, (0.1,))

@@ -62,7 +62,10 @@ def execute(text: Path | str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("runs/**/*.toml")), ids=lambda path: path.name)
+RUNS = [path for path in sorted(ROOT.glob("runs/**/*.toml")) if path.name != "table.toml"]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
 def test_every_run_can_be_read(path: Path) -> None:
     config = parse(read_file(path))
     assert trainings(config)

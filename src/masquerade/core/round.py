@@ -171,15 +171,16 @@ def client_round(
     task: "Task",
     message: Message,
     client: State,
-    batches: Callable[[Stage], Iterable[Any]],
+    batches: Callable[[Stage], Any],
     round: Round,
     observe: Callable[[Stage, State], None] = lambda stage, work: None,
-    steps: Callable[[Stage, State, Iterable[Any], Round], State] = steps,
+    steps: Callable[[Stage, State, Any, Round], State] = steps,
 ) -> tuple[Message, State]:
     """Do one client's round: the text that every engine runs.
 
     `observe` sees the work of a stage before `then`; costs are read there. `steps` is how the steps
-    of a stage are taken; the loop takes them on a smaller network where the stage allows it.
+    of a stage are taken from what `batches` gives: the loop takes them on a smaller network where
+    the stage allows it, a cohort with fewer clients as they come to their ends.
     """
     work = method.start(task, message, client, round)
     for stage in method.stages(task, round):

@@ -295,6 +295,8 @@ class Task:
         finally:
             for (_, holder, leaf), value in zip(self._slots, before, strict=True):
                 holder[leaf] = value
+        # Products in a shorter type end here: losses and metrics see the network's own.
+        output = output.to(self.dtype) if output.is_floating_point() else output
         return output, buffers if train else {}
 
     def losses(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:

@@ -109,30 +109,70 @@ class Feed:
                         for draw in range(orders.draws)
                     )
 
-    def of_cohort(self, orders: Orders) -> Iterator[tuple[Batch | tuple[Batch, ...], list[bool]]]:
-        """Yield stacked batches [clients, …], padded, and which clients have a sample in each."""
-        stride = orders.size * orders.draws
-        most = orders.indices.shape[-1]
+    def pack(self, orders: Orders) -> "Pack":
+        """Lay out the batches of stacked clients; nobody waits for the epochs of others."""
+        device = orders.indices.device
+        stride, most, epochs = orders.size * orders.draws, *_sizes(orders)
         # A short epoch is one short batch for everybody: padding it would only cost time.
         width = min(stride, -(-most // orders.draws) * orders.draws)
-        counts = torch.tensor(orders.counts, device=orders.indices.device)
-        for epoch in range(orders.indices.shape[1]):
-            for step in range(orders.steps):
-                first = step * stride
-                chosen = orders.indices[:, epoch, first : first + width]
-                chosen = torch.nn.functional.pad(chosen, (0, width - chosen.shape[-1]))
-                places = torch.arange(first, first + width, device=counts.device)
-                busy = [count >= first + orders.draws for count in orders.counts]
-                whole = min(orders.counts) >= first + width
-                valid = None if whole else places < counts[:, None]
-                key = orders.keys[:, epoch, step]
-                batches = tuple(
-                    Batch(
-                        self.federation.x[chosen[:, draw :: orders.draws]],
-                        self.federation.y[chosen[:, draw :: orders.draws]],
-                        None if valid is None else valid[:, draw :: orders.draws],
-                        key + draw,
-                    )
-                    for draw in range(orders.draws)
-                )
-                yield (batches[0] if orders.draws == 1 else batches), busy
+        counts = torch.tensor(orders.counts)
+        # A step needs one sample for each of its draws.
+        own = torch.where(counts < orders.draws, 0, (counts - orders.draws) // stride + 1)
+        lengths = own * epochs
+        # What lies with the CPU decides what is done; the rest is worked out on the device.
+        time = torch.arange(max(int(lengths.max()), 0))[:, None]
+        step = time % own.clamp(min=1)
+        meant = (counts - step * stride).clamp(0, width).where(time < lengths, 0)
+        epoch = (time // own.clamp(min=1)).clamp(max=epochs - 1).to(device)
+        places = (step * stride)[..., None] + torch.arange(width)
+        client = torch.arange(len(counts), device=device)
+        order = orders.indices[
+            client[:, None], epoch[..., None], places.clamp(max=most - 1).to(device)
+        ]
+        keys = orders.keys[client, epoch, step.to(device)]
+        rows = torch.cat([order, meant.to(device)[..., None], keys[..., None]], dim=-1)
+        return Pack(rows, meant, lengths.tolist(), orders.draws)
+
+    def batch(self, row: Tensor, draws: int, whole: bool) -> Batch | tuple[Batch, ...]:
+        """Make the batch [clients, …] of a row of a pack; whole batches need no mask."""
+        chosen, meant, key = row[:, :-2], row[:, -2:-1], row[:, -1]
+        valid = None
+        if not whole:
+            valid = torch.arange(chosen.shape[1], device=row.device) < meant
+        batches = tuple(
+            Batch(
+                self.federation.x[chosen[:, draw::draws]],
+                self.federation.y[chosen[:, draw::draws]],
+                None if valid is None else valid[:, draw::draws],
+                key + draw,
+            )
+            for draw in range(draws)
+        )
+        return batches[0] if draws == 1 else batches
+
+
+def _sizes(orders: Orders) -> tuple[int, int]:
+    return orders.indices.shape[2], orders.indices.shape[1]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The batches of a stage for stacked clients, each of whom goes through its own epochs."""
+
+    rows: Tensor
+    """[steps, clients, samples + 2]: sample indices, how many of them are meant, the key."""
+    meant: Tensor
+    """[steps, clients]: the same counts, in host memory."""
+    lengths: list[int]
+    """Steps of every client."""
+    draws: int
+
+    def take(self, places: Tensor) -> "Pack":
+        """Return the batches of some of the clients."""
+        rows = self.rows[:, places.to(self.rows.device)]
+        lengths = [self.lengths[place] for place in places.tolist()]
+        return Pack(rows, self.meant[:, places], lengths, self.draws)
+
+    def whole(self, step: int, width: int) -> bool:
+        """Tell whether the first clients have all samples of a step."""
+        return bool((self.meant[step, :width] == self.rows.shape[-1] - 2).all())

@@ -3,10 +3,8 @@
 `bench/engines.py` measures both engines in one run and fails where this rule picks the slower one.
 """
 
-import os
 import warnings
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 
 import torch
 
@@ -15,6 +13,7 @@ from masquerade.core.round import Who
 from masquerade.core.task import Task
 from masquerade.cost import traffic
 from masquerade.engine.batched import Batched
+from masquerade.engine.capture import Graphs
 from masquerade.engine.loop import Loop
 from masquerade.engine.setting import Engine, Job, Setting
 from masquerade.errors import MasqueradeWarning
@@ -33,42 +32,13 @@ def choose(task: Task, device: torch.device, cohort: int) -> str:
     return "batched" if dense and task.parameters <= LARGEST and cohort >= FEWEST else "loop"
 
 
-@contextmanager
-def exact_numbers() -> Iterator[None]:
-    """Let CUDA use only what gives the same bits every time, in the precision asked for.
-
-    A CPU does so by itself.
-    """
-    if not torch.cuda.is_available():
-        yield
-        return
-    # cuBLAS reads this when it is first used; with it, its sums have one order.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    settings = [
-        (torch.backends.cuda.matmul, "allow_tf32", False),
-        (torch.backends.cudnn, "allow_tf32", False),
-        (torch.backends.cudnn, "benchmark", False),
-        (torch.utils.deterministic, "fill_uninitialized_memory", False),
-    ]
-    before = [getattr(owner, name) for owner, name, _ in settings]
-    strict = torch.are_deterministic_algorithms_enabled()
-    try:
-        for owner, name, value in settings:
-            setattr(owner, name, value)
-        torch.use_deterministic_algorithms(True)
-        yield
-    finally:
-        torch.use_deterministic_algorithms(strict)
-        for (owner, name, _), value in zip(settings, before, strict=True):
-            setattr(owner, name, value)
-
-
 def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
     """Make an engine; what cannot be batched is looped, with one warning."""
     if name == "batched":
         why = obstacle(setting)
         if why is None:
-            return Batched(setting, width)
+            on_cuda = setting.feed.federation.x.is_cuda
+            return Batched(setting, width, graphs=Graphs() if on_cuda else None)
         warnings.warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",
             MasqueradeWarning,

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -19,12 +18,21 @@ from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
-from masquerade.data.batches import Orders
+from masquerade.data.batches import Orders, Pack
+from masquerade.engine.capture import Graphs, same_place
+from masquerade.engine.convolve import Convolving
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096
-"""Samples judged at a time, over all clients of a chunk."""
+"""Samples judged at a time, over all clients of a chunk; on CUDA four times as many."""
+
+
+def mapped(clients: int, function: Any, *states: Any) -> Any:
+    """Map a function over clients; states may be empty, so an index comes along."""
+    index = torch.arange(clients)
+    with batching(), Convolving():
+        return torch.func.vmap(lambda _, *each: function(*each))(index, *states)
 
 
 @dataclass(frozen=True)
@@ -35,10 +43,8 @@ class Lifted:
     clients: int
 
     def map(self, function: Any, *states: Any) -> Any:
-        """Map a function over clients; states may be empty, so an index comes along."""
-        index = torch.arange(self.clients)
-        with batching():
-            return torch.func.vmap(lambda _, *each: function(*each))(index, *states)
+        """Map a function over clients."""
+        return mapped(self.clients, function, *states)
 
     def download(self, task: Task, server: State, rows: State, round: Round) -> Message:
         """Return what the clients are sent."""
@@ -57,12 +63,14 @@ class Lifted:
         return tuple(self.lift(stage) for stage in self.method.stages(task, round))
 
     def lift(self, stage: Stage) -> Stage:
-        """Map the functions of a stage."""
+        """Map the functions of a stage; its steps take any number of clients."""
 
-        def step(work: State, given: Any, round: Round) -> State:
-            batch, busy = given
-            new = self.map(lambda one, part: stage.step(one, part, round), work, batch)
-            return new if all(busy) else _only_busy(busy, new, work)
+        def step(work: State, batch: Any, round: Round) -> State:
+            clients = len(tree.leaves(batch)[0])
+            new: State = mapped(
+                clients, lambda one, part: stage.step(one, part, round), work, batch
+            )
+            return new
 
         def begin(work: State, round: Round) -> State:
             begun: State = self.map(lambda one: stage.prepare(one, round), work)
@@ -87,15 +95,34 @@ class Lifted:
         return ended
 
 
-def _only_busy(busy: list[bool], new: State, old: State) -> State:
+def where_busy(busy: Tensor, new: State, old: State) -> State:
     """Keep all of a client's work, bit for bit, where a step had no sample for it."""
 
     def choose(after: Tensor, before: Tensor) -> Tensor:
-        had = torch.tensor(busy, device=after.device).reshape(-1, *[1] * (after.ndim - 1))
-        return torch.where(had, after, before)
+        if same_place(after, before):
+            return after
+        return torch.where(busy.reshape(-1, *[1] * (after.ndim - 1)), after, before)
 
     chosen: State = tree.transform(choose, new, old)
     return chosen
+
+
+def stretches(lengths: list[int], halves: bool) -> list[tuple[int, int, int]]:
+    """Divide the steps of clients, longest first, into (width, first step, step after the last).
+
+    A stretch is as wide as clients have steps in it; with `halves`, widths are those of all
+    clients, half of them, a quarter and so on, so that there are few.
+    """
+    widths = [len(lengths)]
+    while widths[-1] > 1:
+        widths.append(-(-widths[-1] // 2) if halves else widths[-1] - 1)
+    found: list[tuple[int, int, int]] = []
+    for width, narrower in zip(widths, [*widths[1:], 0], strict=True):
+        # At this width until the next one holds everybody who still has steps.
+        first, last = found[-1][2] if found else 0, lengths[narrower]
+        if last > first:
+            found.append((width, first, last))
+    return found
 
 
 @dataclass
@@ -107,6 +134,8 @@ class Batched:
     name: str = "batched"
     trial: bool = False
     """Take one step of every stage only: enough to find what cannot be mapped."""
+    graphs: Graphs | None = None
+    """Where captured steps are kept; without it, steps are taken one operation after another."""
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds, with half the width where memory does not suffice."""
@@ -117,6 +146,8 @@ class Batched:
             if width == 1:
                 raise
         self.width = width // 2
+        if self.graphs is not None:
+            self.graphs.clear()
         warnings.warn(
             f"W503 memory: {width} → {self.width} clients at a time, round {job.number} restarted; "
             "the last bits may depend on it",
@@ -127,7 +158,8 @@ class Batched:
 
     def _work(self, job: Job) -> Outcome:
         done: list[tuple[Any, ...]] = []
-        for places, padding in self._chunks(len(job.ids)):
+        order = self._by_size(job.ids)
+        for places, padding in self._chunks(order):
             part = job.take(places)
             lifted = Lifted(self.setting.method, len(places))
             download = lifted.download(self.setting.task, part.server, part.rows, part.round)
@@ -136,15 +168,21 @@ class Batched:
             real = len(places) - padding
             chunk = (upload, client, after, astuple(cost), astuple(flops))
             done.append(tree.transform(lambda value, real=real: value[:real], chunk))
+        back = order.argsort()
         upload, client, after, columns, flops = tree.transform(
-            lambda *pieces: torch.cat(pieces), *done
+            lambda *pieces: torch.cat(pieces)[back.to(pieces[0].device)], *done
         )
         return Outcome(upload, client, after, Traffic(*columns), Flops(*flops))
 
-    def _chunks(self, clients: int) -> Iterator[tuple[Tensor, int]]:
+    def _by_size(self, ids: Tensor) -> Tensor:
+        """Order places in the cohort by the clients' samples, so that a chunk has alike ones."""
+        samples = self.setting.feed.federation.samples.cpu()
+        return samples[ids].argsort(descending=True, stable=True)
+
+    def _chunks(self, order: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Yield places in the cohort, always as many, and how many at the end are padding."""
-        width = min(self.width, clients)
-        for places in torch.split(torch.arange(clients), width):
+        width = min(self.width, len(order))
+        for places in torch.split(order, width):
             padding = width - len(places)
             yield torch.cat([places, places[:1].expand(padding)]), padding
 
@@ -156,12 +194,11 @@ class Batched:
         total = compute.nothing(len(ids))
         orders: dict[str, Orders] = {}
 
-        def batches(stage: Stage) -> Iterator[Any]:
+        def batches(stage: Stage) -> Pack:
             made = feed.orders(ids, stage, round, job.number)
             counts = made.counts[: len(ids) - padding] + [0] * padding
             orders[stage.name] = replace(made, counts=counts)
-            steps = feed.of_cohort(orders[stage.name])
-            yield from islice(steps, 1) if self.trial else steps
+            return feed.pack(orders[stage.name])
 
         plain = {stage.name: stage for stage in setting.method.stages(setting.task, round)}
 
@@ -183,8 +220,47 @@ class Batched:
             batches,
             round,
             observe,
+            self._steps,
         )
         return upload, client, total
+
+    def _steps(self, stage: Stage, work: State, pack: Pack, round: Round) -> State:
+        """Take all steps of a stage, with fewer clients as they come to their ends."""
+        order = torch.tensor(pack.lengths).argsort(descending=True, stable=True)
+        pack, work = pack.take(order), _reordered(work, order)
+        ended: list[State] = []
+        parts = stretches(pack.lengths, halves=self.graphs is not None)
+        for width, first, last in parts[:1] if self.trial else parts:
+            ended.append(tree.transform(lambda value, at=width: value[at:], work))
+            work = tree.transform(lambda value, at=width: value[:at], work)
+            last = first + 1 if self.trial else last
+            work = self._stretch(stage, work, pack, (width, first, last), round)
+        whole = tree.transform(lambda *pieces: torch.cat(pieces), work, *reversed(ended))
+        return _reordered(whole, order.argsort())
+
+    def _stretch(
+        self, stage: Stage, work: State, pack: Pack, part: tuple[int, int, int], round: Round
+    ) -> State:
+        """Take some steps with the first clients, from a graph where there can be one."""
+        (width, first, last), feed = part, self.setting.feed
+
+        def step(work: State, row: Tensor, round: Round) -> State:
+            new = stage.step(work, feed.batch(row, pack.draws, whole=False), round)
+            return where_busy(row[:, -2] >= pack.draws, new, work)
+
+        if self.graphs is not None:
+            key = (round.kind, round.phase, stage.name)
+            done = self.graphs.run(key, step, work, pack.rows[first:last, :width], round)
+            if done is not None:
+                return done
+        for time in range(first, last):
+            row = pack.rows[time, :width]
+            if pack.meant[time, width - 1] >= pack.draws:
+                batch = feed.batch(row, pack.draws, pack.whole(time, width))
+                work = stage.step(work, batch, round)
+            else:
+                work = step(work, row, round)
+        return work
 
     def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples."""
@@ -193,7 +269,8 @@ class Batched:
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
-        for places, padding in self._chunks(len(job.ids)):
+        order = self._by_size(job.ids)
+        for places, padding in self._chunks(order):
             part = job.take(places)
             lifted = Lifted(method, len(places))
             download = lifted.download(task, part.server, part.rows, part.round)
@@ -207,8 +284,10 @@ class Batched:
             models += [tree.take(personal, place) for place in real]
             found += [scores[place, : len(chosen[place])] for place in real]
             costs.append([column[: len(real)] for column in astuple(flops)])
-        total = Flops(*(torch.cat(column) for column in zip(*costs, strict=True)))
-        return Judgement(models, found, total)
+        back = order.argsort()
+        total = Flops(*(torch.cat(column)[back] for column in zip(*costs, strict=True)))
+        at = back.tolist()
+        return Judgement([models[one] for one in at], [found[one] for one in at], total)
 
     def score(
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
@@ -231,7 +310,8 @@ class Batched:
         method, task = lifted.method, self.setting.task
         table = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
         pieces = []
-        for chosen in torch.split(table, max(1, JUDGED // lifted.clients), dim=1):
+        most = JUDGED * (4 if x.is_cuda else 1) // lifted.clients
+        for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
                 output = lifted.map(
                     lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
@@ -242,3 +322,11 @@ class Batched:
 
     def close(self) -> None:
         """Hold nothing."""
+
+
+def _reordered(work: State, order: Tensor) -> State:
+    """Put stacked work into another order."""
+    if torch.equal(order, torch.arange(len(order))):
+        return work
+    moved: State = tree.transform(lambda value: value[order.to(value.device)], work)
+    return moved

@@ -24,6 +24,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
+from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
@@ -224,7 +225,8 @@ def _do(given: Any) -> Any:
     (server, rows, clients, known, ids), kind, phase, number = _to_torch(given)
     round = _working.setting.round(kind, phase, number)
     job = Job(server, rows, clients, known, ids, round, number)
-    return _to_numpy(_working._several(job))
+    with numbers(_working.setting.precision):
+        return _to_numpy(_working._several(job))
 
 
 def _to_numpy(state: Any) -> Any:

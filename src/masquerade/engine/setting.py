@@ -34,6 +34,8 @@ class Setting:
     rounds: int
     rate_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
+    precision: str = "float32"
+    """In what products are taken; processes of an engine ask."""
 
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""

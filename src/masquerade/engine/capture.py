@@ -1,0 +1,114 @@
+"""Steps as CUDA graphs: captured once for a stage, a width and shapes, and replayed after that."""
+
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.round import Round
+from masquerade.core.tree import State
+from masquerade.errors import MasqueradeWarning
+
+Step = Callable[[State, Tensor, Round], State]
+"""From the work of stacked clients and a row of their batches to their work."""
+
+WARM = 2
+"""Eager steps before a capture: libraries set themselves up in the first ones."""
+
+
+_stream: Callable[[], Any] = torch.cuda.Stream
+
+
+@dataclass
+class _Graph:
+    """One captured step, and the places that it reads and writes."""
+
+    work: State
+    row: Tensor
+    round: Round
+    graph: torch.cuda.CUDAGraph
+    step: Step
+    """Held because the graph reads the tensors that it closes over, as long as it is replayed."""
+
+    @classmethod
+    def of(cls, step: Step, work: State, row: Tensor, round: Round, pool: Any) -> "_Graph":
+        held = tree.transform(torch.clone, work)
+        numbers = {name: getattr(round, name).clone() for name in ("number", "rounds", "decay")}
+        made = cls(held, row.clone(), replace(round, **numbers), torch.cuda.CUDAGraph(), step)
+        beside = _stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(WARM):
+                made._once()
+        torch.cuda.current_stream().wait_stream(beside)
+        with torch.cuda.graph(made.graph, pool=pool):
+            made._once()
+        return made
+
+    def _once(self) -> None:
+        new = self.step(self.work, self.row, self.round)
+        tree.transform(_write, self.work, new)
+
+    def run(self, work: State, rows: Tensor, round: Round) -> State:
+        """Take the steps of some rows."""
+        tree.transform(lambda place, value: place.copy_(value), self.work, work)
+        for name in ("number", "rounds", "decay"):
+            getattr(self.round, name).copy_(getattr(round, name))
+        for row in rows:
+            self.row.copy_(row)
+            self.graph.replay()
+        taken: State = tree.transform(torch.clone, self.work)
+        return taken
+
+
+def _write(place: Tensor, value: Tensor) -> Tensor:
+    return place if same_place(place, value) else place.copy_(value)
+
+
+def same_place(left: Tensor, right: Tensor) -> bool:
+    """Tell whether two tensors of a shape are the same memory: what a step handed on as it was."""
+    return left.data_ptr() == right.data_ptr() and left.stride() == right.stride()
+
+
+@dataclass
+class Graphs:
+    """The captured steps of a run."""
+
+    _made: dict[Hashable, _Graph] = field(default_factory=dict)
+    _pool: Any = None
+    _failed: set[Hashable] = field(default_factory=set)
+
+    def run(
+        self, key: Hashable, step: Step, work: State, rows: Tensor, round: Round
+    ) -> State | None:
+        """Take the steps of some rows, from a graph; None where a step cannot be captured."""
+        forms = tuple((name, v.shape, v.dtype) for name, v in tree.named(work).items())
+        full = (key, rows.shape[1:], forms)
+        if key in self._failed:
+            return None
+        if full not in self._made:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            try:
+                self._made[full] = _Graph.of(step, work, rows[0], round, self._pool)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                torch.cuda.synchronize()
+                self._failed.add(key)
+                warnings.warn(
+                    f"W507 {key} cannot be captured as a graph and is run one operation after "
+                    f"another: {str(error).splitlines()[0][:200]}",
+                    MasqueradeWarning,
+                    stacklevel=2,
+                )
+                return None
+        return self._made[full].run(work, rows, round)
+
+    def clear(self) -> None:
+        """Let go of all graphs and their memory."""
+        self._made.clear()
+        self._pool = None

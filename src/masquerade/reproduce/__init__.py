@@ -1,0 +1,1 @@
+"""The papers' tables, reproducible by name: their runs, their results, their pages."""

@@ -1,0 +1,148 @@
+"""`reproduce`: list the tables, run what is missing of one, write its page.
+
+    python -m masquerade.reproduce dmpfl/table1 --row fedavg
+
+is the command `masquerade reproduce` for machines that have torch, numpy and little else.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from masquerade import config as configuration
+from masquerade.errors import MasqueradeError
+from masquerade.progress import Record
+from masquerade.reproduce import page, table
+from masquerade.reproduce.jobs import group, perform_all
+from masquerade.reproduce.table import Run, Table
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for."""
+
+    rows: Sequence[str] = ()
+    """None means all."""
+    seeds: Sequence[int] = (1,)
+    search: bool = False
+    """Whether only rates are searched."""
+    quick: bool = False
+    show: bool = False
+    """Whether nothing is run."""
+    again: bool = False
+    """Whether what is done is done again."""
+    jobs: int = 1
+    """How many trainings are done at a time."""
+    compute: Sequence[str] = ()
+    """`compute.KEY=VALUE`: where and how the work is done."""
+    quiet: bool = False
+
+
+def reproduce(name: str, order: Order, root: Path) -> Table:
+    """Run what is missing of a table, and write its page."""
+    if order.jobs < 1:
+        raise MasqueradeError("E201", f"`--jobs` is {order.jobs}; give 1 or more")
+    found = table.read(name, root, order.quick)
+    found = replace(found, over=configuration.merged(found.over, _computed(order.compute)))
+    rows = table.wanted(found, order.rows)
+    if not order.show:
+        tries = [run for row in rows for run in found.tries(row)]
+        _do(found, tries, order, root, order.search and order.again)
+        if not order.search:
+            runs = [found.run(row, seed) for seed in order.seeds for row in rows]
+            _do(found, [run for run in runs if run is not None], order, root, order.again)
+    found.page.parent.mkdir(parents=True, exist_ok=True)
+    found.page.write_text(page.page(found), encoding="utf-8")
+    return found
+
+
+def _computed(assignments: Sequence[str]) -> Record:
+    tables = configuration.apply({}, assignments)
+    if set(tables) - {"compute"}:
+        text = "here `--set` takes compute.KEY=VALUE; other settings of a row are in its file"
+        raise MasqueradeError("E201", text)
+    return tables
+
+
+def _do(found: Table, runs: Sequence[Run], order: Order, root: Path, again: bool) -> None:
+    missing = [run for run in runs if again or found.record(run) is None]
+    perform_all(group(found, missing, root, order.jobs, order.quiet), order.jobs)
+
+
+def overview(root: Path) -> list[Record]:
+    """Return every table, and which of its rows and tries are done."""
+    listed = []
+    for name in table.names(root):
+        found = table.read(name, root)
+        scores = [score for row in found.figures for score in found.scores(row).values()]
+        listed.append(
+            {
+                "table": name,
+                "paper": found.paper,
+                "title": found.title,
+                "done": [row for row in found.figures if found.done(row)],
+                "missing": [row for row in found.figures if not found.done(row)],
+                "tries": len(scores),
+                "tries_done": sum(score is not None for score in scores),
+            }
+        )
+    return listed
+
+
+def listing(root: Path) -> str:
+    """Return the list of tables for a terminal."""
+    lines = []
+    for each in overview(root):
+        rows = len(each["done"]) + len(each["missing"])
+        lines += [
+            f"{each['table']}  {each['paper']}",
+            f"    {each['title']}",
+            f"    rows {len(each['done'])} of {rows}, tries {each['tries_done']} of"
+            f" {each['tries']}",
+        ]
+        if each["missing"]:
+            lines.append(f"    missing: {', '.join(each['missing'])}")
+    return "\n".join(lines) or "No tables here: call this in a checkout of the repository."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Be the command `masquerade reproduce`, with what Python brings along."""
+    parser = argparse.ArgumentParser(prog="masquerade reproduce")
+    parser.add_argument("table", nargs="?")
+    parser.add_argument("--row", action="append", default=[])
+    parser.add_argument("--seed", action="append", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--set", action="append", default=[])
+    for flag in ("search", "quick", "show", "again", "quiet"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    given = parser.parse_args(arguments)
+    order = Order(
+        rows=given.row,
+        seeds=given.seed or (1,),
+        search=given.search,
+        quick=given.quick,
+        show=given.show,
+        again=given.again,
+        jobs=given.jobs,
+        compute=[f"compute.device={given.device}", *given.set],
+        quiet=given.quiet,
+    )
+    # A stop goes through the code that ends other processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    try:
+        print(describe(given.table, order, Path()))
+    except MasqueradeError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_status) from None
+
+
+def describe(name: str | None, order: Order, root: Path) -> str:
+    """List the tables, or run what is missing of one; return what a terminal shows."""
+    if name is None:
+        return listing(root)
+    made = reproduce(name, order, root)
+    return f"{page.text(made)}\nPage: {made.page}"

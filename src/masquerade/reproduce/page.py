@@ -1,0 +1,281 @@
+"""A table's page: the paper's figures and ours side by side, made of the files of results alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from masquerade.progress import Record
+from masquerade.report.tables import ABSENT, Figure, half_interval, mean, numbers, show
+from masquerade.reproduce.table import Column, Table
+
+Done = Mapping[str, Sequence[Record]]
+"""The summaries of each row, by seed."""
+
+MISS = "†"
+
+
+def done(table: Table) -> dict[str, list[Record]]:
+    """Return the summaries of every row, none where nothing is done."""
+    return {row: [each["result"] for each in table.done(row)] for row in table.figures}
+
+
+def ours(column: Column, row: str, results: Done) -> Figure | None:
+    """Return our figure of a row in a column."""
+    values = _values(column, results[row])
+    if column.share_of:
+        whole = _values(column, results[column.share_of])
+        hundredth = sum(whole) / len(whole) / 100 if whole else 0.0
+        values = [value / hundredth for value in values] if hundredth else []
+    if not values:
+        return None
+    path = column.paths[0].split(".")
+    spread = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
+    return Figure(sum(values) / len(values), spread, half_interval(values))
+
+
+def _values(column: Column, seeds: Sequence[Record]) -> list[float]:
+    """Add up what a column's paths lead to, by seed; a seed without the first has no value."""
+    first, *more = (path.split(".") for path in column.paths)
+    return [
+        (own + sum(sum(numbers([seed], *path)) for path in more)) / column.unit
+        for seed in seeds
+        for own in numbers([seed], *first)
+    ]
+
+
+def misses(table: Table, results: Done) -> dict[str, dict[str, float]]:
+    """Return by row and column how far our figures miss the paper's, where they miss too far."""
+    found: dict[str, dict[str, float]] = {}
+    for row, column, difference in _differences(table, results):
+        if abs(difference) > column.miss:
+            found.setdefault(row, {})[column.name] = difference
+    return found
+
+
+def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]:
+    return [
+        (row, column, figure.mean - paper[0])
+        for row, papers in table.figures.items()
+        for column, paper in zip(table.columns, papers, strict=True)
+        if (figure := ours(column, row, results)) is not None
+    ]
+
+
+def values(table: Table) -> list[Record]:
+    """Return the table for a program: one record per row."""
+    results = done(table)
+    return [
+        {
+            "row": row,
+            "seeds": [seed["seed"] for seed in results[row]],
+            "columns": {
+                column.name: {
+                    "paper": paper[0],
+                    "ours": figure and figure.mean,
+                    "difference": figure and figure.mean - paper[0],
+                }
+                for column, paper in zip(table.columns, papers, strict=True)
+                for figure in [ours(column, row, results)]
+            },
+        }
+        for row, papers in table.figures.items()
+    ]
+
+
+def lines(table: Table, results: Done) -> list[list[str]]:
+    """Return the table as lines of cells: for every row the paper, ours, and the difference."""
+    found = [["Method", "", *(column.name for column in table.columns)]]
+    for row, papers in table.figures.items():
+        found.append([table.title_of(row), "paper", *(_printed(paper) for paper in papers)])
+        if not results[row]:
+            found.append(["", "ours", "not done", *[ABSENT] * (len(papers) - 1)])
+            continue
+        seeds = [str(seed["seed"]) for seed in results[row]]
+        word = "seed" if len(seeds) == 1 else "seeds"
+        figures = [ours(column, row, results) for column in table.columns]
+        found.append(["", f"{word} {', '.join(seeds)}", *(show(one, ".2f") for one in figures)])
+        differences = [
+            _difference(figure, paper, column)
+            for figure, paper, column in zip(figures, papers, table.columns, strict=True)
+        ]
+        found.append(["", "difference", *differences])
+    return found
+
+
+def _printed(paper: list[float]) -> str:
+    return " ± ".join(f"{figure:.2f}" for figure in paper)
+
+
+def _difference(figure: Figure | None, paper: list[float], column: Column) -> str:
+    if figure is None:
+        return ABSENT
+    difference = figure.mean - paper[0]
+    return f"{difference:+.2f}" + (f" {MISS}" if abs(difference) > column.miss else "")
+
+
+def text(table: Table) -> str:
+    """Return the table for a terminal, and what is to be said of it."""
+    results = done(table)
+    rows = lines(table, results)
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    body = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([f"{table.paper}: {table.title}", "", *body, "", *remarks(table, results)])
+
+
+def remarks(table: Table, results: Done) -> list[str]:
+    """Return the sentences that a reader of the table needs."""
+    bounds = sorted({column.miss for column in table.columns} - {math.inf})
+    found = []
+    if any(len(paper) > 1 for papers in table.figures.values() for paper in papers):
+        found.append("± is the standard deviation over clients.")
+    if any(len(seeds) > 1 for seeds in results.values()):
+        found.append("In parentheses: half of the 95 % interval over seeds (Student's t).")
+    if bounds:
+        found.append(f"{MISS} misses by more than {' or '.join(f'{b:g}' for b in bounds)}.")
+    lost = [row for row, seeds in results.items() if any(s["diverged"] is not None for s in seeds)]
+    if lost:
+        found.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
+    silent = unexplained(table, results)
+    if silent:
+        where = table.page.with_suffix("") / "notes.md"
+        found.append(f"Misses without a paragraph in {where}: {', '.join(silent)}.")
+    return found
+
+
+def unexplained(table: Table, results: Done) -> list[str]:
+    """Return the rows that miss the paper, and of which nothing is said."""
+    notes = table.notes()
+    return [row for row in misses(table, results) if row not in notes]
+
+
+PAGE = """# {paper}
+
+{title}. The paper's figures, and ours beside them. This page is written by
+
+```sh
+{command}
+```
+
+which runs what is missing, from the settings in `runs/{name}` and the results in
+[`{folder}`]({folder}); nothing on it is typed but the paragraphs on misses. One row is run alone
+by `{command} --row ROW`, and repeated with `--again`.
+
+{table}
+
+{remarks}
+
+{parts}"""
+
+
+def page(table: Table) -> str:
+    """Return the page in Markdown."""
+    results = done(table)
+    records = {row: table.done(row) for row in table.figures}
+    parts = {
+        "Not done yet": _undone(table, results),
+        "What misses the paper": _missing(table, results),
+        "How rates were chosen": _searched(table),
+        "Runs": _runs(table, records),
+        "Settings": _settings(table, records),
+    }
+    return PAGE.format(
+        paper=table.paper,
+        title=table.title,
+        name=table.name,
+        command=table.command,
+        folder=table.results.name,
+        table=_markdown(lines(table, results)),
+        remarks=" ".join(remarks(table, results)),
+        parts="\n".join(f"## {head}\n\n{part}\n" for head, part in parts.items() if part),
+    )
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+def _undone(table: Table, results: Done) -> str:
+    return ", ".join(table.title_of(row) for row, seeds in results.items() if not seeds)
+
+
+def _missing(table: Table, results: Done) -> str:
+    notes = table.notes()
+    parts = []
+    for row, columns in misses(table, results).items():
+        told = ", ".join(f"{name} {difference:+.2f}" for name, difference in columns.items())
+        note = notes.get(row, "*No paragraph yet.*")
+        parts.append(f"### {table.title_of(row)}\n\nMisses: {told}.\n\n{note}")
+    return "\n\n".join(parts)
+
+
+def _searched(table: Table) -> str:
+    """Show every try of every row, the best one bold."""
+    search = table.search
+    if not search.values or table.results.name != table.page.stem:
+        return ""
+    head = ["Method", *(str(value) for value in search.values), "chosen"]
+    rows = [head]
+    for row in table.figures:
+        chosen, scores = table.chosen(row), table.scores(row)
+        cells = [ABSENT if score is None else f"{score:.2f}" for score in scores.values()]
+        rows.append([table.title_of(row), *cells, ABSENT if chosen is None else str(chosen)])
+    over = _flat(search.over)
+    told = ", ".join(f"`{key}` {_plain(value)}" for key, value in over.items())
+    names = ", ".join(f"`{name}`" for name in search.settings)
+    note = f"Mean accuracy over clients on validation data, by {names}, with {told}."
+    return f"{note}\n\n{_markdown(rows)}"
+
+
+def _runs(table: Table, records: Mapping[str, Sequence[Record]]) -> str:
+    rows = [["Method", "Seed", "Date", "Device", "Engine", "torch", "At a time", "Minutes", ""]]
+    for row, results in records.items():
+        for record in results:
+            made, seed = record["made"], record["result"]["seed"]
+            file = f"{table.results.name}/{row}-seed{seed}.json"
+            minutes = f"{record['result']['seconds'] / 60:.1f}"
+            known = [made["date"], made["device"], made["compute"]["engine"], made["torch"]]
+            cells = [table.title_of(row), str(seed), *known, str(made["at_a_time"]), minutes]
+            rows.append([*cells, f"[result]({file})"])
+    return _markdown(rows) + "\n\nMinutes are those of training." if len(rows) > 1 else ""
+
+
+def _settings(table: Table, records: Mapping[str, Sequence[Record]]) -> str:
+    """Show the settings that all rows have in common, and of each row the others."""
+    own = {row: _flat(_of_row(found[0]["settings"])) for row, found in records.items() if found}
+    if not own:
+        return ""
+    first = next(iter(own.values()))
+    common = {
+        key: value
+        for key, value in first.items()
+        if all(key in flat and flat[key] == value for flat in own.values())
+    }
+    parts = ["All rows:\n\n" + _listed(common)]
+    for row, flat in own.items():
+        rest = {key: value for key, value in flat.items() if key not in common}
+        parts.append(f"{table.title_of(row)}:\n\n{_listed(rest)}" if rest else "")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _of_row(settings: Record) -> Record:
+    (method,) = settings["method"].values()
+    train = {key: value for key, value in settings["train"].items() if key != "seeds"}
+    return {"data": settings["data"], "train": train, "evaluate": settings["evaluate"]} | {
+        "method": method
+    }
+
+
+def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}.{key}": value for name, own in tables.items() for key, value in own.items()}
+
+
+def _listed(flat: Mapping[str, Any]) -> str:
+    return "\n".join(["```", *(f"{key} = {_plain(value)}" for key, value in flat.items()), "```"])
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

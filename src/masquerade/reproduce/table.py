@@ -1,0 +1,242 @@
+"""A table of a paper: what it prints, the runs behind its rows, and which of them are done.
+
+`runs/PAPER/TABLE/table.toml` has the paper's figures, and how our side is made; beside it lies one
+file of settings per row. Results are JSON files, one per row and seed, and one per try of a search.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from masquerade import config as configuration
+from masquerade.errors import MasqueradeError, nearest
+from masquerade.methods import METHODS
+from masquerade.progress import Record
+from masquerade.settings import Config
+
+FILE = "table.toml"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of figures: where in a summary ours are found, and how far they may miss."""
+
+    name: str
+    paths: list[str]
+    """Keys joined by dots; what further ones lead to, where there is something, is added."""
+    unit: float = 1.0
+    miss: float = math.inf
+    """A greater distance from the paper's figure needs a paragraph."""
+    share_of: str = ""
+    """The row of which figures are given in percent."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What every row tries on validation data before it is run."""
+
+    values: list[float] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)
+    """The settings that a try gives its value, as far as the row's method has them."""
+    over: Mapping[str, Any] = field(default_factory=dict)
+    """Tables put over the row's."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training for one row: how it is configured, and the name of its result."""
+
+    row: str
+    name: str
+    config: Config
+
+    @property
+    def method(self) -> str:
+        """Name the method."""
+        return self.config.methods[0]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper, and where our side of it lies."""
+
+    name: str
+    title: str
+    paper: str
+    columns: list[Column]
+    figures: Mapping[str, list[list[float]]]
+    """Mean, and where the paper has it the standard deviation, by row and column."""
+    search: Search
+    folder: Path
+    """Where the rows' settings are."""
+    results: Path
+    page: Path
+    quick: bool = False
+    over: Mapping[str, Any] = field(default_factory=dict)
+    """Tables put over every row's: what makes it small, and where its work is done."""
+
+    @property
+    def command(self) -> str:
+        """Return the command that runs what is missing."""
+        return f"masquerade reproduce {self.name}{' --quick' if self.quick else ''}"
+
+    def tables(self, row: str) -> dict[str, Any]:
+        """Read the settings of a row."""
+        if row not in self.figures:
+            known = ", ".join(self.figures)
+            text = f"{self.name} has no row `{row}`{nearest(row, self.figures)}; there are {known}"
+            raise MasqueradeError("E201", text)
+        return configuration.merged(configuration.read_file(self.folder / f"{row}.toml"), self.over)
+
+    def title_of(self, row: str) -> str:
+        """Return the name that a row is shown by."""
+        return METHODS[self.tables(row)["methods"][0]].title
+
+    def tries(self, row: str) -> list[Run]:
+        """List the runs that choose a row's rate."""
+        tables = configuration.merged(self.tables(row), self.search.over)
+        return [
+            Run(row, f"search/{row}-{value}", configuration.parse(self._with(tables, value)))
+            for value in self.search.values
+        ]
+
+    def scores(self, row: str) -> dict[float, float | None]:
+        """Return what every try reached on validation data, or None where it is not done."""
+        done = [self.record(run) for run in self.tries(row)]
+        return {
+            value: None if record is None else record["result"]["accuracy"]["own"]["mean"]
+            for value, record in zip(self.search.values, done, strict=True)
+        }
+
+    def chosen(self, row: str) -> float | None:
+        """Return the value that was best on validation data, the first of equal ones.
+
+        There is none until every try is done.
+        """
+        scores = {value: score for value, score in self.scores(row).items() if score is not None}
+        complete = scores and len(scores) == len(self.search.values)
+        return max(scores, key=lambda value: scores[value]) if complete else None
+
+    def run(self, row: str, seed: int) -> Run | None:
+        """Return the run of a row; None until its search is done."""
+        tables = configuration.merged(self.tables(row), {"train": {"seeds": [seed]}})
+        if self.search.values:
+            value = self.chosen(row)
+            if value is None:
+                return None
+            tables = self._with(tables, value)
+        return Run(row, f"{row}-seed{seed}", configuration.parse(tables))
+
+    def _with(self, tables: dict[str, Any], value: float) -> dict[str, Any]:
+        (name,) = tables["methods"]
+        has = {each.name for each in fields(METHODS[name].method)}
+        own = {setting: value for setting in self.search.settings if setting in has}
+        return configuration.merged(tables, {"method": {name: own}})
+
+    def path(self, run: Run) -> Path:
+        """Return the file of a run's result."""
+        return self.results / f"{run.name}.json"
+
+    def record(self, run: Run) -> Record | None:
+        """Read a run's result; None where there is none, or one of other settings."""
+        try:
+            found: Record = json.loads(self.path(run).read_text(encoding="utf-8"))
+            then = configuration.parse(found["settings"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            text = f"{self.path(run)} is damaged ({error}); restore it, or remove it"
+            raise MasqueradeError("E401", text) from None
+        except MasqueradeError:
+            # Settings that are no longer known are other settings.
+            return None
+        return found if meaning(then) == meaning(run.config) else None
+
+    def done(self, row: str) -> list[Record]:
+        """Return the results of a row, in the order of their seeds."""
+        names = self.results.glob(f"{row}-seed*.json")
+        seeds = [int(path.stem.rpartition("seed")[2]) for path in names]
+        runs = [self.run(row, seed) for seed in sorted(seeds)]
+        found = [self.record(run) for run in runs if run is not None]
+        return [record for record in found if record is not None]
+
+    def notes(self) -> dict[str, str]:
+        """Read the paragraphs on rows, each under a heading that is the row's name."""
+        path = self.page.with_suffix("") / "notes.md"
+        if not path.is_file():
+            return {}
+        parts = ("\n" + path.read_text(encoding="utf-8")).split("\n## ")[1:]
+        split = (part.partition("\n") for part in parts)
+        return {row.strip(): text.strip() for row, _, text in split if text.strip()}
+
+
+def meaning(config: Config) -> tuple[object, ...]:
+    """Return what a result depends on: all settings but where and how the work is done."""
+    methods = [(name, configuration.method_of(name, config)) for name in config.methods]
+    return config.data, config.train, config.evaluate, methods
+
+
+def settings(config: Config) -> Record:
+    """Return a configuration as tables for JSON, which has no infinity: that is a default."""
+    tables = configuration.complete(config)
+    for name, method in tables["method"].items():
+        tables["method"][name] = {key: v for key, v in method.items() if v != math.inf}
+    return {key: value for key, value in tables.items() if key != "compute"}
+
+
+def names(root: Path) -> list[str]:
+    """List the tables under `runs`."""
+    runs = root / "runs"
+    return sorted(path.parent.relative_to(runs).as_posix() for path in runs.glob(f"**/{FILE}"))
+
+
+def read(name: str, root: Path, quick: bool = False) -> Table:
+    """Read a table; what is quick keeps its results apart from those that are published."""
+    known = names(root)
+    if name not in known:
+        where = ", ".join(known) or "none: call this in a checkout of the repository"
+        text = f"unknown table `{name}`{nearest(name, known)}; in {root / 'runs'} there are {where}"
+        raise MasqueradeError("E201", text)
+    folder = root / "runs" / name
+    given = configuration.read_file(folder / FILE)
+    rows = folder / given.pop("rows", "")
+    how = configuration.read_file(rows / FILE) if rows != folder else given
+    over, search = dict(how.get("quick", {})), dict(how.get("search", {}))
+    if quick:
+        shorter = over.pop("search", {})
+        search["over"] = configuration.merged(search.get("over", {}), shorter)
+    published = root / ("out/quick" if quick else "docs/results")
+    rows_name = rows.resolve().relative_to((root / "runs").resolve()).as_posix()
+    columns = [Column(**column) for column in given["columns"]]
+    title = given["title"]
+    if quick:
+        title = f"Quick size, on other data, so that no figure is comparable: {title}"
+        columns = [replace(column, miss=math.inf) for column in columns]
+    return Table(
+        name=name,
+        title=title,
+        paper=given["paper"],
+        columns=columns,
+        figures=given["figures"],
+        search=Search(**search),
+        folder=rows,
+        results=published / _flat(rows_name),
+        page=published / f"{_flat(name)}.md",
+        quick=quick,
+        over=over if quick else {},
+    )
+
+
+def _flat(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def wanted(table: Table, rows: Iterable[str]) -> list[str]:
+    """Return the rows that are meant, all of them where none is named."""
+    chosen = list(dict.fromkeys(rows)) or list(table.figures)
+    for row in chosen:
+        table.tables(row)
+    return chosen

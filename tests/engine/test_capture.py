@@ -1,0 +1,53 @@
+"""Captured steps: replayed over rounds whose schedules move, they are the eager ones."""
+
+import pytest
+import torch
+
+from masquerade.core import Task, tree
+from masquerade.experiment import simulate
+from masquerade.settings import Compute, Evaluate, Train
+from tests.support import BUDGETS, METHOD_TABLE, federation, network_of
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+ROUNDS = 6
+
+
+def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], int]:
+    """The state after every round, and how many graphs were captured."""
+    method = METHOD_TABLE[name]
+    with simulate(
+        method=method,
+        task=Task(network_of(method)),
+        federation=federation(),
+        train=Train("", ROUNDS, 4, 0.67, 0.9),
+        evaluate=Evaluate(every=0),
+        compute=Compute(engine="batched", device="cuda"),
+        seed=5,
+        views=method.views,
+        budgets=BUDGETS,
+    ) as made:
+        assert made.engine.name == "batched"
+        graphs = made.engine.graphs
+        made.engine.graphs = graphs if captured else None
+        progress, found = made.begin(), []
+        while progress.number < ROUNDS:
+            made.advance(progress)
+            found.append(progress.tensors())
+        assert not graphs._failed
+        return found, len(graphs._made)
+
+
+@pytest.mark.parametrize("name", METHOD_TABLE)
+def test_replayed_steps_are_the_eager_ones(name: str) -> None:
+    replayed, graphs = states(name, captured=True)
+    eager, none = states(name, captured=False)
+    assert graphs > 0
+    assert none == 0
+    for left, right in zip(replayed, eager, strict=True):
+        for key, value in tree.named(left).items():
+            if key.startswith("known"):
+                continue
+            if value.is_floating_point():
+                torch.testing.assert_close(value, right[key], rtol=1e-9, atol=1e-9)
+            else:
+                assert torch.equal(value, right[key]), key

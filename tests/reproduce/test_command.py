@@ -1,0 +1,243 @@
+"""A table is listed, searched, run, resumed and written; what is done is not done twice."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from masquerade import config as configuration
+from masquerade import experiment, plan
+from masquerade.errors import MasqueradeError
+from masquerade.reproduce import page
+from masquerade.reproduce import table as tables
+from masquerade.reproduce.command import Order, listing, main, overview, reproduce
+from masquerade.reproduce.jobs import group
+from tests.reproduce.tiny import edit, lay_out, stored
+
+NAME = "paper/table9"
+QUIET = Order(quiet=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return lay_out(tmp_path)
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Collect the names of every training that is begun."""
+    found: list[tuple[str, ...]] = []
+    start = experiment.start
+
+    def counted(config, training, *rest, **more):
+        found.append(training.names)
+        return start(config, training, *rest, **more)
+
+    monkeypatch.setattr(experiment, "start", counted)
+    return found
+
+
+def test_what_is_missing_is_run_once_and_views_share_their_training(
+    root: Path, begun: list[tuple[str, ...]]
+) -> None:
+    assert [line["missing"] for line in overview(root)] == [["fedavg", "fedavg_ft", "fedprox"]]
+    assert "rows 0 of 3, tries 0 of 6" in listing(root)
+    made = reproduce(NAME, QUIET, root)
+    both = ("fedavg", "fedavg_ft")
+    # Two values are tried, and then the better one is run.
+    assert sorted(begun) == [both] * 3 + [("fedprox",)] * 3
+    assert overview(root)[0]["missing"] == []
+    assert "rows 3 of 3, tries 6 of 6" in listing(root)
+    text = made.page.read_text(encoding="utf-8")
+    begun.clear()
+    reproduce(NAME, QUIET, root)
+    assert begun == []
+    assert made.page.read_text(encoding="utf-8") == text
+    # What is done leaves nothing behind but its results.
+    assert list((root / "out" / "reproduce").iterdir()) == []
+
+
+def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -> None:
+    made = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    scores = made.scores("fedprox")
+    assert scores[0.5] > scores[1e-9]
+    assert made.chosen("fedprox") == 0.5
+    result = stored(made.results / "fedprox-seed1.json")
+    assert result["settings"]["method"]["fedprox"]["rate"] == 0.5
+    assert result["settings"]["method"]["fedprox"]["pull"] == 0.5
+    assert not (made.results / "fedavg-seed1.json").exists()
+    # Had the other value been better, the row would not be done with this one.
+    path = made.results / "search" / "fedprox-1e-09.json"
+    edit(path, '"mean": ', '"mean": 1')
+    assert made.chosen("fedprox") == 1e-9
+    assert made.done("fedprox") == []
+
+
+def test_a_search_reads_no_test_sample_and_the_test_samples_stay_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation_of = plan.federation_of
+    tested = []
+
+    def scores(spoil: str) -> dict[float, float | None]:
+        def spoiled(data):
+            federation, resolved = federation_of(data)
+            tested.append([index.tolist() for index in federation.test])
+            y = federation.y.clone()
+            for index in getattr(federation, spoil) if spoil else ():
+                y[index] = (y[index] + 1) % 3
+            return type(federation)(**{**vars(federation), "y": y}), resolved
+
+        monkeypatch.setattr(plan, "federation_of", spoiled)
+        again = Order(rows=["fedprox"], search=True, again=True, quiet=True)
+        return reproduce(NAME, again, root).scores("fedprox")
+
+    plain = scores("")
+    assert scores("test") == plain
+    assert scores("validation") != plain
+    reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    assert all(each == tested[0] for each in tested)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_figures(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    expected = stored(whole.results / "fedprox-seed1.json")["result"]
+    (whole.results / "fedprox-seed1.json").unlink()
+    look, resumed, looks = experiment.look, [], []
+
+    def stopping(*arguments):
+        looks.append(1)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        return look(*arguments)
+
+    monkeypatch.setattr(experiment, "look", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    assert not (whole.results / "fedprox-seed1.json").exists()
+    resume = experiment.resume
+    monkeypatch.setattr(experiment, "resume", lambda *a: (resumed.append(1), resume(*a))[1])
+    reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    found = stored(whole.results / "fedprox-seed1.json")["result"]
+    assert resumed == [1]
+    assert found["history"] == expected["history"]
+    assert found["accuracy"] == expected["accuracy"]
+
+
+def test_other_settings_are_another_run_also_for_what_was_stopped(root: Path) -> None:
+    made = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    assert len(made.done("fedprox")) == 1
+
+    def folders() -> list[Path]:
+        return [job.folder for job in group(made, made.tries("fedprox"), root, 1, True)]
+
+    before = folders()
+    edit(made.folder / "fedprox.toml", "pull = 0.5", "pull = 0.25")
+    assert made.done("fedprox") == []
+    assert set(made.scores("fedprox").values()) == {None}
+    assert not set(folders()) & set(before)
+    edit(made.folder / "fedprox.toml", "pull = 0.25", "pull = 0.5\nmomentum = 0.0")
+    # A default that is written out is no other setting.
+    assert len(made.done("fedprox")) == 1
+    assert folders() == before
+
+
+def test_seeds_add_up_and_a_row_is_repeated_alone(root: Path, begun: list[tuple[str, ...]]) -> None:
+    made = reproduce(NAME, Order(rows=["fedprox"], seeds=[1, 2], quiet=True), root)
+    assert [each["result"]["seed"] for each in made.done("fedprox")] == [1, 2]
+    before = stored(made.results / "fedprox-seed2.json")["result"]["accuracy"]
+    begun.clear()
+    reproduce(NAME, Order(rows=["fedprox"], seeds=[2], again=True, quiet=True), root)
+    assert begun == [("fedprox",)]
+    assert stored(made.results / "fedprox-seed2.json")["result"]["accuracy"] == before
+
+
+def test_what_is_quick_stays_apart_and_what_is_shown_runs_nothing(
+    root: Path, begun: list[tuple[str, ...]]
+) -> None:
+    made = reproduce(NAME, Order(rows=["fedprox"], quick=True, quiet=True), root)
+    assert made.page == root / "out" / "quick" / "paper-table9.md"
+    assert stored(made.results / "fedprox-seed1.json")["result"]["rounds"] == 2
+    assert "--quick" in made.page.read_text(encoding="utf-8")
+    assert overview(root)[0]["done"] == []
+    begun.clear()
+    shown = reproduce(NAME, Order(show=True), root)
+    assert begun == []
+    assert "not done" in shown.page.read_text(encoding="utf-8")
+
+
+def test_a_result_says_all_that_it_depends_on(root: Path) -> None:
+    order = Order(rows=["fedprox"], compute=["compute.width=7"], quiet=True)
+    found = stored(reproduce(NAME, order, root).results / "fedprox-seed1.json")
+    assert found["row"] == "fedprox"
+    assert found["made"].keys() >= {"date", "masquerade", "torch", "numpy", "python", "device"}
+    assert found["made"]["compute"]["width"] == 7
+    config = configuration.parse(found["settings"])
+    assert config.data.split == (0.75, 0, 0.25)
+    assert configuration.method_of("fedprox", config).rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("order", "text"),
+    [
+        (Order(rows=["fedprix"]), "did you mean `fedprox`"),
+        (Order(jobs=0), "`--jobs` is 0"),
+        (Order(compute=["train.rounds=3"]), "takes compute.KEY=VALUE"),
+        (Order(compute=["compute.wdith=3"]), "did you mean `width`"),
+    ],
+)
+def test_an_order_that_does_not_fit_is_refused(root: Path, order: Order, text: str) -> None:
+    with pytest.raises(MasqueradeError, match=text) as error:
+        reproduce(NAME, order, root)
+    assert error.value.code == "E201"
+
+
+def test_unknown_tables_and_damaged_results_are_refused(root: Path) -> None:
+    with pytest.raises(MasqueradeError, match="did you mean `paper/table9`"):
+        reproduce("paper/table8", QUIET, root)
+    with pytest.raises(MasqueradeError, match="in a checkout"):
+        reproduce(NAME, QUIET, root / "runs")
+    found = tables.read(NAME, root)
+    path = found.path(found.tries("fedavg")[0])
+    path.parent.mkdir(parents=True)
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(MasqueradeError, match=r"E401 .* is damaged"):
+        page.page(found)
+
+
+BLOCKED = ("rich", "typer", "click", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "pooch")
+SIDE_BY_SIDE = f"""
+import sys
+sys.modules.update(dict.fromkeys({BLOCKED}))  # The other processes read this line too.
+if __name__ == "__main__":
+    from masquerade.reproduce.command import main
+    main({["paper/table9", "--jobs", "2", "--row", "fedprox", "--row", "fedavg", "--search"]})
+"""
+
+
+def test_side_by_side_one_failure_stops_no_other_and_little_has_to_be_installed(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / "runs" / "paper" / "table9"
+    edit(folder / "fedavg.toml", "[method", '[data]\nname = "nowhere.npz"\n[method')
+    edit(folder / "table.toml", "values = [1e-9, 0.5]", "values = [0.5]")
+    script = root / "script.py"
+    script.write_text(SIDE_BY_SIDE, encoding="utf-8")
+    source = Path(experiment.__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": str(source)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "1 of 2 trainings failed (search/fedavg-0.5)" in done.stderr
+    found = stored(root / "docs/results/paper-table9/search/fedprox-0.5.json")
+    assert found["made"]["at_a_time"] == 2
+    # Alone, it reaches the same.
+    monkeypatch.chdir(root)
+    main([NAME, "--row", "fedprox", "--search", "--again", "--quiet"])
+    assert "Page: docs/results/paper-table9.md" in capsys.readouterr().out
+    alone = stored(root / "docs/results/paper-table9/search/fedprox-0.5.json")
+    assert alone["result"]["accuracy"] == found["result"]["accuracy"]

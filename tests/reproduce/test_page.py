@@ -1,0 +1,98 @@
+"""The arithmetic of a page, worked by hand on results that were made up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from masquerade.reproduce import page
+from masquerade.reproduce.table import Run, Table, read, settings
+from tests.reproduce.tiny import edit, lay_out
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    edit(lay_out(tmp_path) / "runs/paper/table9/table.toml", "[1e-9, 0.5]", "[]")
+    return read("paper/table9", tmp_path)
+
+
+def store(table: Table, row: str, seed: int, own: float, size: float, **more: object) -> None:
+    """Write down a result that a training might have had."""
+    run = table.run(row, seed)
+    assert isinstance(run, Run)
+    compute = {"engine": "loop"}
+    made = {"date": "2026-01-02", "device": "a card", "torch": "2", "at_a_time": 1}
+    shift = {"0": {"mean": own, "std": 5.0}}
+    result = {"seed": seed, "accuracy": {"shift": shift}, "paper": {"bytes": size}, "seconds": 90}
+    record = {
+        "made": made | {"compute": compute},
+        "result": result | {"diverged": None} | more,
+        "settings": settings(run.config),
+    }
+    table.path(run).parent.mkdir(parents=True, exist_ok=True)
+    table.path(run).write_text(json.dumps(record), encoding="utf-8")
+
+
+def cells(table: Table) -> list[list[str]]:
+    return page.lines(table, page.done(table))
+
+
+def test_paper_ours_and_the_difference_stand_below_one_another(table: Table) -> None:
+    store(table, "fedavg", 1, 61.5, 2000)
+    store(table, "fedavg_ft", 1, 75.0, 2000, adapt={"paper": {"bytes": 500}})
+    assert cells(table) == [
+        ["Method", "", "own", "bytes", "share"],
+        ["FedAvg", "paper", "60.00 ± 8.00", "2.00", "100.00"],
+        ["", "seed 1", "61.50 ± 5.00", "2.00", "100.00"],
+        ["", "difference", "+1.50", "+0.00", "+0.00"],
+        ["FedAvg+FT", "paper", "80.00 ± 9.00", "2.00", "100.00"],
+        # What is spent before use is added where a column asks for it: 2000 + 500 bytes.
+        ["", "seed 1", "75.00 ± 5.00", "2.50", "100.00"],
+        ["", "difference", "-5.00 †", "+0.50", "+0.00"],
+        ["FedProx", "paper", "58.00 ± 7.00", "2.00", "100.00"],
+        ["", "ours", "not done", "–", "–"],
+    ]
+
+
+def test_several_seeds_have_their_mean_and_its_interval(table: Table) -> None:
+    # The mean of 62 and 66 is 64, s = √((2² + 2²) / 1) = 2.828, and half of the interval
+    # t · s / √2 = 12.706 · 2.828 / 1.414 = 25.41.
+    store(table, "fedavg", 1, 62, 2000)
+    store(table, "fedavg", 2, 66, 2000)
+    row = cells(table)[2]
+    assert row[1:3] == ["seeds 1, 2", "64.00 ± 5.00 (25.41)"]
+    assert cells(table)[3][2] == "+4.00 †"
+
+
+def test_a_share_is_of_our_own_figures_and_needs_them(table: Table) -> None:
+    store(table, "fedprox", 1, 58, 900)
+    assert cells(table)[-2][-1] == "–"
+    store(table, "fedavg", 1, 60, 1800)
+    assert cells(table)[-2][-1] == "50.00"
+    assert page.misses(table, page.done(table)) == {"fedprox": {"share": -50.0}}
+    (line,) = [line for line in page.values(table) if line["row"] == "fedprox"]
+    assert line["columns"]["share"] == {"paper": 100, "ours": 50.0, "difference": -50.0}
+
+
+def test_a_miss_needs_a_paragraph_and_the_page_says_when_it_has_none(table: Table) -> None:
+    store(table, "fedavg", 1, 56.9, 2000)
+    assert page.unexplained(table, page.done(table)) == ["fedavg"]
+    assert "Misses without a paragraph" in page.text(table)
+    assert "### FedAvg\n\nMisses: own -3.10.\n\n*No paragraph yet.*" in page.page(table)
+    notes = "# Notes\n\nIn general.\n\n## fedavg\n\nThe rate\nwas low.\n\n## fedprox\n"
+    (table.results / "notes.md").write_text(notes, encoding="utf-8")
+    assert table.notes() == {"fedavg": "The rate\nwas low."}
+    assert page.unexplained(table, page.done(table)) == []
+    assert "Misses: own -3.10.\n\nThe rate\nwas low." in page.page(table)
+
+
+def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:
+    store(table, "fedavg", 1, 60, 2000)
+    store(table, "fedprox", 1, 58, 2000)
+    text = page.page(table)
+    assert "| FedAvg | 1 | 2026-01-02 | a card | loop | 2 | 1 | 1.5 |" in text
+    assert "[result](paper-table9/fedavg-seed1.json)" in text
+    assert "## Not done yet\n\nFedAvg+FT\n" in text
+    common, _, own = text.partition("FedProx:\n\n")
+    assert "train.rounds = 4\n" in common
+    assert own.splitlines()[:3] == ["```", "method.pull = 0.5", "```"]

@@ -1,0 +1,85 @@
+"""The papers' tables as shipped: figures copied right, rows that run, pages that are true."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from masquerade import config as configuration
+from masquerade.reproduce import page
+from masquerade.reproduce.command import Order, reproduce
+from masquerade.reproduce.table import Table, names, read
+from tests.reproduce.tiny import edit
+
+ROOT = Path(__file__).parents[2]
+TABLES = names(ROOT)
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest) -> Table:
+    return read(request.param, ROOT)
+
+
+def test_every_row_can_be_searched_and_has_a_figure_in_every_column(table: Table) -> None:
+    for row, figures in table.figures.items():
+        assert len(figures) == len(table.columns)
+        tried = table.tries(row)
+        assert len(tried) == len(table.search.values)
+        for run in tried:
+            assert run.config.evaluate.split == "validation"
+            rule = configuration.parse(table.tables(row)).data
+            # What is searched on is cut from training data: the test samples stay where they are.
+            assert run.config.data.split[2] == rule.split[2]
+            assert (run.config.data.seed, run.config.data.partition) == (rule.seed, rule.partition)
+
+
+def test_every_row_has_as_many_tries(table: Table) -> None:
+    assert len({len(table.tries(row)) for row in table.figures}) == 1
+
+
+def test_a_page_is_what_its_files_say_and_every_miss_is_explained(table: Table) -> None:
+    assert table.page.read_text(encoding="utf-8") == page.page(table)
+    assert page.unexplained(table, page.done(table)) == []
+
+
+def test_the_averages_of_dmpfl_table_1_are_those_of_its_columns() -> None:
+    table = read("dmpfl/table1", ROOT)
+    assert len(table.figures) == 12
+    for *degrees, averaged in table.figures.values():
+        # Accuracy and spread: the paper rounds both.
+        for place in (0, 1):
+            mean = sum(figure[place] for figure in degrees) / 6
+            assert mean == pytest.approx(averaged[place], abs=0.011)
+
+
+def test_the_shares_of_dmpfl_table_4_are_those_of_its_costs() -> None:
+    figures = read("dmpfl/table4", ROOT).figures
+    whole, work = figures["fedavg"][0][0], figures["fedavg"][2][0]
+    for row, ((size,), (share,), (flops,), (of_flops,)) in figures.items():
+        assert 100 * size / whole == pytest.approx(share, abs=0.1)
+        # FedRep's 131 % is printed so, and is 135 % of what is printed beside it.
+        assert 100 * flops / work == pytest.approx(of_flops, abs=5 if row == "fedrep" else 0.6)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [["fedavg", "fedavg_ft"], pytest.param([], marks=pytest.mark.drill)],
+    ids=["two rows", "all"],
+)
+def test_the_quick_size_of_dmpfl_table_1_runs(rows: list[str], tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "runs" / "dmpfl", tmp_path / "runs" / "dmpfl")
+    if rows:
+        path = tmp_path / "runs" / "dmpfl" / "table1" / "table.toml"
+        edit(path, 'model = "digits_cnn"\nrounds = 12', 'model = "mlp"\nrounds = 2')
+        edit(path, "rounds = 4", "rounds = 1")
+    made = reproduce("dmpfl/table1", Order(rows=rows, quick=True, quiet=True), tmp_path)
+    assert [row for row in made.figures if made.done(row)] == (rows or list(made.figures))
+    costs = reproduce("dmpfl/table4", Order(show=True, quick=True), tmp_path)
+    for each in (made, costs):
+        found = {line["row"]: line["columns"] for line in page.values(each)}
+        assert all(found["fedavg"][column.name]["ours"] is not None for column in each.columns)
+    bytes_share, flops_share = "of FedAvg (%)", "of FedAvg's (%)"
+    assert found["fedavg"][bytes_share]["ours"] == pytest.approx(100)
+    # A fine-tuning before use sends nothing and is counted.
+    assert found["fedavg_ft"][bytes_share]["ours"] == pytest.approx(100)
+    assert found["fedavg_ft"][flops_share]["ours"] > 101
