@@ -210,7 +210,7 @@ def watched(self, kind, severity):
 masquerade.data.corrupted.Corrupted.x = watched
 dataset = mq.load("cifar10")
 federation = mq.partition(dataset, 20, mq.Dirichlet(0.3), seed=1, merge=False)
-model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+model = mq.models.build("logistic", (3, 32, 32), 10, seed=1)
 (summary, *_) = mq.run(
     mq.methods.Local(epochs=2), model, federation, 1, batch=100,
     evaluate=mq.Evaluate(0, (0,), corruptions=("contrast", "fog"), severities=(1, 5)),

@@ -132,6 +132,12 @@ def test_titles_are_text_and_not_markup() -> None:
     assert r"| [b]a\|b[/b] |" in markdown(results)
 
 
+def test_the_average_over_shifts_may_be_a_bare_number() -> None:
+    bare = result()
+    bare["accuracy"]["shift"]["averaged"] = 71.25
+    assert rows([bare])[0]["All shifts"] == "71.2"
+
+
 def test_shift_by_one_other_client_and_pooled_stand_side_by_side() -> None:
     (row,) = rows([result(own=80.0, slope=20.0)])
     assert (row["All shifts"], row["Pooled shifts"]) == ("70.0 ± 7.5", "71.0 ± 2.0")

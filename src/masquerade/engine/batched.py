@@ -294,7 +294,7 @@ class Batched:
     ) -> list[Tensor]:
         """Measure models, each on some samples of `x` and `y`."""
         found: list[Tensor] = []
-        for places, padding in self._chunks(len(models)):
+        for places, padding in self._chunks(torch.arange(len(models))):
             lifted = Lifted(self.setting.method, len(places))
             personal = tree.stack([models[int(place)] for place in places])
             chosen = [samples[int(place)] for place in places]

@@ -90,7 +90,8 @@ def numbers(seeds: Results, *path: str) -> list[float]:
     for value in seeds:
         at: Any = value
         for key in path:
-            at = at.get(key) if isinstance(at, Mapping) else None
+            # A bare number, as older results have it for the average over shifts, is a mean.
+            at = at.get(key) if isinstance(at, Mapping) else at if key == "mean" else None
         if at is not None and math.isfinite(at):
             found.append(float(at))
     return found
