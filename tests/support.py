@@ -122,3 +122,10 @@ def simulate(method, **settings):
         made.advance(progress)
     made.close()
     return made, progress
+
+
+def owed(costs):
+    """What clients owe in any engine: costs without the operations that one of them really ran."""
+    if not isinstance(costs, dict):
+        return costs
+    return {name: owed(value) for name, value in costs.items() if name != "executed"}

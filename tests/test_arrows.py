@@ -26,7 +26,7 @@ ARROWS = {
     "data": {"core", "errors"},
     "wire": {"core", "errors"},
     "cost": {"core", "errors", "wire"},
-    "report": {"core", "errors"},
+    "report": {"core", "cost", "errors"},
     "engine": {"core", "cost", "data", "errors", "methods", "wire"},
     "reproduce": {
         "__version__",

@@ -29,7 +29,7 @@ def federation() -> Federation:
 def test_every_method_is_described_in_full() -> None:
     for line in catalog.table():
         words = {"name", "title", "paper", "view", "personal", "sent"}
-        assert line.keys() == words | {"bytes", "flops"}
+        assert line.keys() == words | {"bytes", "flops", "foreseen"}
         assert all(line[key] for key in words)
     assert [line["name"] for line in catalog.table()] == list(METHODS)
 
@@ -58,6 +58,14 @@ def test_costs_are_shares_of_fedavg() -> None:
     bytes_, flops = costs["dmpfl"]
     assert 0 < bytes_ < 0.5
     assert 0 < flops < 0.75
+
+
+def test_what_is_not_foreseen_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "relative_costs", lambda: dict.fromkeys(METHODS, (1.0, 1.0)))
+    lines = drawn(catalog.overview()).splitlines()
+    marked = {line.split("│")[1].strip() for line in lines if line.count("*") == 2}
+    assert marked == {name for name, line in METHODS.items() if not line.method.foreseen}
+    assert {"lotteryfl", "subfedavg", "pfedgate"} <= marked
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -226,10 +226,14 @@ def check_result(result: dict[str, Any]) -> None:
         check_accuracy(shared)
     for costs in (result, result.get("adapt", result)):
         assert set(costs["bytes"]) == {"down", "up"}
-        assert set(costs["flops"]) == {"dense", "masked"}
+        assert set(costs["flops"]) == {"dense", "masked", "executed"}
     assert ("adapt" in result) == (line.view in ("tuned", "adaptive"))
     assert 0 < result["density"] <= 1
-    assert result["seconds"] > 0
+    assert result["kept"] == pytest.approx(result["density"] * result["parameters"])
+    assert result["storage"]["model"] > 0
+    assert result["seconds"] == pytest.approx(sum(result["time"].values()))
+    assert min(result["time"].values()) > 0
+    assert result["memory"]["process"] > 1e7
 
 
 def requests(page: str) -> list[str]:
@@ -274,6 +278,15 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
         status, out, _ = call(command, finished, "--json")
         assert (status, strict(out)) == (0, summaries)
         assert call(command, finished, "--quiet") == (0, "", "")
+    costs = call("report", finished, "--costs", "--bandwidth", "8kbps:4kbps", "--json")
+    (first, _) = strict(costs[1])
+    sent = summaries[0]["bytes"]
+    seconds = sent["down"] / 1000 + sent["up"] / 500
+    assert first["s in all"] == pytest.approx(seconds)
+    assert first["s per round"] == pytest.approx(seconds / 3)
+    for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
+        assert call("report", finished, "--costs", *wrong)[0] == 2
+    assert "As papers count" in call("report", finished, "--costs", "--convention", "paper")[1]
     status, out, _ = call("report", finished)
     assert status == 0
     assert "FedAvg+FT" in out

@@ -58,7 +58,7 @@ def test_a_configuration_survives_toml() -> None:
         data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth"),
         evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,)),
-        compute=Compute("loop", "cpu", 2, 8, 2, "host", 0.0),
+        compute=Compute("loop", "cpu", 2, 8, 2, "bfloat16", "host", 0.0),
         method=method | {"epochs": 2},
     )
     for name, cls in SECTIONS.items():

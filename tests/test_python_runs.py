@@ -10,6 +10,7 @@ from masquerade.core import tree
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Result
 from tests.support import federation, network
+from tests.test_resume import timeless
 
 
 class Interrupted(Exception):
@@ -41,7 +42,7 @@ def test_the_same_call_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
             go(tmp_path / "run", stop)
     resumed = go(tmp_path / "run")
     for one, other in zip(whole.summaries, resumed.summaries, strict=True):
-        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+        assert timeless(one) == timeless(other)
     left, right = tree.named(whole.personal), tree.named(resumed.personal)
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert (tmp_path / "run" / "summary.json").is_file()

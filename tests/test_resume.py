@@ -89,9 +89,10 @@ def compare(config: Config, path: Path, watch: Watch = silent) -> object:
 
 
 def timeless(value: Any) -> Any:
-    """Drop the seconds, and the hash of a manifest that holds them."""
+    """Drop what time and memory a run took, and the hash of a manifest that holds them."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("seconds", "sha256")}
+        moody = ("seconds", "time", "memory", "sha256")
+        return {k: timeless(v) for k, v in value.items() if k not in moody}
     return [timeless(entry) for entry in value] if isinstance(value, list) else value
 
 

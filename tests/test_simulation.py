@@ -13,7 +13,7 @@ from masquerade.core import Cohort, Message, Method, Part, Round, Stage, State, 
 from masquerade.data import Federation
 from masquerade.experiment import carry_on
 from masquerade.methods import DMPFL
-from masquerade.progress import Progress, Record
+from masquerade.progress import WAYS, Progress, Record
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import verdict
@@ -249,8 +249,11 @@ def test_costs_are_means_over_all_clients_of_the_training_rounds(found: dict[str
         # float32 numbers down and three up; the papers average the directions.
         assert summary["bytes"] == {"down": 1.5 * message(5), "up": 1.5 * message(3)}
         # Three samples each time, 4.5 per client: forward 6 operations, weight gradient 6, and a
-        # third of both as masked; the papers count three forward passes, masked: 3 · 2.
-        assert summary["flops"] == pytest.approx({"dense": 4.5 * 12, "masked": 4.5 * 4})
+        # third of both as masked, which the loop runs whole; the papers count three forward
+        # passes, masked: 3 · 2.
+        ways = {"dense": 4.5 * 12, "masked": 4.5 * 4, "executed": 4.5 * 12}
+        assert summary["flops"] == pytest.approx(ways)
+        assert summary["participations"] == 1.5
         paper = {"bytes": 1.5 * (20 + 12) / 2, "flops": 4.5 * 6}
         assert summary["paper"] == pytest.approx(paper)
 
@@ -260,12 +263,12 @@ def test_hello_and_adapt_stand_apart(found: dict[str, Record]) -> None:
         # All four clients once: two numbers down, seven up, two epochs of three samples, dense.
         assert summary["hello"] == {
             "bytes": {"down": message(2), "up": message(7)},
-            "flops": {"dense": 6 * 12, "masked": 6 * 12},
+            "flops": dict.fromkeys(WAYS, 6 * 12),
             "paper": {"bytes": (8 + 28) / 2, "flops": 6 * 18},
         }
         assert ("adapt" in summary) == (view == "tuned")
     # Five epochs of three samples at every client.
-    assert found["tuned"]["adapt"]["flops"] == {"dense": 15 * 12, "masked": 15 * 12}
+    assert found["tuned"]["adapt"]["flops"] == dict.fromkeys(WAYS, 15 * 12)
 
 
 def test_history_has_every_look_with_what_was_spent_by_then(found: dict[str, Record]) -> None:

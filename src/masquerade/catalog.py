@@ -34,6 +34,7 @@ def table() -> list[dict[str, Any]]:
             "sent": line.sent,
             "bytes": costs[name][0],
             "flops": costs[name][1],
+            "foreseen": line.method.foreseen,
         }
         for name, line in METHODS.items()
     ]
@@ -124,7 +125,7 @@ def overview() -> "Table":
     drawn = Table(
         title="Methods",
         caption="Bytes and FLOPs are shares of FedAvg's, forecast for the demo's setting from a "
-        "first round; masks that shrink later are not foreseen. "
+        "first round. * Masks change size as training goes on, which is not foreseen. "
         "`masquerade methods NAME` shows a method's page.",
     )
     for column in ("name", "method", "paper", "what is personal", "what is sent"):
@@ -133,7 +134,8 @@ def overview() -> "Table":
         drawn.add_column(column, justify="right")
     for line in table():
         words = (line[key] for key in ("name", "title", "paper", "personal", "sent"))
-        drawn.add_row(*words, f"{line['bytes']:.2f}", f"{line['flops']:.2f}")
+        mark = " " if line["foreseen"] else "*"
+        drawn.add_row(*words, f"{line['bytes']:.2f}{mark}", f"{line['flops']:.2f}{mark}")
     return drawn
 
 

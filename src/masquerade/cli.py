@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app
+from masquerade.cli_report import report, show
 from masquerade.cli_reproduce import reproduce
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.report.live import echo, live
 
 if TYPE_CHECKING:
-    from masquerade.progress import Record
     from masquerade.settings import Config
 
 app = typer.Typer(
@@ -233,54 +233,10 @@ def resume(
         else:
             results = experiment.resume(path, watch)
             comparison.write_report(path, results, parse(read_file(path / "config.toml")))
-    _show(path, results, quiet, as_json)
+    show(path, results, quiet, as_json)
 
 
-@app.command()
-def report(
-    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
-    markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
-    clients: Annotated[bool, typer.Option(help="Print the figures of every client.")] = False,
-    difference: Annotated[
-        str | None, typer.Option(help="Print what clients gain: METHOD,INSTEAD_OF.")
-    ] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Print the results of a run or a comparison, and write its page anew.
-
-    Example: masquerade report out/demo --markdown
-    """
-    from masquerade import comparison, experiment
-    from masquerade.config import parse, read_file
-    from masquerade.report import clients as by_client
-    from masquerade.report import markdown as as_markdown
-
-    results = experiment.collect(path)
-    comparison.write_report(path, results, parse(read_file(path / "config.toml")))
-    if markdown:
-        typer.echo(as_markdown(results))
-    elif clients:
-        shown = by_client.own(results)
-        _print(by_client.table(results), shown, quiet, as_json)
-    elif difference is not None:
-        names = [name.strip() for name in difference.split(",")]
-        if len(names) != 2 or not all(names):
-            text = f"`--difference {difference}`: write METHOD,INSTEAD_OF"
-            raise MasqueradeError("E201", text)
-        found = by_client.difference(results, names[0], names[1]).clients
-        _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
-    else:
-        _show(path, results, quiet, as_json)
-
-
-def _print(drawn: Any, values: Any, quiet: bool, as_json: bool) -> None:
-    """Print a table, or its values for a program."""
-    if as_json:
-        typer.echo(json.dumps(values, indent=1))
-    elif not quiet:
-        echo(drawn)
+app.command()(report)
 
 
 @app.command()
@@ -359,7 +315,7 @@ def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -
             comparison.write_report(out, results, config)
         else:
             results = comparison.start(config, out, watch)
-    _show(out, results, quiet, as_json)
+    show(out, results, quiet, as_json)
 
 
 @contextmanager
@@ -371,13 +327,3 @@ def _resumable(path: Path) -> Iterator[None]:
         if (path / "config.toml").exists():
             error.add_note(f"Resume with: masquerade resume {path}")
         raise
-
-
-def _show(path: Path, results: "list[Record]", quiet: bool, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(results))
-    elif not quiet:
-        from masquerade.report import terminal
-
-        echo(terminal(results))
-        typer.echo(f"Report: {path / 'report.html'}")

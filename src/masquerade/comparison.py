@@ -5,6 +5,7 @@ from pathlib import Path
 
 from masquerade import config as configuration
 from masquerade import experiment, plan
+from masquerade.cost.transfer import FEDMASK, Bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Watch
 from masquerade.progress import Record
@@ -54,12 +55,14 @@ def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Rec
     return results
 
 
-def write_report(path: Path, results: list[Record], config: Config) -> None:
-    """Write the page of some results."""
+def write_report(
+    path: Path, results: list[Record], config: Config, rate: Bandwidth = FEDMASK
+) -> None:
+    """Write the page of some results; `rate` is the bandwidth that clients are taken to have."""
     from masquerade.report import page
 
     title = f"{results[0]['data']}: {', '.join(dict.fromkeys(r['title'] for r in results))}"
-    text = page(results, configuration.dump(config), title)
+    text = page(results, configuration.dump(config), title, rate=rate)
     temporary = path / ".report.html"
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +19,14 @@ from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
+from masquerade.cost import memory
 from masquerade.data import Federation
 from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
 from masquerade.plan import Training, arrange, check_novel, federation_of, in_turn, trainings
-from masquerade.progress import Progress, Record
+from masquerade.progress import Progress, Record, timed
 from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
@@ -199,30 +199,33 @@ def carry_on(
 
     `world` is written with every commit: facts that a later resume compares.
     """
-    begun, before = time.monotonic(), progress.seconds
-    committer = None
+    clock, committer = progress.seconds, None
     if directory is not None:
         committer = Committer(directory, simulation.compute.commit_every)
     lines: list[Record] = []
     try:
         while progress.number < simulation.train.rounds:
-            line = simulation.advance(progress)
+            with timed(clock, "training"):
+                line = simulation.advance(progress)
             every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
             record = None
             if every and (progress.number % every == 0) and not last:
-                record = look(simulation, progress)
+                with timed(clock, "evaluation"):
+                    record = look(simulation, progress)
                 progress.history.append(record)
                 line["views"] = record["views"]
             lines.append(line)
-            progress.seconds = before + time.monotonic() - begun
             if committer is not None and (last or committer.due()):
-                facts = progress.facts() | (world or {})
-                committer.submit(progress.number, progress.snapshot(), facts, lines)
+                progress.memory = memory.most(progress.memory, memory.peak(simulation.device))
+                with timed(clock, "commits"):
+                    facts = progress.facts() | (world or {})
+                    committer.submit(progress.number, progress.snapshot(), facts, lines)
                 lines = []
             watch(progress.number, record)
     finally:
         if committer is not None:
-            committer.close()
+            with timed(clock, "commits"):
+                committer.close()
     return progress
 
 
@@ -233,6 +236,7 @@ def simulate(**arguments: Any) -> Iterator[Simulation]:
     precision = arguments["compute"].precision
     with torch.random.fork_rng(devices=[]), numbers(precision):
         simulation = Simulation(**arguments)
+        memory.watch(simulation.device)
         try:
             yield simulation
         finally:
@@ -288,6 +292,8 @@ def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Recor
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
+            if progress.number == config.train.rounds and (path / "summary.json").is_file():
+                return collect(path)
             return _finish(simulation, training, config, progress, directory, watch, models)
 
 

@@ -142,7 +142,15 @@ def settle(config: Config) -> Config:
     for name in budgets:
         tables[name]["spend"] = 1.0
         once = dataclasses.replace(config, method=tables)
-        wanted = _flops(config, configuration.like_of(name, config))
+        like = configuration.like_of(name, config)
+        if not METHODS[like].method.foreseen:
+            warnings.warn(
+                f"W508 `{name}` gets the FLOPs that {METHODS[like].title} has in its first rounds: "
+                "how its masks change size later is not foreseen",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
+        wanted = _flops(config, like)
         tables[name]["spend"] = wanted / _flops(once, name)
     return dataclasses.replace(config, method=tables)
 

@@ -1,7 +1,10 @@
 """Everything that changes from round to round, and how it is written down."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,12 +12,15 @@ from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.tree import State
-from masquerade.engine.setting import Outcome
+from masquerade.engine.setting import Outcome, astuple
 from masquerade.engine.store import Store
 
 Record = dict[str, Any]
 
-COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "paper")
+COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "executed", "paper")
+WAYS = ("dense", "masked", "executed")
+CLOCK = ("training", "evaluation", "commits")
+"""What wall time goes to; commits are what the work waits for, most of each is done beside it."""
 
 
 _stream: Callable[[], Any] = torch.cuda.Stream
@@ -22,9 +28,30 @@ _stream: Callable[[], Any] = torch.cuda.Stream
 
 def totals(outcome: Outcome) -> dict[str, float]:
     """Add up what a cohort's rounds cost."""
-    t, f = outcome.traffic, outcome.flops
-    columns = (t.down, t.up, t.values_down, t.values_up, f.dense, f.masked, f.paper)
+    columns = (*astuple(outcome.traffic), *astuple(outcome.flops))
     return {name: float(column.sum()) for name, column in zip(COSTS, columns, strict=True)}
+
+
+def by_layer(outcome: Outcome, layers: list[str]) -> dict[str, dict[str, float]]:
+    """Add up a cohort's FLOPs by layer: weight name → dense, masked, executed."""
+    sums = [getattr(outcome.flops, way).sum(0).expand(len(layers)).tolist() for way in WAYS]
+    named = zip(layers, zip(*sums, strict=True), strict=True)
+    return {layer: dict(zip(WAYS, counts, strict=True)) for layer, counts in named}
+
+
+def label(phase: Hashable) -> str:
+    """Name a phase by its first word: ("dual", True) is a round of "dual"."""
+    return str(phase[0] if isinstance(phase, tuple) else phase)
+
+
+@contextmanager
+def timed(seconds: dict[str, float], what: str) -> Iterator[None]:
+    """Add the time that something takes."""
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[what] += time.monotonic() - begun
 
 
 @dataclass
@@ -40,7 +67,11 @@ class Progress:
     costs: dict[str, dict[str, float]]
     """Sums over clients, by kind of round: "train", "hello"."""
     history: list[Record]
-    seconds: float = 0.0
+    layers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """FLOPs over clients, by phase and layer: dense, masked, executed."""
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLOCK, 0.0))
+    memory: dict[str, float] = field(default_factory=dict)
+    """The most bytes held at a time, of the process and on a CUDA device."""
     diverged: int | None = None
     """The first round that left values which are not finite."""
 
@@ -75,10 +106,11 @@ class Progress:
 
     def facts(self) -> Record:
         """Return a copy of the rest, as JSON."""
-        costs = {kind: dict(sums) for kind, sums in self.costs.items()}
         return {
-            "costs": costs,
+            "costs": copy.deepcopy(self.costs),
+            "layers": copy.deepcopy(self.layers),
             "history": list(self.history),
-            "seconds": self.seconds,
+            "seconds": dict(self.seconds),
+            "memory": dict(self.memory),
             "diverged": self.diverged,
         }

@@ -24,7 +24,7 @@ from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
-from masquerade.progress import COSTS, Progress, Record, totals
+from masquerade.progress import COSTS, WAYS, Progress, Record, by_layer, label, totals
 from masquerade.settings import Compute, Evaluate, Train
 
 
@@ -131,8 +131,8 @@ class Simulation:
             if name.startswith(prefix)
         }
         progress.number, progress.costs = number, facts["costs"]
-        progress.history, progress.seconds = facts["history"], facts["seconds"]
-        progress.diverged = facts["diverged"]
+        for name in ("layers", "history", "seconds", "memory", "diverged"):
+            setattr(progress, name, facts[name])
         return progress
 
     def cohort(self, number: int) -> Tensor:
@@ -177,13 +177,17 @@ class Simulation:
         known = tree.take(progress.known, ids.to(self.device))
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
         asked = len(ids)
-        cost = totals(outcome)
+        whole, cost = outcome, totals(outcome)
         if returning is not None and len(returning) < asked:
             # What was lost had been sent down and computed; it was not received.
             ids, rows = ids[returning], tree.take(rows, returning.to(self.device))
             outcome = outcome.take(returning)
             cost |= {name: totals(outcome)[name] for name in ("up", "values_up")}
         self._add(progress.costs[kind], cost)
+        layers = list(self.setting.meter.forward(self.federation.x[:1]))
+        done = progress.layers.setdefault(kind if phase is None else label(phase), {})
+        for layer, counts in by_layer(whole, layers).items():
+            self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
         if len(ids):
             cohort = Cohort(ids, self.samples[ids], asked, len(self.eligible))
             progress.server, rows = self.method.aggregate(

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.part import Message
+from masquerade.cost import memory, storage
 from masquerade.cost.compute import Flops
 from masquerade.data.corrupted import Corrupted
 from masquerade.engine.setting import Judgement
-from masquerade.progress import Progress, Record
+from masquerade.progress import WAYS, Progress, Record, timed
 from masquerade.report.overlap import overlap
 from masquerade.simulation import Simulation
 
@@ -69,6 +70,17 @@ def spread(
 
 def verdict(made: Simulation, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
     """Judge every view, shifted, corrupted and not: one summary per view, and personal models."""
+    with timed(progress.seconds, "evaluation"):
+        summaries, personal = _judged(made, progress)
+    progress.memory = memory.most(progress.memory, memory.peak(made.device))
+    for summary in summaries:
+        summary["seconds"] = sum(progress.seconds.values())
+        summary["time"] = dict(progress.seconds)
+        summary["memory"] = dict(progress.memory)
+    return summaries, personal
+
+
+def _judged(made: Simulation, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
     asked = _asked(made)
     views = list(made.views)
     if "global" in made.method.views and "global" not in views:
@@ -121,10 +133,11 @@ def _summary(
         "better": made.task.better,
         "accuracy": accuracy,
         **_cost(made, progress, found[view, False].flops if made.trains(view) else None),
-        "density": _density(made, models),
+        "layers": _layers(made, progress),
+        **_kept_parameters(made, models),
+        "storage": _storage(made, progress, models),
         **overlap(models),
-        "parameters": made.task.parameters,
-        "seconds": progress.seconds,
+        "participations": _participations(made, progress),
         "diverged": progress.diverged,
         "per_client": {
             "own": per_client,
@@ -243,7 +256,7 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
         mean = {name: value / clients for name, value in sums.items()}
         costs = {
             "bytes": {"down": mean["down"], "up": mean["up"]},
-            "flops": {"dense": mean["dense"], "masked": mean["masked"]},
+            "flops": {way: mean[way] for way in WAYS},
             "paper": {
                 "bytes": (mean["values_down"] + mean["values_up"]) / 2,
                 "flops": mean["paper"],
@@ -253,17 +266,47 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
     if adapt is not None:
         found["adapt"] = {
             "bytes": {"down": 0.0, "up": 0.0},
-            "flops": {"dense": float(adapt.dense.mean()), "masked": float(adapt.masked.mean())},
-            "paper": {"bytes": 0.0, "flops": float(adapt.paper.mean())},
+            "flops": {way: float(getattr(adapt.summed(), way).mean()) for way in WAYS},
+            "paper": {"bytes": 0.0, "flops": float(adapt.summed().paper.mean())},
         }
     return found
 
 
-def _density(made: Simulation, personal: list[Message]) -> float:
-    """Return kept / all parameters of the personal models, averaged over clients."""
-    names = made.task.parameter_names
-    kept = sum(_kept(model, name) for model in personal for name in names)
-    return kept / made.task.parameters / len(personal)
+def _layers(made: Simulation, progress: Progress) -> Record:
+    """Return FLOPs per client by phase and layer; what is in no layer is called "beside"."""
+    clients = len(made.known)
+    return {
+        phase: {
+            layer.removesuffix(".weight") or "beside": {
+                way: count / clients for way, count in counts.items()
+            }
+            for layer, counts in layers.items()
+        }
+        for phase, layers in progress.layers.items()
+    }
+
+
+def _kept_parameters(made: Simulation, personal: list[Message]) -> Record:
+    """Return how many parameters the personal models keep, and their share, as means."""
+    names, all_of_them = made.task.parameter_names, made.task.parameters
+    kept = sum(_kept(model, name) for model in personal for name in names) / len(personal)
+    return {"parameters": all_of_them, "kept": kept, "density": kept / all_of_them}
+
+
+def _storage(made: Simulation, progress: Progress, personal: list[Message]) -> Record:
+    """Return the bytes on a client's device as means: its model, and what it keeps beside it."""
+    model = sum(storage.model_bytes(model) for model in personal)
+    state = 0
+    for id, one in zip(made.known, personal, strict=True):
+        client = tree.take(progress.clients.take(torch.tensor([id])), 0)
+        state += storage.state_bytes(client, one)
+    return {"model": model / len(personal), "state": state / len(personal)}
+
+
+def _participations(made: Simulation, progress: Progress) -> float:
+    """Return in how many rounds a client was sampled, on average."""
+    sampled = sum(len(made.cohort(number)) for number in range(progress.number))
+    return sampled / len(made.known)
 
 
 def _history(made: Simulation, progress: Progress, view: str, own: Record) -> list[Record]:

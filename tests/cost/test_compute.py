@@ -29,14 +29,14 @@ def classes(x: Tensor) -> Tensor:
 def measure(
     model: nn.Module, x: Tensor, keep: Keep | None = None, samples: tuple[int, ...] = (1,)
 ) -> Flops:
-    """What a plain SGD stage costs clients with so many samples."""
+    """What a plain SGD stage costs clients with so many samples, over all layers."""
     task = Task(model)
     meter = Meter(task)
     stage = Stage("train", descend(task, rate=0.1), keep=keep)
     work: State = {"params": task.initial}
     per_sample = meter.step(stage, work, x, classes(x), now())
     seen = torch.tensor(samples, dtype=torch.float64)
-    return meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x)
+    return meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x).summed()
 
 
 def at(forward: Mapping[str, Any], gradient: Mapping[str, Any] | None) -> Keep:
@@ -104,7 +104,8 @@ def test_a_stage_that_looks_costs_its_forward_pass() -> None:
     work: State = {"params": task.initial}
     x = torch.ones(4, 6)
     per_sample = meter.step(stage, work, x, classes(x), now())
-    found = meter.stage(stage, per_sample, torch.tensor([1.0]), shares(stage, work, 0), x)
+    one = torch.ones(1, dtype=torch.float64)
+    found = meter.stage(stage, per_sample, one, shares(stage, work, 0), x).summed()
     assert found.dense.tolist() == [HIDDEN + LAST]
     assert found.masked.tolist() == found.paper.tolist() == [HIDDEN + LAST / 2]
 
@@ -193,12 +194,11 @@ def test_every_count_is_measured_once() -> None:
 
 
 def test_flops_add_up() -> None:
-    one = Flops(torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0]))
+    one = Flops(*(torch.tensor([[float(way), 0.5]]) for way in range(4)))
     total = one + one + nothing(1)
-    assert [column.tolist() for column in (total.dense, total.masked, total.paper)] == [
-        [2.0],
-        [4.0],
-        [6.0],
+    assert [column.tolist() for column in total.columns()] == [[[2.0 * w, 1.0]] for w in range(4)]
+    assert [column.tolist() for column in total.summed().columns()] == [
+        [2.0 * w + 1] for w in range(4)
     ]
 
 
@@ -228,5 +228,6 @@ def test_what_runs_beside_the_network_costs_its_all_under_any_mask() -> None:
     meter, work, x = Meter(task), {"params": task.initial}, torch.ones(3, 6)
     per_sample = meter.step(stage, work, x, classes(x), now())
     assert per_sample == Step(2 * (HIDDEN + LAST) + LAST + 60, HIDDEN + LAST)
-    found = meter.stage(stage, per_sample, torch.tensor([1.0]), shares(stage, work, 0), x)
+    one = torch.ones(1, dtype=torch.float64)
+    found = meter.stage(stage, per_sample, one, shares(stage, work, 0), x).summed()
     assert found.masked.tolist() == [HIDDEN + LAST + LAST / 2 + 60]

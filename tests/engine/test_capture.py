@@ -8,7 +8,7 @@ from masquerade.experiment import simulate
 from masquerade.settings import Compute, Evaluate, Train
 from tests.support import BUDGETS, METHOD_TABLE, federation, network_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+pytestmark = pytest.mark.cuda
 ROUNDS = 6
 
 

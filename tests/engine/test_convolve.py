@@ -70,7 +70,7 @@ def test_on_a_cpu_layers_stay_as_they_are() -> None:
     assert torch.equal(inside, layer(x))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_on_cuda_every_form_of_a_layer_is_the_same() -> None:
     for settings in ({}, {"padding": 1}, {"stride": 2}, {"padding": "same"}, {"bias": False}):
         layer = nn.Conv2d(3, 4, 3, **settings).double().cuda()

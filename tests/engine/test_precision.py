@@ -23,8 +23,6 @@ def test_products_are_short_and_outputs_are_not() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_a_cpu_knows_no_other_short_type(precision: str) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("a CPU alone")
     task, data = Task(network().float()), federation()
     with numbers(precision):
         inside, _ = task(task.initial, data.x)

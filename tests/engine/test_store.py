@@ -94,7 +94,7 @@ def test_states_lie_at_their_place_and_work_happens_on_the_device() -> None:
     assert on_device.state["w"].device == meta
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second memory")
+@pytest.mark.cuda
 def test_host_memory_serves_a_device() -> None:
     cuda = torch.device("cuda")
     made = Store.of([client(id) for id in range(CLIENTS)], cuda, CPU)

@@ -14,6 +14,7 @@ SHAPES = {
     "logistic": (28, 28),
     "cifar_cnn": (3, 32, 32),
     "mnist_cnn": (1, 28, 28),
+    "dropout_cnn": (3, 32, 32),
     "digits_cnn": (1, 8, 8),
     "digits_cnn_bn": (1, 8, 8),
     "resnet18": (3, 8, 8),

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from masquerade.core.task import Task
 from masquerade.core.train import gradient
 from masquerade.core.tree import Tree, split
-from masquerade.models import CifarCNN, DigitsCNN, MnistCNN
+from masquerade.models import CifarCNN, DigitsCNN, DropoutCNN, MnistCNN
 
-Network = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN]
+Network = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[DropoutCNN]
 
 
 # DigitsCNN: conv 9×16+16 and 9×16×32+32, linear 128×64+64 and 64×10+10; norms add 2×(16+32).
 CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], int]] = [
     (CifarCNN, CifarCNN.shape, 797_962),
     (MnistCNN, MnistCNN.shape, 1_663_370),
+    (DropoutCNN, DropoutCNN.shape, 1_626_442),
     (DigitsCNN, DigitsCNN.shape, 13_706),
     (partial(DigitsCNN, norm="group"), DigitsCNN.shape, 13_802),
     (partial(DigitsCNN, norm="batch"), DigitsCNN.shape, 13_802),
@@ -42,9 +43,9 @@ def test_network_has_the_stated_number_of_parameters_and_uses_them(
     assert all(grad.any() for grad in grads["params"].values())
 
 
-@pytest.mark.parametrize("network", [CifarCNN, MnistCNN, DigitsCNN])
+@pytest.mark.parametrize("network", [CifarCNN, MnistCNN, DigitsCNN, DropoutCNN])
 def test_there_is_one_logit_per_class(network: Network) -> None:
-    assert network(classes=3)(torch.zeros(2, *network.shape)).shape == (2, 3)
+    assert network(classes=3).eval()(torch.zeros(2, *network.shape)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("norm", ["none", "group", "batch"])

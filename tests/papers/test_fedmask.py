@@ -574,5 +574,5 @@ def test_flops_follow_the_bits_forward_and_the_structure_backward() -> None:
     meter = Meter(task)
     per_sample = meter.step(stage, work, x, y, at("train"))
     one = torch.ones(1, dtype=torch.float64)
-    found = meter.stage(stage, per_sample, one, shares(stage, work, lead=0), x)
+    found = meter.stage(stage, per_sample, one, shares(stage, work, lead=0), x).summed()
     assert (float(found.dense), float(found.masked)) == (32, 12)

@@ -224,7 +224,7 @@ def test_a_search_that_has_ended_costs_nothing() -> None:
     stages = [one for one in method.plan(task, round) if one.name.startswith("ticket")]
     for one, work in zip(stages, searched(method)[::2], strict=True):
         count = meter.step(one, work, X, Y, round)
-        flops = meter.stage(one, count, samples, shares(one, work, lead=0), X)
+        flops = meter.stage(one, count, samples, shares(one, work, lead=0), X).summed()
         spent.append((float(flops.dense) > 0, float(flops.masked) > 0))
     assert spent == [(True, True), (True, False), (True, False)]
 

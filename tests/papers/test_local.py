@@ -10,9 +10,11 @@ from masquerade import comparison, plan
 from masquerade.config import complete, method_of, parse, read_file
 from masquerade.core import Task
 from masquerade.cost.forecast import forecast
+from masquerade.errors import MasqueradeWarning
 from masquerade.methods import Local
 from masquerade.settings import Config
 from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
+from tests.test_resume import timeless
 
 
 def epochs(method: Local, rounds: int) -> list[Any]:
@@ -105,7 +107,13 @@ def test_like_is_settled_once_and_resumed_as_it_was(
     monkeypatch.setattr(plan, "forecast", None)
     again = comparison.carry_on(tmp_path / "out", lambda *told: None)
     for result, same in zip(results, again, strict=True):
-        assert result | {"seconds": 0} == same | {"seconds": 0}
+        assert timeless(result) == timeless(same)
+
+
+def test_a_budget_that_cannot_be_foreseen_says_so(tmp_path: Path) -> None:
+    given = config(tmp_path, local_flops={"like": "lotteryfl"})
+    with pytest.warns(MasqueradeWarning, match="W508 `local_flops` .* LotteryFL"):
+        plan.settle(given)
 
 
 def test_the_budget_of_a_dense_method_is_the_ordinary_one(tmp_path: Path) -> None:

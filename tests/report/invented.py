@@ -41,11 +41,17 @@ def result(
         "accuracy": accuracy,
         "bytes": {"down": 1.2e6, "up": 1.1e6},
         "initial": 8.0,
-        "flops": {"dense": 3e9, "masked": 2e9},
+        "flops": {"dense": 3e9, "masked": 2e9, "executed": 3.5e9},
+        "layers": {"train": {"fc": {"dense": 3e9, "masked": 2e9, "executed": 3.5e9}}},
         "paper": {"bytes": 1.0e6, "flops": 2.5e9},
         "density": 1.0,
         "parameters": 12345,
+        "kept": 12345.0,
+        "storage": {"model": 49380.0, "state": 8.0},
+        "participations": 30.0,
+        "memory": {"process": 4.2e8},
         "seconds": 12.3,
+        "time": {"training": 9.0, "evaluation": 3.0, "commits": 0.3},
         "per_client": {
             "own": [min(100.0, own + (client * 7 % 20) - 10) for client in range(20)],
             "ids": list(range(20)),
@@ -80,7 +86,7 @@ def six_methods(seed: int = 1, gain: float = 0.0) -> list[dict[str, Any]]:
     nothing = {"down": 0.0, "up": 0.0}
     sparse = {
         "bytes": {"down": 0.5e6, "up": 0.4e6},
-        "flops": {"dense": 3e9, "masked": 1.3e9},
+        "flops": {"dense": 3e9, "masked": 1.3e9, "executed": 3.5e9},
         "paper": {"bytes": 4.0e5, "flops": 1.6e9},
         "density": 0.51,
     }

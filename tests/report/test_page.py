@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from masquerade.cost.transfer import bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
 from tests.report.invented import corrupted, result, six_methods
@@ -109,7 +110,7 @@ def test_the_page_has_all_sections_and_the_whole_configuration(six: str) -> None
         "Configuration",
         "How to read this",
     ]
-    assert six.count("<figure>") == 6
+    assert six.count("<figure>") == 7
     assert {CONFIG, "One note."} <= set(Reader(six).words)
     assert "<details><summary>" in six
 
@@ -150,17 +151,51 @@ def test_the_global_view_stands_only_where_a_method_has_one(six: str) -> None:
     assert rows == ["DM-PFL", "DM-PFL+"]
 
 
+def section_of(page: str, title: str) -> dict[str, dict[str, str]]:
+    """Return a table of costs: method → heading → text."""
+    section = page.partition(f"<h3>{title}</h3>")[2].partition("</table>")[0]
+    headings = re.findall(r'<th scope="col">(.*?)</th>', section)
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', section)
+    return {
+        name: dict(zip(headings[1:], re.findall("<td>(.*?)</td>", cells), strict=True))
+        for name, cells in rows
+    }
+
+
 def test_costs_stand_in_both_conventions_without_empty_columns(six: str) -> None:
-    section = six.partition("<h2>Costs</h2>")[2]
-    headings = re.findall(r'<th scope="col">(.*?)</th>', section.partition("</thead>")[0])
-    assert {"MB down", "MB up", "Papers: MB", "Papers: GFLOP", "Adapt: GFLOP"} <= set(headings)
-    assert not [heading for heading in headings if heading.startswith("Hello")]
-    (row,) = re.findall(
-        r'<tr><th scope="row">DM-PFL</th>(.*?)</tr>', section.partition("</table>")[0]
-    )
-    cells = dict(zip(headings[1:], re.findall("<td>(.*?)</td>", row), strict=True))
-    assert (cells["MB down"], cells["MB up"], cells["Papers: MB"]) == ("0.50", "0.40", "0.40")
-    assert (cells["Parameters"], cells["Adapt: GFLOP"]) == ("12,345", "–")
+    sent = section_of(six, "Bytes, and the time they take")["DM-PFL"]
+    # 0.9 MB at 10 MB/s, in thirty rounds.
+    assert sent == {
+        "MB down": "0.50",
+        "MB up": "0.40",
+        "Bytes at the start": "8",
+        "s per round": "0.003",
+        "s in all": "0.09",
+    }
+    spent = section_of(six, "Operations")["DM-PFL"]
+    assert spent["GFLOP masked"] == "1.30"
+    assert (spent["GFLOP executed"], spent["Adapt: GFLOP"]) == ("3.50", "–")
+    assert section_of(six, "On the client&#x27;s device")["DM-PFL"]["Parameters"] == "12,345"
+    assert section_of(six, "The run")["FedAvg"]["s commits"] == "0.30"
+    papers = section_of(six, "As papers count")["DM-PFL"]
+    assert papers == {
+        "Papers: MB": "0.40",
+        "Papers: MB,&nbsp;%": "40",
+        "Papers: GFLOP": "1.60",
+        "Papers: GFLOP,&nbsp;%": "64",
+    }
+
+
+def test_operations_by_phase_and_layer_are_there_to_unfold(six: str) -> None:
+    details = six.partition("<summary>Operations by phase and layer</summary>")[2]
+    assert "<td>train</td><td>fc</td><td>3.00</td><td>2.00</td><td>3.50</td>" in details
+
+
+def test_a_bandwidth_is_named_where_its_times_stand() -> None:
+    slow = page([result()], CONFIG, "One", rate=bandwidth("1Mbps:2Mbps"))
+    assert slow.count("1Mbps down, 2Mbps up") == 2
+    # 1.2 MB down in 9.6 s, 1.1 MB up in 4.4 s.
+    assert section_of(slow, "Bytes, and the time they take")["FEDAVG"]["s in all"] == "14"
 
 
 def test_the_same_results_give_the_same_page(six: str) -> None:

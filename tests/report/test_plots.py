@@ -14,7 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from masquerade.report.drawing import matrix, spread
-from masquerade.report.plots import figures, over_gains, over_rounds, over_severity, over_traffic
+from masquerade.report.plots import (
+    figures,
+    over_gains,
+    over_gates,
+    over_rounds,
+    over_severity,
+    over_traffic,
+)
 from tests.report.invented import corrupted, result, six_methods
 
 
@@ -44,7 +51,7 @@ def test_figures_are_the_same_under_any_settings_and_leave_these_alone(six: dict
 
 
 def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None:
-    assert list(six) == ["rounds", "traffic", "clients", "gains", "shift", "pooled"]
+    assert list(six) == ["rounds", "traffic", "time", "clients", "gains", "shift", "pooled"]
     ids = {name: re.findall(r'\bid="([^"]+)"', svg) for name, svg in six.items()}
     every = list(itertools.chain(*ids.values()))
     assert len(every) == len(set(every))
@@ -120,8 +127,8 @@ def test_novel_clients_are_rings_and_not_in_the_mean(drawn: list[Figure]) -> Non
 
 
 def test_gates_are_drawn_as_shares_of_their_blocks(drawn: list[Figure]) -> None:
-    figures([corrupted("a")])
-    (stairs,) = [patch for figure in drawn for patch in figure.axes[0].patches]
+    over_gates([corrupted("a")])
+    (stairs,) = drawn[0].axes[0].patches
     # 30 and 10 of 40 blocks, in four bins.
     assert stairs.get_data().values.tolist() == [75.0, 0.0, 25.0, 0.0]
     assert list(stairs.get_data().edges) == [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -65,6 +65,9 @@ class Method:
     """Whether a client that comes after training does one round, sending nothing, before it uses a
     model; otherwise `adapt` has its rule for a phase (view, True)."""
 
+    foreseen: ClassVar[bool] = True
+    """Whether masks keep about the size that they have in a first round, which forecasts go by."""
+
     def problems(self) -> list[str]:
         """Say what is wrong with settings that fit their bounds and do not fit one another."""
         return []

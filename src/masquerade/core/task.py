@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from masquerade.core.dropout import Dropout
 from masquerade.core.random import fold
 from masquerade.core.round import Batch
+from masquerade.core.train import mapped
 from masquerade.core.tree import Tree, split
 from masquerade.errors import MasqueradeError
 
@@ -49,7 +51,14 @@ class Layer:
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
     """Return the cross entropy of every sample."""
+    if _mapped_on_a_cpu(output) and output.ndim == 2:
+        return -output.log_softmax(-1).gather(-1, y[:, None]).squeeze(-1)
     return nn.functional.cross_entropy(output, y, reduction="none")
+
+
+def _mapped_on_a_cpu(output: Tensor) -> bool:
+    # Mapped over clients, torch's cross entropy falls back to Python: a tenth of a small step.
+    return mapped() and output.device.type == "cpu"
 
 
 def accuracy(output: Tensor, y: Tensor) -> Tensor:
@@ -87,6 +96,7 @@ class Task:
         self._buffers = {name for name, _ in self.module.named_buffers()}
         self._frozen = {n for n, value in self.module.named_parameters() if not value.requires_grad}
         self._slots = list(self._find_slots())
+        self._dropouts = self._find_dropouts()
         self.layers = tuple(self._find_layers())
         floats = [value for value in self.initial.values() if value.is_floating_point()]
         self.dtype = floats[0].dtype if floats else torch.float32
@@ -113,6 +123,9 @@ class Task:
                 for leaf, value in holder.items():
                     if id(value) in names:
                         yield names[id(value)], holder, leaf
+
+    def _find_dropouts(self) -> list[Dropout]:
+        return [module for module in self.module.modules() if isinstance(module, Dropout)]
 
     def _find_layers(self) -> Iterator[Layer]:
         for path, module in self.module.named_modules():
@@ -199,6 +212,7 @@ class Task:
         moved.module = copy.deepcopy(self.module).to(device)
         moved.initial = {name: value.to(device) for name, value in self.initial.items()}
         moved._slots = list(moved._find_slots())
+        moved._dropouts = moved._find_dropouts()
         return moved
 
     def fed(self, x: Tensor) -> "Task":
@@ -288,6 +302,11 @@ class Task:
                 # Layers write their buffers in place: they get a copy, and the caller's stay.
                 holder[leaf] = value.clone() if train and name in self._buffers else value
             self.module.train(train) if self.module.training != train else None
+            if train and self._dropouts:
+                assert key is not None
+                noise = torch.as_tensor(fold(key, "dropout"))
+                for place, layer in enumerate(self._dropouts):
+                    layer.key = noise + place
             output = self.module(x)
             buffers = {
                 name: holder[leaf] for name, holder, leaf in self._slots if name in self._buffers
@@ -295,6 +314,8 @@ class Task:
         finally:
             for (_, holder, leaf), value in zip(self._slots, before, strict=True):
                 holder[leaf] = value
+            for layer in self._dropouts:
+                layer.key = None
         # Products in a shorter type end here: losses and metrics see the network's own.
         output = output.to(self.dtype) if output.is_floating_point() else output
         return output, buffers if train else {}
@@ -307,7 +328,7 @@ class Task:
     def loss(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
         """Return (the mean loss over the real samples of a batch, new buffers)."""
         output, buffers = self(values, batch.x, train, batch.key)
-        if batch.valid is None and self.classifies:
+        if batch.valid is None and self.classifies and not _mapped_on_a_cpu(output):
             # The usual case in one operation: on small networks a second one is a tenth of a step.
             return nn.functional.cross_entropy(output, batch.y), buffers
         return batch.mean(self._loss(output, batch.y)), buffers

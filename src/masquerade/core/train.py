@@ -33,6 +33,11 @@ def batching() -> Iterator[None]:
         _batching.reset(token)
 
 
+def mapped() -> bool:
+    """Tell whether this runs inside a map over clients."""
+    return _batching.get()
+
+
 def gradient(
     function: Callable[[dict[str, Tree]], tuple[Tensor, Any]], trees: dict[str, Tree]
 ) -> tuple[dict[str, Tree], Tensor, Any]:
@@ -41,7 +46,7 @@ def gradient(
     Under a map over clients this is `torch.func.grad`; in the loop it is `torch.autograd.grad`,
     which costs about half as much on small networks.
     """
-    if _batching.get():
+    if mapped():
         grads, (value, extra) = torch.func.grad_and_value(function, has_aux=True)(trees)
         return grads, value, extra
     tracked = {
@@ -181,10 +186,12 @@ class Descent:
 
 def _move(values: Tree, slope: Tree, rate: float, round: Round) -> Tree:
     """Return values − rate × decay × slope."""
-    if _batching.get():
+    if mapped():
+        # The decay stays a tensor, so that a step that was captured serves every round.
         speed = rate * round.decay
         return {
-            name: value - (speed * slope[name]).to(value.dtype) for name, value in values.items()
+            name: torch.addcmul(value, slope[name], speed.to(value.dtype), value=-1)
+            for name, value in values.items()
         }
     moved = torch._foreach_add(
         list(values.values()), list(slope.values()), alpha=-rate * float(round.decay)

@@ -1,7 +1,11 @@
-"""Floating-point operations: measured once per stage, scaled by samples and by what masks allow."""
+"""Floating-point operations: measured once per stage, scaled by samples and by what masks allow.
+
+They are counted three ways, layer by layer. Dense: as if nothing were masked. Masked: the least
+that the masks allow. Executed: what the engine ran, padding and masked weights included.
+"""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from masquerade.core import slice
 from masquerade.core.round import Batch, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
@@ -22,51 +27,121 @@ Shares = tuple[dict[str, Tensor], dict[str, Tensor], bool]
 """Densities by weight name, forward and gradient, and whether there is a gradient at all."""
 
 
+REST = ""
+"""The name under which operations stand that belong to no weighted layer."""
+
+
 @dataclass(frozen=True)
 class Step:
     """Operations of one sample in one step, dense: all of them, and the network's forward ones."""
 
     total: float
     forward: float
+    layers: dict[str, float] = field(default_factory=dict, compare=False)
+    """All of them by weight name."""
 
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations per client [clients]: dense, as masks allow, and as 3 × the forward pass."""
+    """Operations [clients, layers]: dense, as masks allow, as run, and as papers count.
+
+    Papers count three times the forward pass inside the masks, and once for a layer that no
+    gradient reaches.
+    """
 
     dense: Tensor
     masked: Tensor
+    executed: Tensor
     paper: Tensor
 
     def __add__(self, other: "Flops") -> "Flops":
-        return Flops(self.dense + other.dense, self.masked + other.masked, self.paper + other.paper)
+        pairs = zip(self.columns(), other.columns(), strict=True)
+        return Flops(*(mine + theirs for mine, theirs in pairs))
+
+    def columns(self) -> tuple[Tensor, ...]:
+        """Return the four counts."""
+        return self.dense, self.masked, self.executed, self.paper
+
+    def summed(self) -> "Flops":
+        """Return the same over all layers: [clients]."""
+        return Flops(*(column.sum(-1) for column in self.columns()))
 
 
 def nothing(clients: int) -> Flops:
-    """Return no operations for some clients."""
-    zero = torch.zeros(clients, dtype=torch.float64)
-    return Flops(zero, zero, zero)
+    """Return no operations for some clients; the one column adds to any number of layers."""
+    zero = torch.zeros(clients, 1, dtype=torch.float64)
+    return Flops(zero, zero, zero, zero)
 
 
-def _measured(module: nn.Module, function: Callable[[], Any]) -> tuple[dict[str, int], int]:
-    """Count the operations of a call by module, "Global" having all; and those in `module` forward.
+@dataclass(frozen=True)
+class _Counted:
+    modules: dict[str, int]
+    """By module, "Global" having all, as torch's counter has it."""
+    forward: int
+    """In the network's forward pass."""
+    layers: dict[str, int]
+    """By weight name, forward and backward; the rest under `REST`."""
+
+
+def _measured(task: Task, function: Callable[[], Any]) -> _Counted:
+    """Count the operations of a call.
 
     The call may draw random numbers (dropout); those that training draws stay the same.
     """
-    spent: list[int] = []
+    inside: list[int] = []
+    layers = dict.fromkeys((*_weighted(task).values(), REST), 0)
     with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+        at, before = REST, 0
+
+        def turn(to: str) -> None:
+            """Charge what was counted since the last turn, and charge `to` from now on."""
+            nonlocal at, before
+            now = counter.get_total_flops()
+            layers[at] += now - before
+            at, before = to, now
+
         # The counter also gives a module some of the operations that follow it.
-        hooks = (
-            module.register_forward_pre_hook(lambda *_: spent.append(-counter.get_total_flops())),
-            module.register_forward_hook(lambda *_: spent.append(counter.get_total_flops())),
-        )
+        hooks = [
+            task.module.register_forward_pre_hook(
+                lambda *_: inside.append(-counter.get_total_flops())
+            ),
+            task.module.register_forward_hook(lambda *_: inside.append(counter.get_total_flops())),
+        ]
+        modules = dict(task.module.named_modules())
+        for path, name in _weighted(task).items():
+            hooks += _watch(modules[path], name, turn)
         try:
             function()
         finally:
             for hook in hooks:
                 hook.remove()
+        turn(REST)
     counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-    return counts, sum(spent)
+    return _Counted(counts, sum(inside), layers)
+
+
+def _watch(module: nn.Module, name: str, turn: Callable[[str], None]) -> list[Any]:
+    """Tell when a layer begins and ends, forward, and when its backward pass begins."""
+
+    def ended(module: nn.Module, given: Any, output: Tensor) -> None:
+        turn(REST)
+        if output.grad_fn is not None:
+            # Called just before the layer's own gradients, which end where another's begin.
+            output.grad_fn.register_prehook(lambda *_: turn(name))
+
+    return [
+        module.register_forward_pre_hook(lambda *_: turn(name)),
+        module.register_forward_hook(ended),
+    ]
+
+
+def _weighted(task: Task) -> dict[str, str]:
+    """Return the layers whose operations are counted one by one: module name → weight name."""
+    return {
+        layer.name: layer.weight
+        for layer in task.layers
+        if layer.weight is not None and layer.kind in ("linear", "conv")
+    }
 
 
 @dataclass
@@ -84,18 +159,9 @@ class Meter:
             sample = _twice(x)
             key = torch.tensor(0, device=x.device)
             # In training mode: what only predicts may run fused, where nothing is counted.
-            counts, _ = _measured(
-                self.task.module, lambda: self.task(self.task.initial, sample, True, key)
-            )
-            self._warn_of_uncounted(counts)
-            root = type(self.task.module).__name__
-            found = {
-                layer.weight: counts.get(".".join(filter(None, (root, layer.name))), 0) / PROBE
-                for layer in self.task.layers
-                if layer.weight is not None and layer.kind in ("linear", "conv")
-            }
-            total = counts.get("Global", 0) / PROBE
-            self._layers[shape] = found | {"": total - sum(found.values())}
+            found = _measured(self.task, lambda: self.task(self.task.initial, sample, True, key))
+            self._warn_of_uncounted(found.modules)
+            self._layers[shape] = {name: count / PROBE for name, count in found.layers.items()}
         return self._layers[shape]
 
     def _warn_of_uncounted(self, counts: dict[str, int]) -> None:
@@ -121,35 +187,69 @@ class Meter:
         if key not in self._steps:
             batch = probe(x, y)
             given = batch if stage.draws == 1 else (batch,) * stage.draws
-            counts, forward = _measured(self.task.module, lambda: stage.step(work, given, round))
+            found = _measured(self.task, lambda: stage.step(work, given, round))
             samples = PROBE * stage.draws
-            self._steps[key] = Step(counts.get("Global", 0) / samples, forward / samples)
+            self._steps[key] = Step(
+                found.modules.get("Global", 0) / samples,
+                found.forward / samples,
+                {name: count / samples for name, count in found.layers.items()},
+            )
         return self._steps[key]
 
     def stage(
-        self, stage: Stage, per_sample: Step, samples: Tensor, keep: Shares | None, x: Tensor
+        self,
+        stage: Stage,
+        per_sample: Step,
+        samples: Tensor,
+        keep: Shares | None,
+        x: Tensor,
+        ran: Tensor | None = None,
+        slices: Mapping[str, float] | None = None,
     ) -> Flops:
-        """Return what a stage costs clients that saw `samples` [clients] in it."""
+        """Return what a stage costs clients that saw `samples` [clients] in it.
+
+        `ran` are the samples that the engine ran for each, padding included, where it padded;
+        `slices` the shares of weights that it ran, where it ran a slice.
+        """
         layers = self.forward(x)
-        spent = per_sample.total * samples
-        if keep is None:
-            return Flops(spent, spent, 3 * sum(layers.values()) * samples)
-        forward, gradient, trains = keep
-        first, one = next(iter(layers)), torch.ones_like(samples)
-        dense, masked, paper = (torch.zeros_like(samples) for _ in range(3))
-        for name, flops in layers.items():
-            density = forward.get(name, one)
-            # Nobody asks for the gradient of the data, so the first layer has no input gradient.
-            backward = (0 if name == first else 1) if trains else 0
-            weights = gradient.get(name, one) if trains else 0 * one
-            dense += flops * (1 + trains + backward)
-            masked += flops * (density * (1 + backward) + weights)
-            paper += flops * density * (3 if trains else 1)
+        seen = samples[:, None]
+        run = seen if ran is None else ran[:, None]
+        forward = torch.tensor(list(layers.values()), dtype=torch.float64)
         # Masks are masks of the network, as often as it runs; what runs beside it costs its all.
-        passes = per_sample.forward / max(sum(layers.values()), 1e-30)
-        beside = (per_sample.total - passes * dense).clamp(min=0)
-        used = (passes * masked).clamp(max=per_sample.total) + beside
-        return Flops(spent, used * samples, paper * samples)
+        times = per_sample.forward / max(float(forward.sum()), 1e-30) * forward
+        if keep is None:
+            each = torch.tensor([per_sample.layers[name] for name in layers], dtype=torch.float64)
+            trained = each > times * (1 + 1e-9)
+            return Flops(each * seen, each * seen, each * run, times * (1 + 2 * trained) * seen)
+        inside, weights, trains = keep
+        density, share = _by_layer(inside, layers, seen), _by_layer(weights, layers, seen)
+        back = torch.full_like(forward, float(trains))
+        # Nobody asks for the gradient of the data, so the first layer has no input gradient.
+        back[0] = 0
+        total = per_sample.total
+        dense = _at_most(total, times * (1 + trains + back))
+        masked = _at_most(total, times * (density * (1 + back) + share * trains))
+        sliced = dense * torch.tensor([(slices or {}).get(name, 1.0) for name in layers])
+        beside = torch.zeros_like(forward)
+        beside[-1] = total - dense.sum()
+        return Flops(
+            (dense + beside) * seen,
+            (masked + beside) * seen,
+            (sliced + beside) * run,
+            times * density * (3 if trains else 1) * seen,
+        )
+
+
+def _by_layer(shares: Mapping[str, Tensor], layers: Mapping[str, float], like: Tensor) -> Tensor:
+    """Put densities by weight name into columns [clients, layers]; a layer without one is whole."""
+    whole = torch.ones_like(like[:, 0])
+    return torch.stack([shares.get(name, whole).expand_as(whole) for name in layers], -1)
+
+
+def _at_most(total: float, layers: Tensor) -> Tensor:
+    """Scale operations [..., layers] down to a sum of at most `total`: some may not have run."""
+    sums = layers.sum(-1, keepdim=True)
+    return layers * (total / sums.clamp(min=1e-30)).clamp(max=1)
 
 
 def probe(x: Tensor, y: Tensor) -> Batch:
@@ -173,3 +273,12 @@ def _means(masks: Tree, lead: int) -> dict[str, Tensor]:
     return {
         name: mask.to(torch.float64).flatten(lead).mean(-1).cpu() for name, mask in masks.items()
     }
+
+
+def slices(stage: Stage, work: State) -> dict[str, float]:
+    """Return the shares of weights that are left where a stage's steps are taken on the slice."""
+    if not stage.slim or stage.keep is None:
+        return {}
+    forward, _ = stage.keep(work)
+    cut = slice.cut_of(forward)
+    return {name: slice.count(cut, {name: mask}) / mask.numel() for name, mask in forward.items()}

@@ -2,8 +2,8 @@
 
 Sizes of messages and densities of masks are those of a client's first round, after one step of each
 stage. For dense methods that is exact. For masks that keep their number of entries bytes are exact,
-and FLOPs as papers count them. Masks that shrink or grow are not foreseen, nor how they overlap
-later (the gradient of DM-PFL's personal refine).
+and FLOPs as papers count them. Masks that shrink or grow are not foreseen (`Method.foreseen` tells
+of them), nor how they overlap later (the gradient of DM-PFL's personal refine).
 """
 
 from collections.abc import Sequence
@@ -143,7 +143,8 @@ def _measure(
         def observe(stage: Stage, work: State) -> None:
             per_sample = meter.step(stage, work, x, y, round)
             seen = torch.tensor([float(stage.epochs)], dtype=torch.float64)
-            found = meter.stage(stage, per_sample, seen, shares(stage, work, lead=0), x[:1])
+            keep = shares(stage, work, lead=0)
+            found = meter.stage(stage, per_sample, seen, keep, x[:1]).summed()
             flops[stage.data].add_(torch.cat([found.dense, found.masked, found.paper]))
 
         download = method.download(task, server, row, round)

@@ -33,6 +33,12 @@ def _looked_at(validation: tuple[Tensor, ...], train: tuple[Tensor, ...]) -> tup
     return tuple(looked if len(looked) else trained for looked, trained in pairs)
 
 
+def _rows(samples: Tensor, chosen: Tensor) -> Tensor:
+    """Return samples[chosen]; taken as a list of rows that costs a fifth on a CPU."""
+    taken = samples.index_select(0, chosen.flatten())
+    return taken.reshape(*chosen.shape, *samples.shape[1:])
+
+
 @dataclass(frozen=True)
 class Orders:
     """The order in which clients see their samples in every epoch of a stage."""
@@ -141,8 +147,8 @@ class Feed:
             valid = torch.arange(chosen.shape[1], device=row.device) < meant
         batches = tuple(
             Batch(
-                self.federation.x[chosen[:, draw::draws]],
-                self.federation.y[chosen[:, draw::draws]],
+                _rows(self.federation.x, chosen[:, draw::draws]),
+                _rows(self.federation.y, chosen[:, draw::draws]),
                 None if valid is None else valid[:, draw::draws],
                 key + draw,
             )

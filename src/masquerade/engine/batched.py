@@ -193,12 +193,14 @@ class Batched:
         setting, feed, ids, round = self.setting, self.setting.feed, job.ids, job.round
         total = compute.nothing(len(ids))
         orders: dict[str, Orders] = {}
+        packs: dict[str, Pack] = {}
 
         def batches(stage: Stage) -> Pack:
             made = feed.orders(ids, stage, round, job.number)
             counts = made.counts[: len(ids) - padding] + [0] * padding
             orders[stage.name] = replace(made, counts=counts)
-            return feed.pack(orders[stage.name])
+            packs[stage.name] = feed.pack(orders[stage.name])
+            return packs[stage.name]
 
         plain = {stage.name: stage for stage in setting.method.stages(setting.task, round)}
 
@@ -210,7 +212,8 @@ class Batched:
             per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
             seen = torch.tensor(made.counts, dtype=torch.float64) * stage.epochs
             keep = compute.shares(stage, work, lead=1)
-            total = total + setting.meter.stage(single, per_sample, seen, keep, x)
+            ran = self._ran(packs[stage.name], len(ids) - padding)
+            total += setting.meter.stage(single, per_sample, seen, keep, x, ran)
 
         upload, client = client_round(
             lifted,
@@ -237,6 +240,13 @@ class Batched:
             work = self._stretch(stage, work, pack, (width, first, last), round)
         whole = tree.transform(lambda *pieces: torch.cat(pieces), work, *reversed(ended))
         return _reordered(whole, order.argsort())
+
+    def _ran(self, pack: Pack, real: int) -> Tensor:
+        """Count the samples run for each client, what is run for nobody being shared by all."""
+        parts = stretches(sorted(pack.lengths, reverse=True), halves=self.graphs is not None)
+        own = torch.tensor(pack.lengths, dtype=torch.float64)
+        taken = sum(width * (last - first) for width, first, last in parts)
+        return (own + (taken - own.sum()) / real) * (pack.rows.shape[-1] - 2)
 
     def _stretch(
         self, stage: Stage, work: State, pack: Pack, part: tuple[int, int, int], round: Round

@@ -68,16 +68,18 @@ def _convolve(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
+    if input.is_cuda and torch.is_autocast_enabled("cuda"):
+        # All at once: mapped over clients, a bias would be left out of autocast.
+        dtype = torch.get_autocast_dtype("cuda")
+        input, weight = input.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
     simple = groups == 1 and _pair(dilation) == (1, 1) and not isinstance(padding, str)
     if not simple or not input.is_cuda or weight.shape[1:].numel() > LARGEST:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    if torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        input, weight = input.to(dtype), weight.to(dtype)
     top, left = _pair(padding)
     framed = pad(input, (left, left, top, top)) if top or left else input
     found = _product(framed, weight, _pair(stride))
-    return found if bias is None else found + bias.to(found.dtype)[:, None, None]
+    return found if bias is None else found + bias[:, None, None]
 
 
 def _pair(value: Any) -> tuple[int, int]:

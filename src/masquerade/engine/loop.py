@@ -102,7 +102,8 @@ class Loop:
             count = orders[stage.name].counts[place] * stage.epochs
             seen = torch.tensor([count], dtype=torch.float64)
             keep = compute.shares(stage, work, lead=0)
-            diary.flops = diary.flops + setting.meter.stage(stage, per_sample, seen, keep, x)
+            slices = compute.slices(stage, work)
+            diary.flops += setting.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.

@@ -66,6 +66,7 @@ class FedSelect(Method):
     """Buffers, such as running means, stay "local" or are "averaged"."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    foreseen: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         **dict.fromkeys(("personal_share", "target_share", "grow", "grow_target"), (0, 1)),
         **dict.fromkeys(("iterations", "search_epochs", "grow_every"), (1, math.inf)),

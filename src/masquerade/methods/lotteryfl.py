@@ -33,6 +33,7 @@ class LotteryFL(Method):
     """The metric, accuracy in percent, from which a client prunes (acc_threshold)."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    foreseen: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         "prune": (0, 1),
         "target": (0, 1),

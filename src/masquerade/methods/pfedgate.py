@@ -74,6 +74,7 @@ class PFedGate(Method):
     """Whether blocks are scaled by M; otherwise they are only chosen."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    foreseen: ClassVar[bool] = False
     joins: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         "density": (1e-9, 1),

@@ -39,6 +39,7 @@ class SubFedAvg(Method):
     """Whether whole units are pruned: rows of linear layers, channels of convolutions."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    foreseen: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         "prune": (0, 1),
         "target": (1e-9, 1),

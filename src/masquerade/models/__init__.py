@@ -15,7 +15,7 @@ from masquerade.models.binary import (
     BinaryMLP,
     BinaryMnistCNN,
 )
-from masquerade.models.cnn import CifarCNN, DigitsCNN, MnistCNN
+from masquerade.models.cnn import CifarCNN, DigitsCNN, DropoutCNN, MnistCNN
 from masquerade.models.lstm import LSTM, CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
 from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
@@ -38,6 +38,7 @@ __all__ = [
     "CharLSTM",
     "CifarCNN",
     "DigitsCNN",
+    "DropoutCNN",
     "MnistCNN",
     "ResNet18",
     "RowLSTM",
@@ -51,7 +52,14 @@ Maker = Callable[[tuple[int, ...], int], nn.Module]
 """From the shape of one input and the number of classes to a network."""
 
 
-Images = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[BinaryCNN] | type[VGG16]
+Images = (
+    type[CifarCNN]
+    | type[MnistCNN]
+    | type[DigitsCNN]
+    | type[DropoutCNN]
+    | type[BinaryCNN]
+    | type[VGG16]
+)
 """Networks that take images of one shape."""
 
 
@@ -108,6 +116,7 @@ MODELS: dict[str, Maker] = {
     "logistic": lambda shape, classes: MLP(math.prod(shape), hidden=(), classes=classes),
     "cifar_cnn": _images(CifarCNN),
     "mnist_cnn": _images(MnistCNN),
+    "dropout_cnn": _images(DropoutCNN),
     "digits_cnn": _images(DigitsCNN),
     "mlp_bn": lambda shape, classes: MLP(math.prod(shape), classes=classes, norm="batch"),
     "digits_cnn_bn": _images(DigitsCNN, partial(DigitsCNN, norm="batch")),

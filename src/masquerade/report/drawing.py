@@ -162,6 +162,11 @@ def paint_rows(axes: "Axes", lines: list[Line]) -> None:
         axes.scatter(x, y, s=16, facecolors=inside, edgecolors=line.color, linewidths=0.8)
         middle = statistics.fmean([value for value, novel in line.points if not novel] or x)
         axes.plot([middle, middle], [row - 0.36, row + 0.36], color=INK, linewidth=1.6)
+    name_rows(axes, lines)
+
+
+def name_rows(axes: "Axes", lines: list[Line]) -> None:
+    """Write the methods' names on the left of their rows."""
     axes.set_yticks(range(len(lines)), [line.name for line in lines])
     axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

@@ -3,7 +3,8 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from masquerade.report import plots, tables
+from masquerade.cost.transfer import FEDMASK, Bandwidth
+from masquerade.report import costs, plots, tables
 from masquerade.report.drawing import matrix
 from masquerade.report.tables import Result, Results
 
@@ -18,6 +19,7 @@ body { margin: 0; background: var(--page); color: var(--ink);
 main { max-width: 78rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { margin: 0; font-size: 1.9rem; line-height: 1.2; }
 h2 { margin: 2.75rem 0 0.75rem; font-size: 1.25rem; }
+h3 { margin: 1.75rem 0 0.25rem; font-size: 1rem; }
 p, ul, dl { max-width: 46rem; }
 .soft, small, figcaption, dd { color: var(--soft); }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)); }
@@ -57,6 +59,8 @@ _CAPTIONS = {
     " marker is a view that trains only when it is used.",
     "traffic": "What was bought with the bytes: the further left, the less a client sent and"
     " received for the result.",
+    "time": "What a client waits for over all of training: its messages, at {rate}, and the"
+    " computing, which is the wall time that this run took to train, divided by its clients.",
     "clients": "The clients that a mean hides: every dot is one client, over all seeds, every ring"
     " one that took no part in training; the bar is the mean of the dots.",
     "gains": "Who wins and who loses when the first method is replaced: every dot is one client, to"
@@ -72,7 +76,7 @@ _CAPTIONS = {
 }
 
 _SECTIONS = {
-    "Figures": ("rounds", "traffic", "clients", "gains"),
+    "Figures": ("rounds", "traffic", "time", "clients", "gains"),
     "Shift": ("shift", "pooled"),
     "Corruption": ("severity",),
     "Masks": ("gates",),
@@ -91,36 +95,10 @@ _READING = {
     "Hello, Adapt": "What a client does once before training, and before its model is used; both"
     " are counted apart from training.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
-    "Rounds to 80 %": "The first round that was looked at and has 80 % of the final figure.",
     "Bold": "The best value of its column as shown; where values tie, all of them.",
     "Leads": "A lead smaller than the intervals over seeds is no lead, and a single seed has no"
     " interval. The ± over clients says how different clients are, not how sure the mean is.",
 }
-
-_COSTS: dict[str, tuple[float, tuple[str, ...]]] = {
-    "MB down": (1e6, ("bytes", "down")),
-    "MB up": (1e6, ("bytes", "up")),
-    "Bytes at the start": (1.0, ("initial",)),
-    "GFLOP masked": (1e9, ("flops", "masked")),
-    "GFLOP dense": (1e9, ("flops", "dense")),
-    "Papers: MB": (1e6, ("paper", "bytes")),
-    "Papers: GFLOP": (1e9, ("paper", "flops")),
-    "Hello: MB down": (1e6, ("hello", "bytes", "down")),
-    "Hello: MB up": (1e6, ("hello", "bytes", "up")),
-    "Hello: GFLOP": (1e9, ("hello", "flops", "masked")),
-    "Adapt: MB down": (1e6, ("adapt", "bytes", "down")),
-    "Adapt: MB up": (1e6, ("adapt", "bytes", "up")),
-    "Adapt: GFLOP": (1e9, ("adapt", "flops", "masked")),
-    "Parameters": (1.0, ("parameters",)),
-    "Rounds to 80 %": (1.0, ("rounds_to_80",)),
-    "Seconds": (1.0, ("seconds",)),
-}
-
-_ABOUT_COSTS = (
-    "Means per client over all of training. The first columns are ours: bytes as encoded, in both"
-    " directions, masks included; FLOPs as the masks allow, and as if nothing were masked. The"
-    " papers count values in one direction, without masks, and three times the forward pass."
-)
 
 _ABOUT_OVERLAP = (
     "How far the masks of two clients overlap in the last layer (entries that both keep, of those"
@@ -134,10 +112,22 @@ _ABOUT_GLOBAL = (
 )
 
 
-def page(results: Results, config_text: str, title: str, notes: Sequence[str] = ()) -> str:
-    """Return a self-contained HTML page of the results and the configuration they come from."""
+def page(
+    results: Results,
+    config_text: str,
+    title: str,
+    notes: Sequence[str] = (),
+    rate: Bandwidth = FEDMASK,
+) -> str:
+    """Return a self-contained HTML page of the results and the configuration they come from.
+
+    `rate` is the bandwidth that clients are taken to have.
+    """
     groups = list(tables.by_method(results).values())
-    drawn = plots.figures(results)
+    drawn = {
+        name: _drawn(svg, _CAPTIONS[name].format(rate=rate.text))
+        for name, svg in plots.figures(results, rate).items()
+    }
     sections = (
         _headline(results, title, notes),
         _section("Results", _results(results, groups)),
@@ -145,7 +135,7 @@ def page(results: Results, config_text: str, title: str, notes: Sequence[str] = 
         _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
         _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
         _section("Masks", _figures(drawn, "Masks") + _overlaps(groups)),
-        _section("Costs", _costs(groups)),
+        _section("Costs", _costs(results, groups, rate)),
         _section("Global view", _global_view(results, groups)),
         _section("Configuration", _configuration(config_text)),
         _section("How to read this", _reading()),
@@ -225,12 +215,12 @@ def _results(results: Results, groups: list[list[Result]]) -> str:
     return _table(names, rows) + f'<div class="notes">{notes}</div>'
 
 
+def _drawn(svg: str, caption: str) -> str:
+    return f"<figure>{svg}{_element('figcaption', caption)}</figure>"
+
+
 def _figures(drawn: dict[str, str], section: str) -> str:
-    found = "\n".join(
-        f"<figure>{drawn[name]}{_element('figcaption', _CAPTIONS[name])}</figure>"
-        for name in _SECTIONS[section]
-        if name in drawn
-    )
+    found = "\n".join(drawn[name] for name in _SECTIONS[section] if name in drawn)
     return f'<div class="figures">\n{found}\n</div>' if found else ""
 
 
@@ -279,30 +269,35 @@ def _overlaps(groups: list[list[Result]]) -> str:
         if pairs:
             name, whole = tables.title(seeds[0]), tables.mean(seeds, "overlap", "whole")
             text = f"{name}: {tables.show_cost(whole)}"
-            found.append(f"<figure>{matrix(pairs, text)}{_element('figcaption', text)}</figure>")
+            found.append(_drawn(matrix(pairs, text), text))
     about = _element("p", _ABOUT_OVERLAP, "soft")
     return f'{about}<div class="small">{"".join(found)}</div>' if found else ""
 
 
-def _costs(groups: list[list[Result]]) -> str:
-    rows = [[tables.mean(seeds, *path) for _, path in _COSTS.values()] for seeds in groups]
-    known = [
-        (heading, unit, place)
-        for place, (heading, (unit, _)) in enumerate(_COSTS.items())
-        if any(row[place] is not None for row in rows)
-    ]
+def _costs(results: Results, groups: list[list[Result]], rate: Bandwidth) -> str:
+    shown = costs.sections(results, rate) + costs.sections(results, rate, "paper")
+    pieces = []
+    for section in shown:
+        rows = [[_cell(text) for text in row] for row in section.rows()]
+        table = _table(["Method", *section.columns], rows)
+        pieces.append(_element("h3", section.title) + _element("p", section.note, "soft") + table)
+    return "\n".join(pieces) + _layers(groups)
+
+
+def _layers(groups: list[list[Result]]) -> str:
     body = [
-        [_cell(tables.title(seeds[0]))]
-        + [_cell(_amount(row[place], unit)) for _, unit, place in known]
-        for seeds, row in zip(groups, rows, strict=True)
+        [_cell(tables.title(seeds[0])), *(_cell(text) for text in row)]
+        for seeds in groups
+        for row in costs.layers(seeds)
     ]
-    table = _table(["Method", *(heading for heading, _, _ in known)], body)
-    return _element("p", _ABOUT_COSTS, "soft") + table
+    if not body:
+        return ""
+    headings = ("Method", "Phase", "Layer", *(f"GFLOP {way}" for way in _WAYS))
+    summary = "<summary>Operations by phase and layer</summary>"
+    return f"<details>{summary}{_table(headings, body)}</details>"
 
 
-def _amount(value: float | None, unit: float) -> str:
-    whole = value is not None and unit == 1 and value.is_integer()
-    return f"{value:,.0f}" if whole else tables.show_cost(value, unit)
+_WAYS = ("dense", "masked", "executed")
 
 
 def _global_view(results: Results, groups: list[list[Result]]) -> str:

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from masquerade.cost.transfer import FEDMASK, Bandwidth, unit
 from masquerade.report import clients
 from masquerade.report.drawing import (
     INK,
@@ -13,6 +14,7 @@ from masquerade.report.drawing import (
     height_of_rows,
     lines_of,
     metric,
+    name_rows,
     paint_bands,
     paint_lines,
     paint_rows,
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def figures(results: Results) -> dict[str, str]:
+def figures(results: Results, rate: Bandwidth = FEDMASK) -> dict[str, str]:
     """Return as SVG, by name, what the results allow of all figures."""
     drawn = {
         "rounds": over_rounds(results),
         "traffic": over_traffic(results),
+        "time": over_time(results, rate),
         "clients": over_clients(results),
         "gains": over_gains(results),
         "shift": over_shift(results, "shift", "Test data from one other client (%)"),
@@ -108,6 +111,35 @@ def over_traffic(results: Results) -> str:
     return draw("traffic", "Own data against MB sent", lines, paint)
 
 
+def over_time(results: Results, rate: Bandwidth) -> str:
+    """Draw how long a client waits for its messages and computes; empty where nothing is known."""
+
+    def spent(seeds: Results) -> list[Point]:
+        down, up = (mean(seeds, "bytes", way) for way in ("down", "up"))
+        computing = mean(seeds, "time", "training")
+        if down is None or up is None or computing is None:
+            return []
+        clients = seeds[0]["clients"]
+        return [(0, down / rate.down), (1, up / rate.up), (2, computing / clients)]
+
+    lines = lines_of(results, spent)
+    name, size = unit(max((sum(part for _, part in line.points) for line in lines), default=0))
+
+    def paint(axes: "Axes") -> None:
+        axes.set(xlabel=f"Time per client ({name})")
+        begins = [0.0] * len(lines)
+        for part, (word, shade) in enumerate((("down", 1.0), ("up", 0.65), ("computing", 0.25))):
+            widths = [line.points[part][1] / size for line in lines]
+            colors = [line.color for line in lines]
+            axes.barh(range(len(lines)), widths, 0.6, begins, color=colors, alpha=shade, label=word)
+            begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
+        axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+        name_rows(axes, lines)
+
+    label = "Time to send and to compute"
+    return draw("time", label, lines, paint, height_of_rows(len(lines)))
+
+
 def over_clients(results: Results) -> str:
     """Draw every client's own metric, one row per method; empty where clients are not listed."""
     found, novel = clients.own(results), clients.novel(results)
@@ -125,11 +157,11 @@ def over_gains(results: Results) -> str:
     first, *others = by_method(results)
     gains = {name: clients.difference(results, name, first).clients for name in others}
     lines = _rows(results, gains, clients.novel(results))
-    unit = "points" if metric(results).endswith("(%)") else metric(results)
+    points = "points" if metric(results).endswith("(%)") else metric(results)
 
     def paint(axes: "Axes") -> None:
         instead = title(by_method(results)[first][0])
-        axes.set(xlabel=f"Gain of each client instead of {instead} ({unit})")
+        axes.set(xlabel=f"Gain of each client instead of {instead} ({points})")
         axes.axvline(0, color=INK, linewidth=0.6, alpha=0.5)
         paint_rows(axes, lines)
 

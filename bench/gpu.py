@@ -1,0 +1,205 @@
+"""Speed on one CUDA card: a step of ten clients against a bare loop, and a whole run of DM-PFL.
+
+    python bench/gpu.py                    # both; writes docs/results/gpu.md
+    python bench/gpu.py --only step        # no data needed
+
+The step is the network of DM-PFL (797,962 parameters), batches of 64, ten clients: whole rounds of
+ours, everything included, divided by their steps, against ten models of a plain PyTorch loop in the
+same precision. The run is `masquerade run --config runs/dmpfl/table1/dmpfl.toml` (CIFAR-10 from the
+cache) as a command, start of Python, capture, commits and judgement included. Exit status 1 when a
+bar is missed.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from masquerade.core import Task
+from masquerade.data import Federation
+from masquerade.experiment import simulate
+from masquerade.methods import FedAvg
+from masquerade.models import build
+from masquerade.settings import Compute, Evaluate, Train
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIENTS, BATCH, STEPS, REPEATS = 10, 64, 50, 7
+BARS = {"tf32": 5.0, "bfloat16": 8.0}
+"""How many times faster than the bare loop in the same precision."""
+SECONDS = 90.0
+"""Wall time of the whole DM-PFL command."""
+
+
+def peak(dtype: torch.dtype) -> float:
+    """Measure the TFLOP/s of a large product of matrices: what the card can do."""
+    size = 8192
+    left, right = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
+    found = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        left @ right
+        torch.cuda.synchronize()
+        found.append(2 * size**3 / (time.perf_counter() - begun) / 1e12)
+    return statistics.median(found)
+
+
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    """Random images and labels; speed does not depend on what they show."""
+    count = CLIENTS * STEPS * BATCH
+    draw = torch.Generator("cuda").manual_seed(1)
+    x = torch.rand(count, 3, 32, 32, device="cuda", generator=draw)
+    return x, torch.randint(0, 10, (count,), device="cuda", generator=draw)
+
+
+def bare(precision: str):
+    """Return a round of a careful user's loop: a model and an optimizer for every client."""
+    x, y = samples()
+    models = [build("cifar_cnn", (3, 32, 32), 10, 1).cuda() for _ in range(CLIENTS)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
+    loss = nn.CrossEntropyLoss()
+
+    def go() -> None:
+        # A careful user does not ask for the same bits every time, and is faster for it.
+        torch.use_deterministic_algorithms(False)
+        pieces = zip(x.split(STEPS * BATCH), y.split(STEPS * BATCH), strict=True)
+        for model, optimizer, (own, labels) in zip(models, optimizers, pieces, strict=True):
+            for batch, label in zip(own.split(BATCH), labels.split(BATCH), strict=True):
+                optimizer.zero_grad(set_to_none=True)
+                with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
+                    found = loss(model(batch), label)
+                found.backward()
+                optimizer.step()
+        torch.use_deterministic_algorithms(True)
+
+    return go
+
+
+def timed(go) -> float:
+    """Return milliseconds per step of all clients."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    go()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begun) / STEPS * 1e3
+
+
+def step(precision: str) -> dict[str, float]:
+    """Time rounds of both, one after another, several times."""
+    x, y = samples()
+    own = tuple(torch.arange(len(y)).split(STEPS * BATCH))
+    federation = Federation("random", x, y, 10, own, own, own)
+    with simulate(
+        method=FedAvg(epochs=1, rate=0.01),
+        task=Task(build("cifar_cnn", (3, 32, 32), 10, 1)),
+        federation=federation,
+        train=Train("", 1000, BATCH),
+        evaluate=Evaluate(every=0, degrees=(0,)),
+        compute=Compute(device="cuda", precision=precision),
+        seed=1,
+        views=("global",),
+    ) as simulation:
+        progress = simulation.begin()
+        loop = bare(precision)
+        spent: dict[str, list[float]] = {"ours": [], "bare": []}
+        for repeat in range(-2, REPEATS):
+            for name, go in (("ours", lambda: simulation.advance(progress)), ("bare", loop)):
+                found = timed(go)
+                if repeat >= 0:
+                    spent[name].append(found)
+        flops = progress.costs["train"]["dense"] / (REPEATS + 2) / STEPS
+    ours, alone = (statistics.median(spent[name]) for name in ("ours", "bare"))
+    pairs = zip(spent["bare"], spent["ours"], strict=True)
+    ratio = statistics.median(b / o for b, o in pairs)
+    top = peak(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    return {"ours": ours, "bare": alone, "ratio": ratio, "tflops": flops / ours / 1e9, "peak": top}
+
+
+def run(precision: str) -> dict[str, float]:
+    """Run DM-PFL as a command; return its wall time and what it reports."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "masquerade", "run", "--quiet", "--out", str(out)]
+        command += ["--config", str(ROOT / "runs/dmpfl/table1/dmpfl.toml")]
+        command += ["--set", "compute.device=cuda", "--set", f"compute.precision={precision}"]
+        begun = time.perf_counter()
+        subprocess.run(command, check=True, cwd=ROOT)
+        spent = time.perf_counter() - begun
+        summary = json.loads((out / "summary.json").read_text())[0]
+    return {"seconds": spent, "training": summary["seconds"], "summary": summary}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("step", "run"), nargs="*", default=("step", "run"))
+    parser.add_argument("--page", type=Path, default=ROOT / "docs/results/gpu.md")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device here")
+        return 2
+    parts = {"step": steps, "run": runs}
+    found = [parts[name]() for name in given.only]
+    head = f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {date.today()}."
+    text = ["# Speed on a GPU", "", "`python bench/gpu.py` wrote this page.", "", head]
+    for lines, _ in found:
+        text += ["", *lines]
+    given.page.write_text("\n".join(text) + "\n")
+    missed = sum(count for _, count in found)
+    print(f"{missed} bars missed" if missed else "all bars hold")
+    return 1 if missed else 0
+
+
+def table(title: str, *heads: str) -> list[str]:
+    return [title, "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+
+
+def steps() -> tuple[list[str], int]:
+    """Return the table of steps, and how many bars are missed."""
+    title = f"A step of {CLIENTS} clients, batch {BATCH}, in ms"
+    lines = table(
+        f"{title} (medians of {REPEATS} rounds of {STEPS} steps, in turns with the bare loop):",
+        *("products in", "bare loop", "ours", "ratio", "bar", "TFLOP/s", "peak of the card"),
+    )
+    missed = 0
+    for precision in ("float32", *BARS):
+        found, bar = step(precision), BARS.get(precision, 0.0)
+        missed += found["ratio"] < bar
+        cells = (
+            precision,
+            *(f"{found[name]:.2f}" for name in ("bare", "ours")),
+            f"{found['ratio']:.1f} ×",
+            f"{bar:g} ×" if bar else "–",
+            *(f"{found[name]:.1f}" for name in ("tflops", "peak")),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines, missed
+
+
+def runs() -> tuple[list[str], int]:
+    """Return the table of DM-PFL's runs, and how many bars are missed."""
+    lines = table(
+        f"DM-PFL on CIFAR-10, 300 rounds, the whole command (bar: {SECONDS:g} s in TF32):",
+        *("products in", "wall s", "of it rounds and looks", "own data", "100 % shift"),
+    )
+    missed = 0
+    for precision in BARS:
+        found = run(precision)
+        missed += found["seconds"] > SECONDS and precision == "tf32"
+        shift = found["summary"]["accuracy"]["shift"]
+        figures = (found["seconds"], found["training"], shift["0"]["mean"], shift["100"]["mean"])
+        lines.append(f"| {precision} | {' | '.join(f'{figure:.1f}' for figure in figures)} |")
+        print(lines[-1], flush=True)
+    return lines, missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The tables, and the page of results."""
+
+import json
+import os
+import platform
+import statistics
+from datetime import date
+from pathlib import Path
+
+NAMES = {
+    "ours": "Masquerade",
+    "bare": "bare PyTorch loop",
+    "pfl": "pfl-research",
+    "fedlab": "FedLab",
+    "flower": "Flower",
+}
+HEAD = (
+    "| Framework | Cores | Seconds per round | Of a processor | Ours is faster by | Start-up, s "
+    "| Accuracy, % | Steps |"
+)
+INTRODUCTION = """\
+Every framework reads the same arrays, begins with the same weights, takes as many local steps of
+the same size, and evaluates the same model on the same samples after the same rounds; accuracies at
+the end show it. A run is a process of its own with one thread for each core it uses. Flower runs
+clients in processes beside its own, so it gets two cores. Processor time stands beside wall time
+where one process does all the work: on a machine that does nothing else they agree. Start-up is all
+from the start of the process to the end of the warm-up. Steps are counted where a framework takes
+them; ours are read off the run's own account of its operations, and personalized methods are
+compared by accuracy alone. FedLab's Ditto cannot be run as it is shipped (it names things that it
+does not define), so the personalized methods have no peer but a bare loop; a test holds that to
+our own models."""
+
+
+def read(path: Path) -> dict:
+    """Read a framework's report."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def ratios(slow: list[dict], fast: list[dict]) -> tuple[float, float, float]:
+    """Return the smallest, median and largest ratio over repetitions."""
+    found = [one["seconds"] / two["seconds"] for one, two in zip(slow, fast, strict=True)]
+    return min(found), statistics.median(found), max(found)
+
+
+def middle(reports: list[dict], key: str) -> float:
+    return statistics.median(report[key] for report in reports)
+
+
+def alone(run: str, reports: list[dict]) -> str:
+    """Return the processor time of a round, where one process does it all."""
+    return "–" if ":" in run else f"{middle(reports, 'processor'):.4f}"
+
+
+def name_of(run: str) -> str:
+    framework, _, workers = run.partition(":")
+    more = f", {workers} workers" if framework == "ours" and workers else ""
+    return NAMES[framework] + more
+
+
+def table(protocol, found: dict[str, list[dict]]) -> str:
+    """Return a protocol's table in Markdown; ratios are against our run on one core."""
+    repetitions = len(next(iter(found.values())))
+    every = f"central evaluation every {protocol.every}" if protocol.every else "no evaluation"
+    lines = [
+        f"### {protocol.name.upper()}: {protocol.title}",
+        "",
+        f"Batch {protocol.batch}, one epoch, rate {protocol.rate}; {protocol.rounds} rounds after "
+        f"{protocol.warm} of warm-up, {every}; medians of {repetitions} repetitions "
+        "(smallest to largest); "
+        + (f"data: {protocol.data}." if protocol.real else "random data."),
+        "",
+        HEAD,
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for run, reports in found.items():
+        low, ratio, high = ratios(reports, found["ours"]) if "ours" in found else (0, 0, 0)
+        seconds = middle(reports, "seconds")
+        faster = f"{ratio:.2f} × ({low:.2f}–{high:.2f})" if run != "ours" else "1"
+        steps = reports[0]["steps"]
+        lines.append(
+            f"| {name_of(run)} ({reports[0]['version']}) | {run.partition(':')[2] or 1} "
+            f"| {seconds:.4f} | {alone(run, reports)} | {faster} | {middle(reports, 'before'):.1f} "
+            f"| {middle(reports, 'accuracy'):.1f} | {'–' if steps is None else f'{steps:,}'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def machine(device: str) -> str:
+    """Describe where this runs."""
+    import torch
+
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    info = Path("/proc/cpuinfo")
+    models = [
+        line.partition(":")[2].strip()
+        for line in (info.read_text().splitlines() if info.exists() else [])
+        if line.startswith("model name")
+    ]
+    load = (
+        f", load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
+    )
+    cpu = models[0] if models else platform.processor()
+    return f"{os.cpu_count()} cores ({cpu}), torch {torch.__version__}{load}"
+
+
+def text(results: list, faults: list[str], machine: str, command: str) -> str:
+    """Return the page."""
+    bars = [
+        f"| {protocol.name.upper()} | {name_of(ours)} against {name_of(other)} | {least} × "
+        f"| {ratios(found[other], found[ours])[1]:.2f} × |"
+        for protocol, found in results
+        for ours, other, least in protocol.bars
+        if ours in found and other in found
+    ]
+    verdict = "Missed:\n\n" + "\n".join(f"- {fault}" for fault in faults) if faults else "All hold."
+    return "\n".join(
+        [
+            "# Speed beside other frameworks",
+            "",
+            f"Made on {date.today()} on {machine}, by",
+            "",
+            "```sh",
+            "python bench/peers --install",
+            command.strip(),
+            "```",
+            "",
+            INTRODUCTION,
+            "",
+            "| Protocol | Bar | At least | Measured |",
+            "|---|---|--:|--:|",
+            *bars,
+            "",
+            verdict,
+            "",
+            *(table(protocol, found) for protocol, found in results),
+        ]
+    )

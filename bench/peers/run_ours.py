@@ -1,0 +1,122 @@
+"""Masquerade itself; with torch and numpy alone where nothing else is installed."""
+
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+# Runs from a checkout on a machine where nothing can be installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from protocol import JUDGED, Data, Ledger, Work, given, network
+
+import masquerade
+from masquerade.core import Part, Task
+from masquerade.data import Federation
+from masquerade.experiment import carry_on, simulate
+from masquerade.methods import APFL, DMPFL, Ditto, FedAvg, FedRep
+from masquerade.models import build
+from masquerade.settings import Compute, Evaluate, Train
+from masquerade.simulation import Simulation
+
+METHODS = {
+    "fedavg": FedAvg(epochs=1),
+    "ditto": Ditto(epochs=1, personal_epochs=1),
+    "apfl": APFL(epochs=1),
+    # Heads are not trained once more before use: the bare loop does not either.
+    "fedrep": FedRep(epochs=1, head_epochs=1, final_epochs=0),
+    "dmpfl": DMPFL(epochs=1),
+}
+
+
+def federation(data: Data) -> Federation:
+    """The same samples as a federation; a central test set is dealt over the clients."""
+    device = data.y.device
+    count = len(data.y)
+    train, test = (
+        tuple(torch.arange(first, last, device=device) for first, last in pairwise(ends))
+        for ends in (data.ends, [count + end for end in data.test_ends])
+    )
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    x, y = torch.cat([data.x, data.test_x]), torch.cat([data.y, data.test_y])
+    return Federation("peers", x, y, 10, train, (none,) * data.clients, test)
+
+
+def task_of(work: Work, data: Data) -> Task:
+    """The network with the weights that everybody begins with."""
+    model = build(work.network, tuple(data.x.shape[1:]), 10, seed=0).to(data.x)
+    with torch.no_grad():
+        for value, start in zip(model.parameters(), data.initial, strict=True):
+            value.copy_(start)
+    return Task(model)
+
+
+def central(simulation, progress, data: Data) -> tuple[float, float]:
+    """Return loss and accuracy of the server's model on the central test set."""
+    method, task = simulation.method, simulation.task
+    model = {"params": Part(progress.server["params"])}
+    loss, right, size = 0.0, 0.0, JUDGED[data.test_x.device.type]
+    with torch.no_grad():
+        for x, y in zip(data.test_x.split(size), data.test_y.split(size), strict=True):
+            output = method.predict(task, model, x)
+            loss += torch.nn.functional.cross_entropy(output, y, reduction="sum")
+            right += task.metric(output, y).sum()
+    return float(loss) / len(data.test_y), float(right) / len(data.test_y)
+
+
+def per_sample(work: Work, data: Data) -> float:
+    """Count the operations of one training sample, on the plain network and by torch alone."""
+    with FlopCounterMode(display=False) as counter:
+        network(work.network, data)(data.x[:1]).sum().backward()
+    return counter.get_total_flops()
+
+
+def made(work: Work, data: Data) -> AbstractContextManager[Simulation]:
+    """Make the simulation; a CPU's engine is chosen by our own rule."""
+    method = replace(METHODS[work.method], rate=work.rate)
+    return simulate(
+        method=method,
+        task=task_of(work, data),
+        federation=federation(data),
+        train=Train("", work.total, work.batch, cohort=work.cohort),
+        evaluate=Evaluate(every=0, degrees=(0,)),
+        compute=Compute(device=work.device, workers=work.workers),
+        seed=1,
+        views=method.views[:1],
+    )
+
+
+def run(work: Work, data: Data, model: nn.Module) -> Ledger:
+    """Do the rounds with our engine; the plain network is not used."""
+    ledger = Ledger(work)
+    with made(work, data) as simulation:
+        progress = simulation.begin()
+
+        def ended(done: int, record: object) -> None:
+            if ledger.due():
+                central(simulation, progress, data)
+                ledger.looked()
+            ledger.mark()
+
+        carry_on(simulation, progress, watch=ended)
+        if work.method == "fedavg":
+            ledger.loss, ledger.accuracy = central(simulation, progress, data)
+            # What was trained, read off the run's own account of its operations.
+            spent = progress.costs["train"]["dense"]
+            ledger.steps = round(spent / per_sample(work, data) / work.batch)
+        else:
+            ledger.steps = None
+            own = list(simulation.federation.test)
+            scores = simulation.judge(progress, simulation.views[0], own).scores
+            ledger.accuracy = sum(float(score.mean()) for score in scores) / len(scores)
+        ledger.version = f"masquerade {masquerade.__version__}, {simulation.engine.name}"
+    return ledger
+
+
+if __name__ == "__main__":
+    run(*given(sys.argv[1])).write(sys.argv[2])

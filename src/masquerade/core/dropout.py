@@ -1,0 +1,46 @@
+"""Dropout whose noise is data: drawn from the key of a batch, so that every engine drops alike."""
+
+import torch
+from torch import Tensor, nn
+
+from masquerade.core.random import draw
+
+_LANES = 4
+_BITS = 16
+_RANGE = 1 << _BITS
+
+
+class Dropout(nn.Module):
+    """Set a share of the entries to zero in training, and scale the others up to the same mean.
+
+    A task gives it a key with every training batch. What is dropped of a sample depends on the key
+    and on the sample's place in the batch, never on how many samples follow: a padded batch loses
+    the same entries as one that is not. Shares are taken to 1 in 65,536.
+    """
+
+    key: Tensor | None = None
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop some of x [samples, …]; in use nothing is dropped."""
+        if not self.training:
+            return x
+        assert self.key is not None, "a task gives the key: call `Task`, not its module"
+        keep = noise(self.key, x.shape) >= round(self.share * _RANGE)
+        return torch.where(keep, x / (1 - self.share), 0)
+
+    def extra_repr(self) -> str:
+        """Say the share in a network's description."""
+        return f"share={self.share}"
+
+
+def noise(key: Tensor, shape: torch.Size) -> Tensor:
+    """Return integers from 0 to 65,535 of one shape, in the order of the flattened entries."""
+    count = shape.numel()
+    # One hash serves four entries: the noise of a convolution's output costs as much as a layer.
+    words = draw(key, -(-count // _LANES))
+    lanes = torch.arange(_LANES, device=words.device) * _BITS
+    return ((words[:, None] >> lanes) & (_RANGE - 1)).flatten()[:count].reshape(shape)

@@ -1,0 +1,226 @@
+"""What methods cost, as tables: bytes and their time, operations, devices, the run itself."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from masquerade.cost.transfer import Bandwidth, unit
+from masquerade.report.tables import Result, Results, by_method, mean, show_cost, title, traffic
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+CONVENTIONS = ("ours", "paper")
+
+Columns = dict[str, list[float | None]]
+"""Heading → one number per method, in the unit that the heading names."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table of costs: a number per method under every heading."""
+
+    title: str
+    note: str
+    methods: list[str]
+    columns: Columns
+
+    def rows(self) -> list[list[str]]:
+        """Return the method and its numbers as texts, row by row."""
+        return [
+            [name, *(show(column[row]) for column in self.columns.values())]
+            for row, name in enumerate(self.methods)
+        ]
+
+
+def show(value: float | None) -> str:
+    """Write a cost: whole numbers whole, others with two decimals or two digits."""
+    if value is None or not (value >= 1000 or value.is_integer()):
+        return show_cost(value)
+    return f"{value:,.0f}"
+
+
+def sections(results: Results, rate: Bandwidth, convention: str = "ours") -> list[Section]:
+    """Return the tables of costs in a convention; what no method has is left out."""
+    groups = list(by_method(results).values())
+    made = (_as_papers_count,) if convention == "paper" else (_bytes, _flops, _device, _run)
+    found = []
+    for make in made:
+        name, note, columns = make(groups, rate)
+        known = {h: c for h, c in columns.items() if any(value is not None for value in c)}
+        if known:
+            found.append(Section(name, note, [title(seeds[0]) for seeds in groups], known))
+    return found
+
+
+def records(results: Results, rate: Bandwidth, convention: str = "ours") -> list[dict[str, object]]:
+    """Return the same for programs: one record per method, heading → number."""
+    tables = sections(results, rate, convention)
+    return [
+        {"method": method}
+        | {h: column[row] for table in tables for h, column in table.columns.items()}
+        for row, method in enumerate(by_method(results))
+    ]
+
+
+Groups = list[list[Result]]
+Made = tuple[str, str, Columns]
+
+
+def _column(groups: Groups, scale: float, *path: str) -> list[float | None]:
+    values = [mean(seeds, *path) for seeds in groups]
+    return [None if value is None else value / scale for value in values]
+
+
+def _bytes(groups: Groups, rate: Bandwidth) -> Made:
+    totals = [_seconds(seeds, rate) for seeds in groups]
+    name, size = unit(max([total for total in totals if total is not None], default=0.0))
+    columns = {
+        "MB down": _column(groups, 1e6, "bytes", "down"),
+        "MB up": _column(groups, 1e6, "bytes", "up"),
+        "Hello: MB": [_mega(traffic(seeds, "hello")) for seeds in groups],
+        "Bytes at the start": _column(groups, 1.0, "initial"),
+        "s per round": [_per_round(seeds, rate) for seeds in groups],
+        f"{name} in all": [None if total is None else total / size for total in totals],
+    }
+    note = (
+        "Per client, over all of training, as encoded, masks included. Times are those of the"
+        f" messages at {rate.text}: in a round that the client takes part in, and in all of them."
+    )
+    return "Bytes, and the time they take", note, columns
+
+
+def _seconds(seeds: list[Result], rate: Bandwidth) -> float | None:
+    """Return how long a client's messages take, over all of training."""
+    down, up = (mean(seeds, "bytes", way) for way in ("down", "up"))
+    return None if down is None or up is None else rate.seconds(down, up)
+
+
+def _per_round(seeds: list[Result], rate: Bandwidth) -> float | None:
+    total, rounds = _seconds(seeds, rate), mean(seeds, "participations")
+    return total / rounds if total is not None and rounds else None
+
+
+def _mega(amount: float | None) -> float | None:
+    return None if amount is None else amount / 1e6
+
+
+def _flops(groups: Groups, rate: Bandwidth) -> Made:
+    columns = {
+        f"GFLOP {way}": _column(groups, 1e9, "flops", way)
+        for way in ("dense", "masked", "executed")
+    }
+    columns |= {
+        f"{kind.capitalize()}: GFLOP": _column(groups, 1e9, kind, "flops", "masked")
+        for kind in ("hello", "adapt")
+    }
+    note = (
+        "Per client, over all of training: as if nothing were masked, as the masks allow, and as"
+        " the engine ran them, which pads batches and runs masked weights too, unless it can cut"
+        " them out."
+    )
+    return "Operations", note, columns
+
+
+def _device(groups: Groups, rate: Bandwidth) -> Made:
+    columns = {
+        "Parameters": _column(groups, 1.0, "parameters"),
+        "Kept": _column(groups, 1.0, "kept"),
+        "kB model": _column(groups, 1e3, "storage", "model"),
+        "kB beside it": _column(groups, 1e3, "storage", "state"),
+    }
+    note = (
+        "The model that a client uses, packed with its mask, and what it keeps beside it from round"
+        " to round; both without the initial weights."
+    )
+    return "On the client's device", note, columns
+
+
+def _run(groups: Groups, rate: Bandwidth) -> Made:
+    columns = {
+        "Rounds to 80 %": _column(groups, 1.0, "rounds_to_80"),
+        "MB of memory": _column(groups, 1e6, "memory", "process"),
+        "MB on CUDA": _column(groups, 1e6, "memory", "cuda"),
+    }
+    columns |= {f"s {what}": _column(groups, 1.0, "time", what) for what in _CLOCK}
+    note = (
+        "Of the simulation itself: the first round that was looked at and has 80 % of the final"
+        " figure, the most memory that its process held, and its wall time;"
+        " commits are written beside the work, and only what it waited for is counted."
+    )
+    return "The run", note, columns
+
+
+_CLOCK = ("training", "evaluation", "commits")
+
+
+def _as_papers_count(groups: Groups, rate: Bandwidth) -> Made:
+    sent, spent = _column(groups, 1e6, "paper", "bytes"), _column(groups, 1e9, "paper", "flops")
+    columns = {
+        "Papers: MB": sent,
+        "Papers: MB, %": _shares(groups, sent),
+        "Papers: GFLOP": spent,
+        "Papers: GFLOP, %": _shares(groups, spent),
+    }
+    note = (
+        "Per client, over all of training. Bytes are those of the values alone, without masks, the"
+        " mean of both directions; operations three times the forward pass inside the masks, once"
+        " where no gradient is taken. Percent are of FedAvg's."
+    )
+    return "As papers count", note, columns
+
+
+def _shares(groups: Groups, column: list[float | None]) -> list[float | None]:
+    """Return a column in percent of FedAvg's, where FedAvg is there."""
+    place = [seeds[0]["method"] for seeds in groups]
+    whole = column[place.index("fedavg")] if "fedavg" in place else None
+    return [100 * value / whole if whole and value is not None else None for value in column]
+
+
+def layers(seeds: Results) -> list[list[str]]:
+    """Return the GFLOP of a method by phase and layer: phase, layer, dense, masked, executed."""
+    ways = ("dense", "masked", "executed")
+    body = []
+    for phase, found in seeds[0].get("layers", {}).items():
+        for layer in found:
+            counts = [mean(seeds, "layers", phase, layer, way) for way in ways]
+            if any(counts):
+                body.append([phase, layer, *(show_cost(count, 1e9) for count in counts)])
+    return body
+
+
+def terminal(results: Results, rate: Bandwidth, convention: str = "ours") -> "Group":
+    """Return the tables for a terminal."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn: list[Table | Text] = []
+    for section in sections(results, rate, convention):
+        table = Table(
+            title=Text(section.title),
+            caption=Text(section.note, justify="left"),
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+        )
+        table.add_column("Method")
+        for heading in section.columns:
+            table.add_column(heading, justify="right")
+        for row in section.rows():
+            table.add_row(*map(Text, row))
+        drawn += [table, Text()]
+    return Group(*drawn)
+
+
+def markdown(results: Results, rate: Bandwidth, convention: str = "ours") -> str:
+    """Return the tables in Markdown."""
+    texts = []
+    for section in sections(results, rate, convention):
+        headings = ["Method", *section.columns]
+        lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * len(section.columns) + "|"]
+        lines += [
+            "| " + " | ".join(text.replace("|", r"\|") for text in row) + " |"
+            for row in section.rows()
+        ]
+        texts.append("\n".join([f"### {section.title}", "", *lines, "", section.note, ""]))
+    return "\n".join(texts)

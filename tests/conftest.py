@@ -1,0 +1,17 @@
+"""Tests are of the CPU, also where there is a GPU, unless they are marked with `cuda`."""
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a card where there is none."""
+    for item in items:
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+@pytest.fixture(autouse=True)
+def _no_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.node.get_closest_marker("cuda"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

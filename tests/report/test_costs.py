@@ -1,0 +1,65 @@
+"""Tables of costs: what stands in them, and in which units."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from masquerade.cost.transfer import FEDMASK, bandwidth
+from masquerade.report import costs, plots
+from tests.report.invented import result, six_methods
+
+
+def test_times_are_those_of_both_directions_and_share_a_unit() -> None:
+    # 1.2 MB down and 1.1 MB up at 1 kB/s are 2300 s, 38.33 minutes; a thirtieth in a round.
+    (sent, *_) = costs.sections([result(), result("b", bytes={"down": 0.0, "up": 6e4})], KB)
+    assert sent.columns["min in all"] == pytest.approx([2300 / 60, 1.0])
+    assert sent.columns["s per round"] == pytest.approx([2300 / 30, 2.0])
+
+
+KB = bandwidth("1kB/s")
+
+
+def test_the_papers_convention_has_shares_of_fedavg_where_it_is_there() -> None:
+    (papers,) = costs.sections(six_methods(), FEDMASK, "paper")
+    assert papers.columns["Papers: MB, %"] == pytest.approx([100, 100, 100, 100, 40, 40])
+    (alone,) = costs.sections([result("dmpfl")], FEDMASK, "paper")
+    assert list(alone.columns) == ["Papers: MB", "Papers: GFLOP"]
+
+
+def test_programs_get_one_record_per_method_with_numbers() -> None:
+    records = costs.records(six_methods(), FEDMASK)
+    assert [record["method"] for record in records][:2] == ["local", "fedavg"]
+    assert records[4]["GFLOP masked"] == 1.3
+    assert json.loads(json.dumps(records)) == records
+
+
+def test_results_of_older_versions_have_what_they_have() -> None:
+    old = result()
+    for key in ("layers", "kept", "storage", "participations", "memory", "time"):
+        del old[key]
+    found = costs.sections([old], FEDMASK)
+    assert [section.title for section in found][:2] == [
+        "Bytes, and the time they take",
+        "Operations",
+    ]
+    assert "s per round" not in found[0].columns
+    assert costs.layers([old]) == []
+    assert "time" not in plots.figures([old])
+
+
+def test_tables_fit_a_terminal_and_are_markdown_too() -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=90).print(costs.terminal(six_methods(), FEDMASK))
+    lines = stream.getvalue().splitlines()
+    assert "…" not in stream.getvalue()
+    assert max(len(line.rstrip()) for line in lines) <= 90
+    text = costs.markdown([result(title="a|b")], FEDMASK)
+    assert r"| a\|b | 1.20 | 1.10 | 8 |" in text
+    assert text.count("###") == 4
+
+
+def test_the_bars_of_time_are_down_up_and_computing() -> None:
+    svg = plots.over_time([result()], FEDMASK)
+    assert all(word in svg for word in ("down", "up", "computing", "Time per client (s)"))
