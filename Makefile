@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint types tests drill clean
+.PHONY: help demo test lint types tests coverage drill clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,11 @@ types: .venv/.installed
 tests: .venv/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m "not drill"
 
-drill: .venv/.installed  ## the long checks
+coverage: .venv/.installed  ## show that tests take every branch of the decoder
+	$(BIN)/coverage run --branch --include='*/masquerade/wire/*' -m pytest tests/wire -m "not drill" -k "not mutations and not changed_byte"
+	$(BIN)/coverage report --include='*/wire/codec.py,*/wire/bits.py' --fail-under=100 -m
+
+drill: .venv/.installed coverage  ## the long checks
 	$(BIN)/pytest -n 2 --dist worksteal -m drill --timeout=1800
 
 clean:  ## remove what make built

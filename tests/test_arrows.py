@@ -22,8 +22,8 @@ FILES = {
 ARROWS = {
     "core": {"errors"},
     "methods": {"core"},
-    "models": {"core", "errors"},
-    "data": {"core", "errors"},
+    "models": {"core", "errors", "opcodes"},
+    "data": {"core", "errors", "opcodes"},
     "wire": {"core", "errors"},
     "cost": {"core", "errors", "wire"},
     "report": {"core", "cost", "errors"},
@@ -155,6 +155,11 @@ def test_nothing_dangerous_is_called(name: str) -> None:
     assert list(dangers(FILES[name])) == []
 
 
+def test_pickles_are_walked_through_in_one_place() -> None:
+    found = [name for name, module in FILES.items() if "pickletools" in imports(module)]
+    assert found == ["opcodes"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -203,7 +208,7 @@ def test_importing_the_package_does_not_import_torch() -> None:
 
 
 BLOCKED = ("rich", "typer", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "tomli_w", "pooch")
-BLOCKED += ("requests", "platformdirs", "pyarrow")
+BLOCKED += ("requests", "platformdirs", "pyarrow", "constriction")
 """A module that is None in `sys.modules` cannot be imported."""
 TRAINING = f"""
 import sys

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade import cli
 
-COMMANDS = ["run", "compare", "resume", "report", "methods", "reproduce"]
+COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
@@ -400,6 +400,29 @@ def test_data_are_listed_and_shown(call: Call, mine: Path) -> None:
         call("data", "show", mine, "--partition", "iid", "--clients", "3", "--json").out
     )
     assert len(counted["clients"]) == 3
+
+
+def test_what_comes_along_says_where_it_is_from(call: Call) -> None:
+    shown = call("data", "show", "digits", "--clients", "3").out
+    for words in ("samples +│ 1,797", "license +│ CC BY 4.0", "origin +│ https", "citation +│"):
+        assert re.search(words, shown)
+    listed = strict(call("data", "list", "--json").out)
+    assert all(record["origin"] and record["license"] for record in listed.values())
+
+
+def test_a_partition_is_drawn_into_a_file(call: Call) -> None:
+    words = ("data", "show", "digits", "--partition", "groups:2", "--clients", "4")
+    assert call(*words, "--out", "groups.svg").status == 0
+    assert Path("groups.svg").read_text(encoding="utf-8").startswith("<svg ")
+    assert call(*words, "--out", "groups.png").err.startswith("E201")
+    assert call(*words, "--out", "no/groups.svg").err.startswith("E502")
+
+
+def test_networks_are_listed_with_their_sizes(call: Call) -> None:
+    assert re.search(r"cifar_cnn +│ DM-PFL's.* 797,962 │", call("models").out)
+    listed = {each["name"]: each for each in strict(call("models", "--json").out)}
+    assert listed["leaf_cnn"]["parameters"] == 2_278_334
+    assert listed["leaf_cnn"]["takes"] == "images"
 
 
 def test_added_data_are_listed_shown_and_trained_on(call: Call, mine: Path) -> None:

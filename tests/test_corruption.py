@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 import masquerade as mq
 from masquerade import comparison
-from masquerade.config import parse, read, read_file
+from masquerade.config import parse
 from masquerade.core.random import fold, uniform
 from masquerade.data import Federation, cache, corrupted, from_arrays
 from masquerade.data.corrupt import KINDS, corrupt
 from masquerade.data.corrupted import Corrupted, kinds_of
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
-from masquerade.experiment import collect
 
 KIND, SIZE = ("fog", "impulse_noise"), 8
 CLIENTS, OWN = 5, (4, 7, 0, 3, 6)
@@ -203,36 +202,6 @@ def test_data_that_are_no_images_are_refused_before_any_work(tmp_path: Path) -> 
     with pytest.raises(MasqueradeError, match=r"^E202 corruptions are for images"):
         comparison.start(config, tmp_path / "out", lambda *_: None)
     assert not (tmp_path / "out").exists()
-
-
-RUN = Path(__file__).parents[1] / "runs" / "cifar10-c.toml"
-SMALL = """
-methods = ["fedavg", "dmpfl"]
-data.name = "digits"
-data.clients = 4
-data.merge = true
-train.model = "digits_cnn"
-train.rounds = 1
-train.participation = 1.0
-evaluate.corruptions = ["contrast", "pixelate"]
-evaluate.severities = [1, 5]
-method.epochs = 1
-"""
-"""What makes of the run on CIFAR-10-C one of seconds; digits have no original test part."""
-
-
-def test_the_run_on_cifar10c_runs_in_small(tmp_path: Path) -> None:
-    tables = read_file(RUN)
-    assert parse(tables).evaluate.corruptions == ("all",)
-    for section, changes in read(SMALL).items():
-        tables[section] = tables[section] | changes if isinstance(changes, dict) else changes
-    comparison.start(parse(tables), tmp_path / "out", lambda *_: None)
-    results = collect(tmp_path / "out")
-    for result in results:
-        assert set(result["accuracy"]["corruption"]) == {"contrast", "pixelate", "averaged"}
-    page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "<h2>Corruption</h2>" in page
-    assert "Pixelate" in page
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest() -> None:

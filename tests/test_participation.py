@@ -1,17 +1,19 @@
 """Who takes part, who is lost, and who comes after training."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
 import masquerade as mq
+from masquerade.budgets import budgets_of
 from masquerade.config import parse
 from masquerade.core import Stage
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.participation import Participation, novel
-from masquerade.plan import rehearse
+from masquerade.plan import rehearse, settle
 from tests.support import federation, network, simulation
 
 EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
@@ -82,7 +84,10 @@ def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
         assert torch.equal(value, others.tensors()[name]), name
     fresh = lost.begin().tensors()
     for name, value in ended.tensors().items():
-        if name.startswith(("clients/", "known/any")):
+        # What nobody has sent yet is not there; it starts as the initial model, or as a zero mask.
+        first = fresh["session/version/"] if "/version/" in name else torch.zeros_like(value)
+        fresh.setdefault(name, first)
+        if name.startswith(("clients/", "session/")):
             for id in line["lost"]:
                 assert torch.equal(value[id], fresh[name][id]), name
 
@@ -214,6 +219,45 @@ def test_what_are_not_clients_cannot_be_novel(given) -> None:
 def test_budgets_are_shares(given) -> None:
     with pytest.raises(MasqueradeError, match=r"^E201 `budgets`"):
         run(FedAvg(), budgets=given)
+
+
+@pytest.mark.parametrize("given", ["random", "random:0.5", "random:0:1", "random:0.9:0.5", "some"])
+def test_a_text_that_is_no_rule_of_budgets_is_refused(given) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `budgets` is .*random:LOW:HIGH"):
+        budgets_of(given, 6, 1)
+    with pytest.raises(MasqueradeError, match=r"^E201 .*`budgets` is .*random:LOW:HIGH"):
+        parse({"data": {"budgets": given}})
+
+
+def test_budgets_are_drawn_evenly_by_the_seed() -> None:
+    drawn, again, other = (budgets_of("random:0.3:0.9", 2000, seed) for seed in (1, 1, 2))
+    assert drawn == again != other
+    assert min(drawn) >= 0.3
+    assert max(drawn) <= 0.9
+    # The mean of 2000 draws has a standard error of 0.6 / sqrt(12 * 2000) = 0.004.
+    assert sum(drawn) / 2000 == pytest.approx(0.6, abs=0.02)
+    # A client's budget does not depend on how many there are beside it.
+    assert budgets_of("random:0.3:0.9", 10, 1) == drawn[:10]
+
+
+def test_drawn_budgets_reach_the_models() -> None:
+    (whole,) = run(PFedGate(epochs=1, density=1.0)).summaries
+    (small,) = run(PFedGate(epochs=1, density=1.0), budgets="random:0.3:0.5").summaries
+    assert whole["density"] == 1
+    assert small["density"] < 0.5
+
+
+def test_those_who_do_not_follow_budgets_are_named_once() -> None:
+    tables = {"methods": ["fedavg", "fedavg_ft", "pfedgate", "ditto"], "data": {"budgets": [0.5]}}
+    with pytest.warns(MasqueradeWarning, match=r"^W303 .*by FedAvg, FedAvg\+FT, Ditto:") as caught:
+        settle(parse(tables))
+    assert len(caught) == 1
+    with pytest.warns(MasqueradeWarning, match=r"^W303 .* FedAvg:"):
+        run(FedAvg(epochs=1), budgets="random:0.5:0.9")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settle(parse({**tables, "methods": ["pfedgate", "heterofl"]}))
+        settle(parse({"methods": ["fedavg"]}))
 
 
 def test_budgets_are_taken_in_turn() -> None:

@@ -17,7 +17,7 @@ from masquerade.progress import WAYS, Progress, Record
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import verdict
-from masquerade.wire.codec import encode
+from masquerade.wire import encode
 from tests import support
 from tests.support import SIZES
 

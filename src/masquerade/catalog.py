@@ -1,4 +1,4 @@
-"""What there is: methods with their settings, and how a federation's samples lie with clients."""
+"""What there is: methods, networks, datasets, and how samples lie with clients."""
 
 import ast
 import dataclasses
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from masquerade.core.method import Method
 from masquerade.data import Federation, cache
 from masquerade.data.cache import Manifest
-from masquerade.data.named import NAMED
-from masquerade.data.source import DATASETS
+from masquerade.data.named import EMBEDDED, NAMED
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS, Named
 
@@ -155,6 +154,38 @@ def sheet(name: str) -> "Group":
     return Group(Markdown(told + page(name)), drawn)
 
 
+def networks() -> list[dict[str, Any]]:
+    """Return one record per network; parameters are those for the inputs and classes beside."""
+    from masquerade.models import MODELS
+
+    return [
+        {
+            "name": name,
+            "about": network.about,
+            "takes": network.needs,
+            "input": list(network.shape),
+            "classes": network.classes,
+            "parameters": network.parameters(),
+        }
+        for name, network in MODELS.items()
+    ]
+
+
+def gallery() -> "Table":
+    """Return the networks as a table for the terminal."""
+    from rich.table import Table
+
+    caption = "Parameters are counted for the input and the classes that stand beside them."
+    drawn = Table(title="Networks", caption=caption)
+    for column in ("name", "what", "takes", "input", "classes", "parameters"):
+        drawn.add_column(column, justify="right" if column in ("classes", "parameters") else "left")
+    for line in networks():
+        shape = " x ".join(map(str, line["input"]))
+        counts = (_count(line[each]) for each in ("classes", "parameters"))
+        drawn.add_row(line["name"], line["about"], line["takes"], shape, *counts)
+    return drawn
+
+
 def census(federation: Federation) -> dict[str, Any]:
     """Count the samples of every client, by split and by class."""
     clients = []
@@ -174,12 +205,19 @@ def datasets() -> dict[str, dict[str, Any]]:
     """Return one record per dataset that can be named, here or to be had."""
     here = {name: dataclasses.asdict(cache.describe(name)) for name in cache.names()}
     known = {
-        name: {"title": named.title, "license": named.license, "how": named.how(name)}
-        for name, named in NAMED.items()
+        name: {
+            "title": named.title,
+            "samples": named.samples,
+            "classes": named.classes,
+            "clients": named.clients,
+            "origin": named.origin,
+            "license": named.license,
+            "how": named.how(name) if name in NAMED else "",
+        }
+        for name, named in (EMBEDDED | NAMED).items()
     }
-    embedded = {name: {"title": f"{name}, embedded", "here": True} for name in DATASETS}
-    return embedded | {
-        name: known.get(name, {}) | here.get(name, {}) | {"here": name in here}
+    return {
+        name: known.get(name, {}) | here.get(name, {}) | {"here": name in here or name in EMBEDDED}
         for name in (*known, *(name for name in here if name not in known))
     }
 
@@ -191,14 +229,15 @@ def shelf() -> "Table":
     drawn = Table(
         title="Datasets",
         caption="`masquerade data fetch NAME` or `masquerade data add NAME --from PATH` gets one; "
-        "runs also take the path of an .npz file",
+        "runs also take the path of an .npz file. `masquerade data show NAME` has more.",
     )
-    for column in ("name", "here", "samples", "classes", "clients", "what"):
+    for column in ("name", "here", "samples", "classes", "clients", "what", "license"):
         drawn.add_column(column, justify="right" if column in COUNTS else "left")
     for name, record in datasets().items():
         counts = [_count(record.get(each)) for each in COUNTS]
         title = record.get("title") or record.get("origin", "")
-        drawn.add_row(name, "yes" if record["here"] else "", *counts, title)
+        license = record.get("license", "")
+        drawn.add_row(name, "yes" if record["here"] else "", *counts, title, license)
     return drawn
 
 
@@ -214,7 +253,7 @@ def card(manifest: Manifest) -> "Table":
     lines["blocks"] = ", ".join(manifest.blocks)
     for each in ("origin", "license", "citation", "read_as"):
         lines[each.replace("_", " ")] = getattr(manifest, each)
-    lines["lies in"] = str(cache.root() / manifest.name)
+    lines["lies in"] = str(cache.root() / manifest.name) if manifest.sha256 else "scikit-learn"
     for key, value in lines.items():
         if value:
             drawn.add_row(key, value)

@@ -1,4 +1,4 @@
-"""The command `masquerade`: run, compare, resume, report, methods, data, reproduce."""
+"""The command `masquerade`: run, compare, resume, report, methods, models, data, reproduce."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app
+from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app, show_models
 from masquerade.cli_report import report, show
 from masquerade.cli_reproduce import reproduce
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -31,18 +31,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.command("models")(show_models)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; flags stand over it.")
 ]
 DataName = Annotated[
-    str | None, typer.Option("--data", help="Dataset: a name, or the path of an .npz file.")
-]
-Model = Annotated[
     str | None,
     typer.Option(
-        "--model", help="Network: mlp, logistic, digits_cnn, mnist_cnn, cifar_cnn, resnet18."
+        "--data", help="Dataset: a name of `masquerade data list`, or the path of an .npz file."
     ),
+]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Network: a name of `masquerade models`.")
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seeds = Annotated[

@@ -1,4 +1,4 @@
-"""The commands `masquerade data`: fetch, add, list, show."""
+"""The commands `masquerade data`: fetch, add, list, show; and `masquerade models`."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ from masquerade.report.live import echo
 if TYPE_CHECKING:
     from masquerade.data.cache import Manifest
     from masquerade.data.fetch import Watch
+    from masquerade.progress import Record
 
 Clients = Annotated[
     int | None, typer.Option(help="Number of clients; by default the dataset's own, or 20.")
@@ -22,7 +23,8 @@ Clients = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="iid, dirichlet:0.3[:capped], pathological[:unbalanced], client, fedselect:2."
+        help="iid, dirichlet:0.3, pathological, shards:2, client, fedselect:2, lottery:20:0.25, "
+        "groups:5, outliers:5 and their forms, which any other word lists."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -109,27 +111,58 @@ def data_show(
     clients: Clients = None,
     partition: Partition = None,
     seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the picture to this .svg file as well.")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show what a dataset is, and how many samples of which class lie with which client.
 
-    Example: masquerade data show digits --clients 10 --partition pathological
+    Example: masquerade data show digits --clients 10 --partition pathological --out pairs.svg
     """
     from masquerade import catalog
-    from masquerade.data import cache
+    from masquerade.data.source import about
     from masquerade.plan import federation_of
     from masquerade.settings import Data
 
     federation, _ = federation_of(Data(name, clients or 0, partition or "auto", seed=seed))
-    known = cache.describe(name) if cache.holds(name) else None
+    known = about(name)
+    if out is not None:
+        _draw(catalog.census(federation), out)
     if as_json:
-        about = {} if known is None else {"about": dataclasses.asdict(known)}
-        typer.echo(json.dumps(catalog.census(federation) | about))
+        told = {} if known is None else {"about": dataclasses.asdict(known)}
+        typer.echo(json.dumps(catalog.census(federation) | told))
         return
     if known is not None:
         echo(catalog.card(known))
     echo(catalog.picture(federation))
+
+
+def show_models(as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the networks that can be named, their sizes, and whose they are.
+
+    Example: masquerade models
+    """
+    from masquerade import catalog
+
+    if as_json:
+        typer.echo(json.dumps(catalog.networks(), indent=1))
+    else:
+        echo(catalog.gallery())
+
+
+def _draw(census: "Record", path: Path) -> None:
+    from masquerade.report.spread import over_classes
+
+    if path.suffix != ".svg":
+        raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg")
+    if census["classes"] is None:
+        raise MasqueradeError("E202", f"`{census['data']}` has no classes to be drawn")
+    try:
+        path.write_text(over_classes(census), encoding="utf-8")
+    except OSError as fault:
+        raise MasqueradeError("E502", f"cannot write {path}: {fault.strerror}") from None
 
 
 def _told(manifest: "Manifest", quiet: bool, as_json: bool) -> None:

@@ -5,9 +5,11 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from masquerade.budgets import check as check_budgets
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.data import parse as parse_partition
 from masquerade.data.corrupt import KINDS
@@ -19,6 +21,7 @@ from masquerade.settings import (
     CHOICES,
     LENGTHS,
     RANGES,
+    RULES,
     SECTIONS,
     Config,
 )
@@ -48,6 +51,8 @@ def limits(cls: type[Any], section: str) -> Limits:
 def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems) -> Any:
     """Return a value in the type of the default; note what is wrong with it."""
     if isinstance(default, tuple):
+        if key in RULES and isinstance(value, str):
+            return value
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
             problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")
@@ -188,8 +193,6 @@ def _check_rest(config: Config, problems: Problems) -> None:
     elif len(data.split) == 3 and not data.split[1 if evaluate.split == "validation" else 2]:
         text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
         problems.append(f"{text} {evaluate.split} data")
-    if not data.budgets:
-        problems.append("`data.budgets` is empty; give one share or more")
     if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
         problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
     if not train.seeds or any(seed < 0 for seed in train.seeds):
@@ -203,12 +206,13 @@ def _check_rest(config: Config, problems: Problems) -> None:
         )
     if evaluate.corruptions and not evaluate.severities:
         problems.append("`evaluate.severities` is empty; give one or more, from 1 to 5")
-    for check, text in (
-        (parse_partition, "iid" if data.partition == "auto" else data.partition),
-        (check_available, train.available),
+    for checked in (
+        partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
+        partial(check_available, train.available),
+        partial(check_budgets, data.budgets),
     ):
         try:
-            check(text)
+            checked()
         except MasqueradeError as error:
             problems.append(str(error).removeprefix("E201 "))
 

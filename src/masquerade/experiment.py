@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade import config as configuration
+from masquerade.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
@@ -25,13 +26,13 @@ from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
-from masquerade.plan import Training, arrange, check_novel, federation_of, in_turn, trainings
+from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
 from masquerade.progress import Progress, Record, timed
 from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
-from masquerade.wire.codec import digest
+from masquerade.wire import digest
 
 Watch = Callable[..., None]
 """Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
@@ -106,10 +107,11 @@ def run(
     views: Sequence[str] | None = None,
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
-    budgets: Sequence[float] | None = None,
+    budgets: Budgets = (1.0,),
     cohort: int = 0,
     available: str = "always",
     drop: float = 0.0,
+    wire: str = "full",
     novel: Sequence[int] = (),
     out: str | Path | None = None,
     watch: Watch = _quiet,
@@ -118,14 +120,16 @@ def run(
 
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
-    `budgets` gives every client the share of the parameters that its device can hold. Of all
-    clients `participation` are sampled in a round, or `cohort` of those that are `available`, and a
-    share `drop` of them is lost; `novel` clients are kept out of training and judged apart. With
-    `out` the run has a directory; the same call goes on from its last commit after any
-    interruption.
+    `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
+    "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `cohort` of those
+    that are `available`, and a share `drop` of them is lost; `novel` clients are kept out of
+    training and judged apart. Numbers cross the wire as `wire` says. With `out` the run has a
+    directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
-    train = Train("", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop)
+    train = Train(
+        "", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop, wire=wire
+    )
     chosen = tuple(views or method.views)
     unknown = [view for view in chosen if view not in method.views]
     if unknown:
@@ -134,7 +138,8 @@ def run(
     judged, computed = evaluate or Evaluate(), compute or Compute()
     configuration.check(method=method, train=train, evaluate=judged, compute=computed)
     check_available(available)
-    budgets = in_turn(budgets, federation.clients)
+    shares = budgets_of(budgets, federation.clients, seed)
+    warn_of_budgets([(name, method)], shares)
     check_novel(novel, federation.clients)
     with simulate(
         method=method,
@@ -145,7 +150,7 @@ def run(
         compute=computed,
         seed=seed,
         views=chosen,
-        budgets=budgets,
+        budgets=shares,
         novel=novel,
     ) as simulation:
         told = partial(_tell, watch, name, rounds)

@@ -4,19 +4,19 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from masquerade import config as configuration
+from masquerade.budgets import budgets_of, warn_of_budgets
 from masquerade.core.method import Method
 from masquerade.core.random import fold
 from masquerade.core.round import Who
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
-from masquerade.data import Dataset, Federation, load, parse, partition, share
+from masquerade.data import ByClient, Dataset, Federation, load, parse, partition, share
 from masquerade.data.corrupt import check_images
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, Named
@@ -68,10 +68,10 @@ def resolve(data: Data, dataset: Dataset) -> Data:
     rule = data.partition
     if rule == "auto":
         rule = "client" if named and not data.clients else "dirichlet:0.3"
-    clients = data.clients
-    if rule == "client" and named and not clients:
-        clients = len(torch.unique(dataset.client))
-    elif named and rule != "client":
+    clients, by = data.clients, parse(rule)
+    if isinstance(by, ByClient) and named:
+        clients = clients or len(by.named(dataset))
+    elif named:
         warnings.warn(
             f"W302 `{dataset.name}` names its clients, and they are mixed by {rule}; "
             "keep them with --partition client",
@@ -89,8 +89,8 @@ def federation_of(data: Data) -> tuple[Federation, Data]:
     """Load data and spread them over clients; return also what was resolved."""
     dataset = share(load(data.name), data.fraction, data.seed)
     data = resolve(data, dataset)
-    rule = parse(data.partition)
-    return partition(dataset, data.clients, rule, data.seed, data.split, data.merge), data
+    made = partition(dataset, data.clients, data.partition, data.seed, data.split, data.merge)
+    return made, data
 
 
 def arrange(config: Config, training: Training) -> dict[str, Any]:
@@ -125,16 +125,19 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
         "compute": config.compute,
         "seed": training.seed,
         "views": tuple(METHODS[name].view for name in training.names),
-        "budgets": in_turn(config.data.budgets[: federation.clients], federation.clients),
+        "budgets": _budgets(config.data, federation.clients),
         "novel": novel_clients(federation.clients, config.data.novel, config.data.seed).tolist(),
     }
 
 
 def settle(config: Config) -> Config:
-    """Give every method that is to cost as much as another its budget, by forecast.
+    """Give every method that is to cost as much as another its FLOPs, by forecast.
 
-    It is written into the configuration, so that a resumed run has the same one.
+    They are written into the configuration, so that a resumed run has the same. Methods that do not
+    follow the devices' budgets are named in a warning.
     """
+    made = ((METHODS[name].title, configuration.method_of(name, config)) for name in config.methods)
+    warn_of_budgets(made, config.data.budgets)
     budgets = [name for name in config.methods if METHODS[name].like]
     if not budgets:
         return config
@@ -200,19 +203,17 @@ def rehearse(config: Config) -> None:
         if config.evaluate.corruptions:
             check_images(made["federation"].x)
         method.server_init(task)
-        for budget in sorted(set(made["budgets"])):
+        # Whoever has more room than the smallest and less than the largest can begin as they do.
+        for budget in {min(made["budgets"]), max(made["budgets"])}:
             who = Who(0, 1, 0, budget)
             method.row_init(task, who)
             method.client_init(task, who)
 
 
-def in_turn(given: Sequence[float] | None, clients: int) -> list[float]:
-    """Return every client's budget; fewer than there are clients are taken in turn."""
-    shares = [float(share) for share in given] if given is not None else [1.0]
-    if not shares or len(shares) > clients or not all(0 < share <= 1 for share in shares):
-        text = f"give 1 to {clients} shares above 0 and at most 1, which clients take in turn"
-        raise MasqueradeError("E201", f"`budgets` is {shares}; {text}")
-    return list(islice(cycle(shares), clients))
+def _budgets(data: Data, clients: int) -> list[float]:
+    """Return every client's budget; more of them than clients are left out."""
+    given = data.budgets
+    return budgets_of(given if isinstance(given, str) else given[:clients], clients, data.seed)
 
 
 def check_novel(novel: Sequence[int], clients: int) -> None:

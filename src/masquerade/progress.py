@@ -14,6 +14,7 @@ from masquerade.core import tree
 from masquerade.core.tree import State
 from masquerade.engine.setting import Outcome, astuple
 from masquerade.engine.store import Store
+from masquerade.wire.session import Session
 
 Record = dict[str, Any]
 
@@ -63,7 +64,7 @@ class Progress:
     server: State
     rows: Store
     clients: Store
-    known: dict[str, Tensor]
+    session: Session
     costs: dict[str, dict[str, float]]
     """Sums over clients, by kind of round: "train", "hello"."""
     history: list[Record]
@@ -74,6 +75,8 @@ class Progress:
     """The most bytes held at a time, of the process and on a CUDA device."""
     diverged: int | None = None
     """The first round that left values which are not finite."""
+    refused: int = 0
+    """Updates that were not taken."""
 
     def snapshot(self) -> Callable[[], dict[str, Tensor]]:
         """Copy all tensors where they lie, and return what fetches the copies, by name.
@@ -84,7 +87,7 @@ class Progress:
             "server": self.server,
             "rows": self.rows.state,
             "clients": self.clients.state,
-            "known": {name or "any": value for name, value in self.known.items()},
+            "session": self.session,
         }
         copies = {name: value.detach().clone() for name, value in tree.named(places).items()}
         on_cuda = any(value.is_cuda for value in copies.values())
@@ -113,4 +116,5 @@ class Progress:
             "seconds": dict(self.seconds),
             "memory": dict(self.memory),
             "diverged": self.diverged,
+            "refused": self.refused,
         }

@@ -30,7 +30,7 @@ Tensors = Mapping[str, Tensor]
 Facts = Mapping[str, object]
 Lines = Iterable[Facts]
 
-VERSION = 1
+VERSION = 2
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 STATE = "state.safetensors"

@@ -21,8 +21,9 @@ class Data:
     seed: int = 1
     """Seed of partition and split: training seeds leave every sample where it is, so that what one
     run is chosen by can never be what another is tested on."""
-    budgets: tuple[float, ...] = (1.0,)
-    """Shares of the parameters that devices can hold; clients take them in turn."""
+    budgets: tuple[float, ...] | str = (1.0,)
+    """Shares of the parameters that devices can hold; clients take them in turn. "random:LOW:HIGH"
+    draws them by the seed."""
     novel: float = 0.0
     """Share of the clients that are kept out of training, and judged apart."""
     fraction: float = 1.0
@@ -55,6 +56,9 @@ class Train:
     back."""
     weights: str = ""
     """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
+    wire: str = "full"
+    """What numbers in messages are rounded to: "float16", "bfloat16" or "int8" with one step per
+    tensor; "full" leaves them as the network has them."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "train.wire": ("full", "float16", "bfloat16", "int8"),
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
@@ -147,3 +152,5 @@ RANGES: dict[str, tuple[float, float]] = {
     "compute.commit_every": (0, math.inf),
 }
 LENGTHS = {"data.split": 3}
+RULES = {"data.budgets"}
+"""Lists that a text may stand for."""

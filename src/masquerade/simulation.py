@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from masquerade import preflight
+from masquerade import admission, preflight
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.random import fold
 from masquerade.core.round import Cohort, Round, Who
 from masquerade.core.task import Task
-from masquerade.cost import traffic
 from masquerade.cost.compute import Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
@@ -26,6 +25,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
 from masquerade.progress import COSTS, WAYS, Progress, Record, by_layer, label, totals
 from masquerade.settings import Compute, Evaluate, Train
+from masquerade.wire import session
 
 
 class Simulation:
@@ -74,7 +74,14 @@ class Simulation:
         feed = Feed(self.federation, seed, train.batch)
         meter = Meter(self.task)
         self.setting = Setting(
-            method, self.task, feed, meter, train.rounds, train.rate_decay, compute.precision
+            method,
+            self.task,
+            feed,
+            meter,
+            train.rounds,
+            train.rate_decay,
+            compute.precision,
+            train.wire,
         )
         torch.set_num_threads(compute.threads)
         self.engine: Engine = auto.make(self.setting, engine, compute.workers, compute.width)
@@ -87,6 +94,8 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
+        self._limits: dict[int, dict[str, int]] = {}
+        self._told: set[str] = set()
         preflight.warn_of_small_limits(method, self.task, self.whos[0])
         degrees = evaluate.degrees if federation.clients > 1 else (0,)
         self.sets = {
@@ -110,7 +119,7 @@ class Simulation:
             server,
             Store.of(rows, self.device, self.place),
             Store.of(clients, self.device, self.place),
-            traffic.at_first(self.task.initial, len(self.whos), download),
+            _at(session.begin(self.task.initial, len(self.whos), download), self.place),
             {"train": dict.fromkeys(COSTS, 0.0)},
             [],
         )
@@ -124,14 +133,13 @@ class Simulation:
         progress.server = filled["server"]
         progress.rows = Store(_at(filled["rows"], self.place), self.device)
         progress.clients = Store(_at(filled["clients"], self.place), self.device)
-        prefix = "known/"
-        progress.known = {
-            "" if name == prefix + "any" else name.removeprefix(prefix): value
+        progress.session = {
+            name.removeprefix("session/"): value.to(self.place)
             for name, value in moved.items()
-            if name.startswith(prefix)
+            if name.startswith("session/")
         }
         progress.number, progress.costs = number, facts["costs"]
-        for name in ("layers", "history", "seconds", "memory", "diverged"):
+        for name in ("layers", "history", "seconds", "memory", "diverged", "refused"):
             setattr(progress, name, facts[name])
         return progress
 
@@ -147,7 +155,7 @@ class Simulation:
             self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
         returning = self.participation.returning(number, ids)
-        cost = self._exchange(
+        cost, refused = self._exchange(
             progress,
             "train",
             self.method.schedule(number, self.train.rounds),
@@ -157,9 +165,12 @@ class Simulation:
         )
         progress.number += 1
         back = ids[returning].tolist()
-        line: Record = {"round": progress.number, "clients": back, **cost}
+        used = [id for id in back if id not in refused]
+        line: Record = {"round": progress.number, "clients": used, **cost}
         if len(back) < len(ids):
             line["lost"] = sorted(set(ids.tolist()) - set(back))
+        if refused:
+            line["refused"] = {str(id): code for id, code in refused.items()}
         return line
 
     def _exchange(
@@ -170,11 +181,14 @@ class Simulation:
         ids: Tensor,
         number: int,
         returning: Tensor | None = None,
-    ) -> dict[str, float]:
-        """Do the clients' rounds; those whose places do not return are as if never asked."""
+    ) -> tuple[dict[str, float], dict[int, str]]:
+        """Do the clients' rounds; return what they cost, and which clients were refused and why.
+
+        Those whose places do not return, or who are refused, are as if never asked.
+        """
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-        known = tree.take(progress.known, ids.to(self.device))
+        known = self._sessions(progress, ids)
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
         asked = len(ids)
         whole, cost = outcome, totals(outcome)
@@ -188,6 +202,12 @@ class Simulation:
         done = progress.layers.setdefault(kind if phase is None else label(phase), {})
         for layer, counts in by_layer(whole, layers).items():
             self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
+        refused = self._refused(progress, outcome, ids, round, number)
+        if refused:
+            taken = torch.tensor([id not in refused for id in ids.tolist()])
+            places = torch.nonzero(taken).flatten()
+            ids, rows = ids[places], tree.take(rows, places.to(self.device))
+            outcome = outcome.take(places)
         if len(ids):
             cohort = Cohort(ids, self.samples[ids], asked, len(self.eligible))
             progress.server, rows = self.method.aggregate(
@@ -195,16 +215,46 @@ class Simulation:
             )
             self._keep(progress, ids, rows, outcome)
             self._watch_for_divergence(progress, outcome, number)
-        return cost
+        return cost, refused
+
+    def _refused(
+        self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
+    ) -> dict[int, str]:
+        """Judge the uploads; warn of the first that is refused for a reason."""
+        limits = [self._limit(id) if round.kind == "train" else {} for id in ids.tolist()]
+        found = admission.judge(outcome.uploads, limits)
+        refused = {int(ids[place]): code for place, code in found.items()}
+        progress.refused += len(refused)
+        if refused and len(refused) == len(ids) and set(refused.values()) == {"W604"}:
+            self._diverged(progress, number)
+            return refused
+        for id, code in refused.items():
+            if code not in self._told:
+                self._told.add(code)
+                warnings.warn(
+                    f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
+                    "ignored, and so are others like it (metrics.jsonl lists them)",
+                    MasqueradeWarning,
+                    stacklevel=2,
+                )
+        return refused
+
+    def _limit(self, id: int) -> dict[str, int]:
+        """Return the most entries of a tensor that a client may send."""
+        if id not in self._limits:
+            self._limits[id] = self.method.limit(self.task, self.whos[id])["upload"]
+        return self._limits[id]
 
     def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
         """Write what the clients and the server's rows of them are from now on."""
         progress.rows.put(ids, rows)
         progress.clients.put(ids, outcome.clients)
-        place = ids.to(self.device)
-        for name, digests in outcome.known.items():
-            old = progress.known.setdefault(name, progress.known[""].clone())
-            old.index_copy_(0, place, digests.to(self.device))
+        session.put(progress.session, ids, outcome.session)
+
+    def _sessions(self, progress: Progress, ids: Tensor) -> session.Session:
+        """Return what some clients and the server hold of each other, on the device."""
+        taken: session.Session = Store(progress.session, self.device).take(ids)
+        return taken
 
     @staticmethod
     def _add(total: dict[str, float], cost: dict[str, float]) -> None:
@@ -212,13 +262,19 @@ class Simulation:
             total[name] += value
 
     def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
-        """Note and warn once when training has left the finite numbers."""
+        """Look whether training has left the finite numbers in what is kept."""
         if progress.diverged is not None:
             return
         states = tree.leaves([progress.server, outcome.clients])
         numbers = [value for value in states if value.is_floating_point()]
         # A sum is finite only if all of its terms are, and costs one pass without a mask.
         if not all(bool(value.sum().isfinite()) for value in numbers):
+            self._diverged(progress, number)
+
+    @staticmethod
+    def _diverged(progress: Progress, number: int) -> None:
+        """Note and warn once that training has left the finite numbers."""
+        if progress.diverged is None:
             progress.diverged = number
             warnings.warn(
                 f"W604 training diverged in round {number}: values that are not finite; "
@@ -258,8 +314,7 @@ class Simulation:
         They say hello, and then do one round whose uploads are dropped, unless their method has
         another rule for them in `adapt`.
         """
-        known = tree.take(progress.known, job.ids.to(self.device))
-        job = dataclasses.replace(job, known=known)
+        job = dataclasses.replace(job, session=self._sessions(progress, job.ids))
         hello, now = self.setting.round("hello", None, progress.number), job.round
         rounds = [hello] * bool(self.method.greet(self.task, hello)) + [now] * self.method.joins
         cohort = Cohort(job.ids, self.samples[job.ids], len(job.ids), len(self.eligible))
@@ -271,7 +326,7 @@ class Simulation:
                 self.task, job.server, job.rows, done.uploads, cohort, round
             )
             job = dataclasses.replace(job, rows=rows, clients=done.clients)
-        return dataclasses.replace(job, known={})
+        return dataclasses.replace(job, session={})
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""

@@ -139,6 +139,7 @@ def _summary(
         **overlap(models),
         "participations": _participations(made, progress),
         "diverged": progress.diverged,
+        "refused": progress.refused,
         "per_client": {
             "own": per_client,
             "samples": made.samples[made.known].tolist(),

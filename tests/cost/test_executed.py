@@ -130,7 +130,7 @@ def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
     if width is not None:
         made.engine.width = width
     begun, chosen = made.begin(), torch.tensor(ids)
-    known = {name: value[chosen] for name, value in begun.known.items()}
+    known = {name: value[chosen] for name, value in begun.session.items()}
     round = made.setting.round("train", made.method.schedule(0, 1), 0)
     rows, clients = begun.rows.take(chosen), begun.clients.take(chosen)
     return Job(begun.server, rows, clients, known, chosen, round, 0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,7 @@ def test_a_dataset_with_too_few_samples_does_not_get_a_known_name(
 def test_a_known_name_brings_its_origin_and_license(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        NAMED, "mnist", NAMED["mnist"].__class__(**{**vars(NAMED["mnist"]), "samples": 30})
-    )
+    monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], samples=30, classes=4))
     originals.write_idx(tmp_path / "files", "", "train", X[:, 0], Y.astype(np.uint8))
     manifest = add("mnist", tmp_path / "files")
     assert (manifest.origin, manifest.citation) == (NAMED["mnist"].origin, NAMED["mnist"].citation)

@@ -10,21 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.partition import (
-    IID,
-    ByClient,
-    Dirichlet,
-    Federation,
-    Pathological,
-    PerClass,
-    Rule,
-    describe,
-    parse,
-    partition,
-    share,
-)
+from masquerade.data.dataset import from_arrays
+from masquerade.data.menu import describe
+from masquerade.data.partition import partition, share
+from masquerade.data.rules import IID, ByClient, Dirichlet, Pathological, Rule, Shards
+from masquerade.data.special import Groups, Outliers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from tests.data.federations import classes_of, labeled, owned, sizes_of
 
 RULES: list[Rule] = [
     IID(),
@@ -32,27 +24,12 @@ RULES: list[Rule] = [
     Dirichlet(0.5, cap=True, least=1),
     Pathological(),
     Pathological(balanced=False),
+    Shards(),
+    Groups(3, 1.0),
+    Outliers(2, 1.0),
     ByClient(),
 ]
-
-
-def labeled(sizes: list[int], clients: int = 1) -> Dataset:
-    """Return a dataset with so many samples of each class, in mixed order."""
-    y = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    return from_arrays(np.zeros((len(y), 1)), y, np.arange(len(y)) % clients)
-
-
-def owned(federation: Federation) -> list[torch.Tensor]:
-    parts = zip(federation.train, federation.validation, federation.test, strict=True)
-    return [torch.cat(part) for part in parts]
-
-
-def sizes_of(federation: Federation) -> np.ndarray:
-    return np.array([len(samples) for samples in owned(federation)])
-
-
-def classes_of(federation: Federation) -> list[set[int]]:
-    return [set(federation.y[samples].tolist()) for samples in owned(federation)]
+"""Rules that share out all samples."""
 
 
 @settings(deadline=None, max_examples=50)
@@ -171,6 +148,46 @@ def test_unbalanced_pathological_has_blocks_whose_last_client_is_a_giant() -> No
     assert sizes[giants].sum() / 60_000 == pytest.approx(0.47, abs=0.02)
 
 
+def test_shards_by_hand() -> None:
+    # Sorted by class the six samples are 000111, and six shards of one sample each are three
+    # clients with two samples; with one shard each, two clients have one class each.
+    dataset = labeled([3, 3])
+    assert sizes_of(partition(dataset, 3, Shards(2))).tolist() == [2, 2, 2]
+    assert sorted(classes_of(partition(dataset, 2, Shards(1))), key=str) == [{0}, {1}]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    count=st.integers(1, 4),
+    clients=st.integers(2, 10),
+    sizes=st.lists(st.integers(20, 60), min_size=2, max_size=5),
+    seed=st.integers(0, 1000),
+)
+def test_shards_are_equal_and_hold_neighboring_classes(
+    count: int, clients: int, sizes: list[int], seed: int
+) -> None:
+    dataset = labeled(sizes)
+    shards = clients * count
+    federation = partition(dataset, clients, Shards(count), seed)
+    held = sizes_of(federation)
+    assert held.max() - held.min() <= count
+    # A shard of n samples meets at most one class border if no class is smaller.
+    if sum(sizes) / shards <= min(sizes):
+        assert max(len(classes) for classes in classes_of(federation)) <= 2 * count
+
+
+def test_two_shards_of_mnist_make_mostly_two_classes() -> None:
+    # McMahan et al.: 200 shards of 300 for 100 clients; with 6000 of each class none is mixed.
+    federation = partition(labeled([6000] * 10), 100, "shards:2")
+    assert set(sizes_of(federation)) == {600}
+    assert {len(classes) for classes in classes_of(federation)} == {1, 2}
+
+
+def test_more_shards_than_samples_are_refused() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E303 5 clients with 3 shards .*`clients`.*shards"):
+        partition(labeled([7, 7]), 5, Shards(3))
+
+
 @pytest.mark.parametrize(
     ("rule", "clients"),
     [(Pathological(4), 5), (Pathological(1), 2), (Pathological(0), 5), (Pathological(3), 8)],
@@ -192,10 +209,30 @@ def test_partition_by_class_is_refused_without_classes(rule: Rule) -> None:
         partition(from_arrays(np.zeros((20, 1)), np.zeros(20)), 2, rule)
 
 
+def test_fewer_natural_clients_are_drawn_by_the_seed_and_taken_whole() -> None:
+    named = labeled([50, 50], clients=20)
+    owner = named.client
+    assert owner is not None
+    first, again, other = (owned(partition(named, 6, ByClient(), seed)) for seed in (1, 1, 2))
+    for federation in (first, other):
+        taken = [owner[samples].unique().tolist() for samples in federation]
+        assert sorted(taken) == taken
+        assert [len(samples) for samples in federation] == [5] * 6
+    drawn = [torch.cat(each).sort().values.tolist() for each in (first, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_natural_clients_with_few_samples_can_be_left_out() -> None:
+    dataset = from_arrays(np.zeros((7, 1)), [0] * 7, ["b", "a", "b", "c", "a", "b", "c"])
+    assert [len(own) for own in owned(partition(dataset, None, ByClient(3)))] == [3]
+    with pytest.raises(MasqueradeError, match=r"^E202 `clients` is 2, .* names 1 clients with 3"):
+        partition(dataset, 2, ByClient(3))
+
+
 def test_natural_clients_are_refused_where_they_do_not_fit() -> None:
     named = labeled([10, 10], clients=4)
-    with pytest.raises(MasqueradeError, match=r"^E202 `clients` is 3, .* names 4"):
-        partition(named, 3, ByClient())
+    with pytest.raises(MasqueradeError, match=r"^E202 `clients` is 5, .* names 4"):
+        partition(named, 5, ByClient())
     for clients in (None, 3):
         with pytest.raises(MasqueradeError, match=r"^E202 .*does not name the client"):
             partition(replace(named, client=None), clients, ByClient())
@@ -280,50 +317,6 @@ def test_to_moves_every_tensor() -> None:
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("iid", IID()),
-        ("dirichlet:0.3", Dirichlet(0.3)),
-        ("dirichlet:1e-05", Dirichlet(0.00001)),
-        ("dirichlet:0.1:capped", Dirichlet(0.1, cap=True, least=40)),
-        ("pathological", Pathological()),
-        ("pathological:unbalanced", Pathological(balanced=False)),
-        ("client", ByClient()),
-        ("fedselect:2", PerClass(2)),
-        ("fedselect:4:5:6", PerClass(4, 5, 6)),
-        ("fedselect:4:5:6:7", PerClass(4, 5, 6, 7)),
-    ],
-)
-def test_text_and_rule_are_inverses(text: str, rule: Rule) -> None:
-    assert parse(text) == rule
-    assert describe(rule) == text
-
-
-def test_rule_without_a_text_is_described_by_its_fields() -> None:
-    assert describe(Dirichlet(0.3, least=7)) == "Dirichlet(alpha=0.3, cap=False, least=7)"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("dirichlt:0.3", "did you mean `dirichlet:ALPHA`.*known are iid, pathological"),
-        ("dirichlet:much", "did you mean `dirichlet:ALPHA`"),
-        ("pathological:unbalance", "did you mean `pathological:unbalanced`"),
-        ("IID", "did you mean `iid`"),
-        ("dirichlet:-1", "`alpha` is -1.0"),
-        ("dirichlet:nan", "`alpha` is nan"),
-        ("fedselect:few", "did you mean `fedselect:CLASSES`"),
-        ("fedselect:2:20", "unknown partition"),
-        ("fedselect:0", "too small"),
-        ("fedselect:2:20:0", "too small"),
-    ],
-)
-def test_text_that_names_no_rule_is_refused(text: str, words: str) -> None:
-    with pytest.raises(MasqueradeError, match=f"^E201 .*{words}"):
-        parse(text)
-
-
 @pytest.mark.parametrize("rule", [IID(), Dirichlet(1.0)], ids=describe)
 def test_original_parts_that_are_kept_apart_stay_apart(rule: Rule) -> None:
     dataset = replace(labeled([100, 100]), train=torch.arange(200) % 4 > 0)
@@ -379,46 +372,3 @@ def test_a_thousand_clients_are_drawn_in_seconds() -> None:
     with pytest.raises(MasqueradeError, match="E303"):
         partition(dataset, 1000, Dirichlet(0.1, least=1))
     assert time.perf_counter() - start < 3
-
-
-def assert_distinct(held: list[set[int]], count: int) -> None:
-    assert [len(classes) for classes in held] == [count] * len(held)
-
-
-def test_clients_of_fedselect_have_so_many_samples_of_each_of_their_classes() -> None:
-    dataset = labeled([300] * 10)
-    for clients, count in ((10, 2), (10, 4), (3, 2)):
-        made = partition(dataset, clients, PerClass(count, 20, 40, 5), seed=3)
-        for split, each in ((made.train, 20), (made.test, 40), (made.validation, 5)):
-            for samples in split:
-                sizes = made.y[samples].unique(return_counts=True)[1]
-                assert sizes.tolist() == [each] * count
-        everything = torch.cat(owned(made))
-        assert len(everything.unique()) == len(everything)
-        assert_distinct(classes_of(made), count)
-    # Mistake of the release: classes drawn with repetition leave some clients with fewer.
-    drawn = np.random.default_rng(0).integers(0, 10, (10, 4))
-    with pytest.raises(AssertionError):
-        assert_distinct([set(classes.tolist()) for classes in drawn], 4)
-
-
-def test_the_samples_of_fedselect_depend_on_the_seed_alone() -> None:
-    dataset = labeled([300] * 10)
-    first, again, other = (partition(dataset, 10, PerClass(), seed) for seed in (1, 1, 2))
-    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [([174] * 10, PerClass(2)), ([999] * 3, PerClass(4)), ([240] * 9 + [9], PerClass())],
-)
-def test_too_few_samples_for_fedselect_are_said_so(sizes: list[int], rule: PerClass) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E303 10 clients .*Lower `clients`"):
-        partition(labeled(sizes), 10, rule)
-
-
-def test_the_number_of_clients_that_is_advised_is_possible() -> None:
-    dataset = labeled([174] * 10)
-    with pytest.raises(MasqueradeError, match="to 5 at most"):
-        partition(dataset, 6, PerClass(2))
-    assert partition(dataset, 5, PerClass(2)).clients == 5

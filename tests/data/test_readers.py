@@ -16,7 +16,7 @@ import torch
 from masquerade.data.dataset import Dataset
 from masquerade.data.named import NAMED
 from masquerade.data.readers import FORMATS, read
-from masquerade.data.readers.cifar import unpickled
+from masquerade.data.readers.cifar import BATCHES
 from masquerade.data.readers.gutenberg import roles
 from masquerade.data.readers.text import ALPHABET
 from masquerade.errors import MasqueradeError
@@ -150,7 +150,7 @@ def test_cifar100_has_its_fine_labels(tmp_path: Path, pickled: bool) -> None:
 
 def test_a_batch_with_more_than_256_names_is_read() -> None:
     images = np.zeros((300, 3, 32, 32), dtype=np.uint8)
-    batch = unpickled(originals.cifar_batch(images, np.arange(300) % 10))
+    batch = BATCHES.read(originals.cifar_batch(images, np.arange(300) % 10))
     assert batch["data"].shape == (300, 3072)
     assert batch["labels"][299] == 9
     assert batch["filenames"][299] == "image_s_000299.png"
@@ -174,6 +174,10 @@ HOSTILE = {
     "is no pickle": b"hello",
     "is empty": b"",
     "has nothing": b"\x80\x02}.",
+    "has a shape that takes forever to print": b"\x80\x02)q\x00"
+    + b"h\x00h\x00\x86q\x00" * 99
+    + b"cnumpy.core.multiarray\n_reconstruct\n)R"
+    + b"(K\x01h\x00\x85cnumpy\ndtype\nU\x02u1\x85R\x89U\x00tb.",
 }
 
 
@@ -272,6 +276,27 @@ def test_leaf_images_become_the_bytes_they_were(tmp_path: Path) -> None:
     assert dataset.classes == 62
     digits = of(tmp_path, None, **NAMED["femnist_digits"].options)
     assert (digits.y.tolist(), digits.classes) == ([2, 4, 9, 0], 10)
+
+
+def test_of_leafs_stages_the_last_is_read_and_no_sample_twice(tmp_path: Path) -> None:
+    flat = (IMAGES / 255).reshape(7, -1).tolist()
+    stages = {
+        "data/all_data/all_data_0.json": {
+            "a": (flat[:4], [1, 2, 3, 4]),
+            "b": (flat[4:], [5, 6, 7]),
+        },
+        "data/sampled_data/x.json": {"a": (flat[:4], [1, 2, 3, 4]), "b": (flat[4:6], [5, 6])},
+        "data/rem_user_data/x_keep_3.json": {"a": (flat[:4], [1, 2, 3, 4])},
+        "data/train/x_keep_3_train_5.json": {"a": (flat[:2], [1, 2])},
+        "data/test/x_keep_3_test_5.json": {"a": (flat[2:4], [3, 4])},
+    }
+    write(tmp_path, {"data/raw_data/users_and_plays.json": b"{}"})
+    expected = ([1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4], [1, 2], [3, 4, 1, 2])
+    for (path, users), labels in zip(stages.items(), expected, strict=True):
+        write(tmp_path, {path: originals.leaf(users)})
+        dataset = of(tmp_path, "leaf")
+        assert dataset.y.tolist() == labels
+        assert (dataset.train is None) == ("keep_3_t" not in path)
 
 
 def test_leaf_texts_become_places_in_its_alphabet(tmp_path: Path) -> None:

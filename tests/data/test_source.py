@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.data import Dataset, from_arrays, load
+from masquerade.data.named import EMBEDDED
+from masquerade.data.source import about
 from masquerade.errors import MasqueradeError
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
@@ -33,6 +35,15 @@ def test_digits_are_scaled_images_of_ten_classes() -> None:
     assert (float(digits.x.min()), float(digits.x.max())) == (0.0, 1.0)
     assert digits.y.dtype == torch.int64
     assert (digits.name, digits.classes, digits.client) == ("digits", 10, None)
+
+
+def test_what_is_told_of_digits_is_so() -> None:
+    digits, named = load("digits"), EMBEDDED["digits"]
+    assert (len(digits.y), digits.classes) == (named.samples, named.classes)
+    told = about("digits")
+    assert told is not None
+    assert (told.samples, told.shape, told.type) == (1797, [1, 8, 8], "float32")
+    assert about("nothing") is None
 
 
 def test_npz_gives_what_was_saved(tmp_path: Path) -> None:

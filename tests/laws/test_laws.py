@@ -8,11 +8,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
+from masquerade.core.part import ROUNDED as WIRES
 from masquerade.engine.batched import Lifted, where_busy
 from masquerade.engine.setting import Job
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
 from masquerade.verdict import verdict
-from masquerade.wire import decode, digest, encode, nbytes
+from masquerade.wire import count, decode, digest, encode, nbytes
+from masquerade.wire.session import moved
 from tests.support import BUDGETS, METHOD_TABLE, network, owed, simulate, simulation
 
 every_method = pytest.mark.parametrize("name", METHOD_TABLE)
@@ -21,7 +23,7 @@ every_method = pytest.mark.parametrize("name", METHOD_TABLE)
 def tensors(progress):
     """All of a run's state, by name; digests aside, which compare bits and not numbers."""
     found = progress.tensors()
-    return {name: value for name, value in found.items() if not name.startswith("known/")}
+    return {name: value for name, value in found.items() if not name.startswith("session/version/")}
 
 
 def assert_equal(left, right):
@@ -105,7 +107,7 @@ def test_law_1_aggregation_is_pure(name):
     for phase in dict.fromkeys(method.schedule(number, 8) for number in range(8)):
         round = made.setting.round("train", phase, 3)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-        job = Job(progress.server, rows, clients, tree.take(progress.known, ids), ids, round, 3)
+        job = Job(progress.server, rows, clients, tree.take(progress.session, ids), ids, round, 3)
         uploads = made.engine.work(job).uploads
         inputs = {"server": progress.server, "rows": rows, "uploads": uploads}
         before = {key: value.clone() for key, value in tree.named(inputs).items()}
@@ -151,27 +153,42 @@ def test_law_2_workers_change_no_bit(name):
 def test_law_3_counted_bytes_are_encoded_bytes(name):
     method = METHOD_TABLE[name]
     messages = 0
-    for made, _, round, id, _, client, download in exchanges(name):
+    for made, progress, round, id, _, client, download in exchanges(name):
         upload, _ = client_round(
             method, made.task, download, client, feed_of(made, id, round), round
         )
         for message in (download, upload):
-            data = encode(message)
-            assert nbytes(message) == len(data)
-            assert nbytes(tree.stack([message] * 2), lead=1).expand(2).tolist() == [len(data)] * 2
-            read = decode(data, message)
-            assert message.keys() == read.keys()
-            for part_name, part in message.items():
-                assert digest(read[part_name]) == digest(part)
-                assert_equal(read[part_name].keep, part.keep)
-            assert encode(read) == data
-            same = dict.fromkeys(message, True)
-            short = encode(message, same)
-            assert nbytes(message, same) == len(short)
-            assert_equal(tree.named(decode(short, message, message)), tree.named(message))
-            assert encode(message, dict.fromkeys(message, False)) == data
+            for wire in ("", *WIRES) if id == 1 else ("",):
+                sent = {key: part.to(wire, 7) for key, part in message.items()} if wire else message
+                assert_counted(sent, {})
+                # As both ends hold it after these rounds, and after this very download.
+                held = tree.take(progress.session, id)
+                masks = count(download, {}).masks
+                for session in (held, moved(held, "down", masks)):
+                    assert_counted(sent, session)
             messages += bool(message)
     assert messages or name.startswith("local")
+
+
+def assert_counted(message, session):
+    """Counted bytes are encoded bytes, alone and stacked; what is decoded is what was sent."""
+    data = encode(message, session=session)
+    assert nbytes(message, session) == len(data)
+    both = {key: torch.stack([value] * 2) for key, value in session.items()}
+    counted = nbytes(tree.stack([message] * 2), both, lead=1).expand(2)
+    assert counted.tolist() == [len(data)] * 2
+    read = decode(data, message, session=session)
+    assert message.keys() == read.keys()
+    for part_name, part in message.items():
+        assert digest(read[part_name]) == digest(part)
+        assert_equal(read[part_name].keep, part.keep)
+        assert_equal(read[part_name].scale, part.scale)
+    assert encode(read, session=session) == data
+    same = dict.fromkeys(message, True)
+    short = encode(message, None, session, same)
+    assert nbytes(message, session, same) == len(short)
+    assert_equal(tree.named(decode(short, message, held=message)), tree.named(message))
+    assert encode(message, None, session, dict.fromkeys(message, False)) == data
 
 
 @every_method
@@ -188,7 +205,7 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
     outcomes = []
     for progress, order in ((one, ids), (two, mixed)):
         states = progress.rows.take(order), progress.clients.take(order)
-        known = tree.take(progress.known, order)
+        known = tree.take(progress.session, order)
         job = Job(progress.server, *states, known, order, round, 0)
         outcomes.append(forward.engine.work(job))
     sort = mixed.argsort()
@@ -275,7 +292,7 @@ def test_law_6_an_unsampled_client_is_untouched(name):
     made.advance(progress)
     after = progress.tensors()
     for key, value in before.items():
-        if key.split("/")[0] in ("rows", "clients", "known"):
+        if key.split("/")[0] in ("rows", "clients", "session"):
             for id in set(range(len(BUDGETS))) - sampled:
                 assert torch.equal(value[id], after[key][id]), (key, id)
     assert len(sampled) < len(BUDGETS)

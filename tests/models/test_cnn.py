@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from masquerade.core.task import Task
 from masquerade.core.train import gradient
 from masquerade.core.tree import Tree, split
-from masquerade.models import CifarCNN, DigitsCNN, DropoutCNN, MnistCNN
+from masquerade.models import CifarCNN, DigitsCNN, DropoutCNN, LeNet, MnistCNN
 
 Network = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[DropoutCNN]
 
@@ -20,6 +20,8 @@ CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], int]] = [
     (CifarCNN, CifarCNN.shape, 797_962),
     (MnistCNN, MnistCNN.shape, 1_663_370),
     (DropoutCNN, DropoutCNN.shape, 1_626_442),
+    (LeNet, (3, 32, 32), 256_830),
+    (partial(LeNet, (1, 28, 28), 62, (2048,)), (1, 28, 28), 2_278_334),
     (DigitsCNN, DigitsCNN.shape, 13_706),
     (partial(DigitsCNN, norm="group"), DigitsCNN.shape, 13_802),
     (partial(DigitsCNN, norm="batch"), DigitsCNN.shape, 13_802),

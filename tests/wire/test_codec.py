@@ -6,82 +6,23 @@ from math import prod
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.part import Axis, Blocks, Entry, Grain, Message, Part
+from masquerade.core.part import Axis, Message, Part
 from masquerade.errors import MasqueradeError
-from masquerade.wire import decode, digest, encode, nbytes, values_bytes
-
-quick = settings(deadline=None, max_examples=50)
-TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
-HEADER = 8
-"""Bytes before the first part."""
-
-
-def bits_of(draw: st.DrawFn, count: int) -> Tensor:
-    return torch.tensor([draw(st.booleans()) for _ in range(count)], dtype=torch.bool)
-
-
-def numbers_of(draw: st.DrawFn, count: int, dtype: torch.dtype) -> Tensor:
-    """Any bits at all, not numbers only: payloads of NaNs and negative zeros travel as they are."""
-    if dtype is torch.bool:
-        return bits_of(draw, count)
-    size = torch.empty(0, dtype=dtype).element_size()
-    raw = draw(st.binary(min_size=count * size, max_size=count * size))
-    return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-
-
-def grain_of(draw: st.DrawFn, shape: torch.Size) -> Grain:
-    cut = draw(st.integers(0, shape.numel()))
-    grains: list[Grain] = [Entry(), Blocks((cut, shape.numel() - cut))]
-    grains += [Axis(index) for index in range(len(shape))]
-    return draw(st.sampled_from(grains))
-
-
-@st.composite
-def parts(draw: st.DrawFn, axes: int = 0) -> Part:
-    values, keep, grains = {}, {}, {}
-    for place in range(draw(st.integers(1, 3))):
-        name = f"tensor{place}"
-        shape = torch.Size(draw(st.lists(st.integers(0, 4), min_size=axes, max_size=3)))
-        dtype = draw(st.sampled_from(TYPES))
-        values[name] = numbers_of(draw, shape.numel(), dtype).reshape(shape)
-        if draw(st.booleans()):
-            grains[name] = grain_of(draw, shape)
-            bits = grains[name].bits(shape)
-            keep[name] = bits_of(draw, bits.numel()).reshape(bits)
-    return Part(values, keep, grains)
-
-
-names = st.sampled_from(["params", "shared", "gate"])
-messages = st.dictionaries(names, parts(), max_size=2)
-
-
-def raw(value: Tensor) -> bytes:
-    return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def meant(part: Part, name: str) -> Tensor:
-    """The values of a tensor, with zeros where they are not meant."""
-    value, held = part.values[name], part.held(name)
-    return value if held is None else torch.where(held, value, torch.zeros_like(value))
-
-
-def assert_same(found: Message, expected: Message) -> None:
-    """Bit for bit, types and shapes too."""
-    assert found.keys() == expected.keys()
-    for part_name, part in expected.items():
-        other = found[part_name]
-        assert other.values.keys() == part.values.keys()
-        assert other.keep.keys() == part.keep.keys()
-        for name, value in part.values.items():
-            assert other.values[name].shape == value.shape
-            assert other.values[name].dtype is value.dtype
-            assert raw(other.values[name]) == raw(meant(part, name))
-        assert all(torch.equal(other.keep[name], part.keep[name]) for name in part.keep)
+from masquerade.wire import Stamp, decode, digest, encode, nbytes, values_bytes
+from tests.wire.parts import (
+    HEADER,
+    TYPES,
+    assert_same,
+    forged,
+    messages,
+    names,
+    parts,
+    quick,
+)
 
 
 @given(messages)
@@ -99,10 +40,10 @@ def test_counted_bytes_are_encoded_bytes(message: Message) -> None:
     assert int(nbytes(message)) == len(encode(message))
     same = dict.fromkeys(message, True)
     # Of a part that the receiver holds only the flag is sent.
-    assert int(nbytes(message, same)) == len(encode(message, same))
-    assert len(encode(message, same)) == (HEADER + len(message) if message else 0)
+    assert int(nbytes(message, same=same)) == len(encode(message, same=same))
+    assert len(encode(message, same=same)) == (HEADER + len(message) if message else 0)
     assert int(values_bytes(message, same)) == 0
-    assert encode(message, dict.fromkeys(message, False)) == encode(message)
+    assert encode(message, same=dict.fromkeys(message, False)) == encode(message)
 
 
 @given(messages)
@@ -110,8 +51,8 @@ def test_counted_bytes_are_encoded_bytes(message: Message) -> None:
 def test_each_part_is_sent_or_not_for_itself(message: Message) -> None:
     for name, part in message.items():
         whole = len(encode({name: part})) - HEADER - 1
-        assert len(encode(message, {name: True})) == len(encode(message)) - whole
-        assert int(nbytes(message, {name: True})) == len(encode(message)) - whole
+        assert len(encode(message, same={name: True})) == len(encode(message)) - whole
+        assert int(nbytes(message, same={name: True})) == len(encode(message)) - whole
         others = {other: rest for other, rest in message.items() if other != name}
         assert int(values_bytes(message, {name: True})) == int(values_bytes(others))
 
@@ -122,14 +63,6 @@ def test_a_stacked_message_costs_what_its_messages_cost(message: Message) -> Non
     flipped = tree.transform(lambda v: ~v if v.dtype is torch.bool else v, message)
     counted = nbytes(tree.stack([message, flipped]), lead=1).expand(2)
     assert counted.tolist() == [len(encode(message)), len(encode(flipped))]
-
-
-@given(parts(axes=1))
-@quick
-def test_a_stacked_part_has_the_digests_of_its_parts(part: Part) -> None:
-    flipped = tree.transform(lambda v: ~v if v.dtype is torch.bool else v, part)
-    found = digest(tree.stack([part, flipped]), lead=1)
-    assert found.tolist() == [int(digest(part)), int(digest(flipped))]
 
 
 def test_a_masked_scalar_can_be_stacked() -> None:
@@ -145,7 +78,7 @@ def test_a_masked_scalar_can_be_stacked() -> None:
 @given(messages)
 @quick
 def test_what_is_not_sent_is_taken_from_what_the_receiver_holds(message: Message) -> None:
-    read = decode(encode(message, dict.fromkeys(message, True)), message, message)
+    read = decode(encode(message, same=dict.fromkeys(message, True)), message, held=message)
     assert all(read[name] is part for name, part in message.items())
 
 
@@ -154,11 +87,13 @@ def test_the_layout_by_hand() -> None:
         {"w": torch.tensor([1.0, 2.0, -0.5]), "bits": torch.tensor([True, False, True])},
         {"w": torch.tensor([True, False, True])},
     )
-    # Part new (1); `w` masked (1), bits 0 and 2 make the byte 5, two float32; `bits` whole (0), 5.
-    body = b"\x01" + b"\x01\x05" + struct.pack("<2f", 1.0, -0.5) + b"\x00\x05"
-    expected = b"MQ\x01\x01" + struct.pack("<I", zlib.crc32(body)) + body
-    assert encode({"p": part}) == expected
-    assert int(nbytes({"p": part})) == len(expected) == HEADER + 13
+    # Part new (1). `bits` has no mask (0), as they are (1): two ones, bits 0 and 2 make the byte 5.
+    # `w` has a mask as it is (1), with two ones, 5 again; two float32.
+    body = b"\x01" + b"\x00\x01\x02\x05" + b"\x01\x02\x05" + struct.pack("<2f", 1.0, -0.5)
+    head = b"MQ\x02\x01" + struct.pack("<IIQ", 7, 9, 2**64 - 3)
+    expected = head + struct.pack("<I", zlib.crc32(head + body)) + body
+    assert encode({"p": part}, Stamp(7, 9, 2**64 - 3)) == expected
+    assert int(nbytes({"p": part})) == len(expected) == HEADER + 16
     # As papers count: two values of four bytes, and three bits in a byte.
     assert int(values_bytes({"p": part})) == 8 + 1
 
@@ -168,8 +103,9 @@ def test_a_mask_that_keeps_nothing_costs_the_mask(dtype: torch.dtype) -> None:
     keep = torch.zeros(3, 4, dtype=torch.bool)
     message = {"p": Part({"w": torch.ones(3, 4, dtype=dtype)}, {"w": keep})}
     data = encode(message)
-    # Flag of the part, flag of the tensor, twelve bits in two bytes, no value.
-    assert len(data) == HEADER + 1 + 1 + 2
+    # Flag of the part, flag of the tensor, zero of twelve bits are ones, no value. Where values are
+    # bits, a flag says so, and there are none.
+    assert len(data) == HEADER + 1 + 1 + 1 + (dtype is torch.bool)
     assert not decode(data, message)["p"].values["w"].any()
     assert int(values_bytes(message)) == 0
 
@@ -177,7 +113,7 @@ def test_a_mask_that_keeps_nothing_costs_the_mask(dtype: torch.dtype) -> None:
 def test_a_grain_costs_a_bit_and_not_a_bit_per_entry() -> None:
     keep = torch.tensor([True, False, False, True])
     rows = Part({"w": torch.ones(4, 100)}, {"w": keep}, {"w": Axis(0)})
-    assert len(encode({"p": rows})) == HEADER + 1 + 1 + 1 + 2 * 100 * 4
+    assert len(encode({"p": rows})) == HEADER + 1 + 1 + 1 + 1 + 2 * 100 * 4
 
 
 def test_no_message_is_no_bytes() -> None:
@@ -223,17 +159,10 @@ def test_every_changed_byte_is_refused() -> None:
                 decode(bytes(damaged), small())
 
 
-def forged(data: bytes) -> bytes:
-    """The same with a checksum that fits, so that what lies behind it is tested too."""
-    if len(data) < HEADER:
-        return data
-    return data[:4] + struct.pack("<I", zlib.crc32(data[HEADER:])) + data[HEADER:]
-
-
 def read_or_none(data: bytes) -> Message | None:
     """Decode, or return None for a refusal; whatever else is raised is a fault of the codec."""
     try:
-        return decode(data, small(), small())
+        return decode(data, small(), held={"bits": small()["bits"]})
     except MasqueradeError as error:
         if error.code != "E605":
             raise
@@ -261,7 +190,8 @@ def test_a_forged_body_is_refused_or_of_the_right_form() -> None:
 @given(st.binary(max_size=60))
 @quick
 def test_noise_is_refused_or_of_the_right_form(noise: bytes) -> None:
-    for data in (noise, b"MQ\x01\x02" + noise, forged(b"MQ\x01\x02\0\0\0\0" + noise)):
+    head = b"MQ\x02\x02" + bytes(HEADER - 4)
+    for data in (noise, head + noise, forged(head + noise)):
         read_or_none(data)
 
 
@@ -274,25 +204,25 @@ def test_padding_bits_must_be_zero() -> None:
     message = {"p": Part({"b": torch.tensor([True, False, True])})}
     data = bytearray(encode(message))
     data[-1] |= 0b1000
-    with pytest.raises(MasqueradeError, match="E605 padding"):
+    with pytest.raises(MasqueradeError, match="E605 the bits that fill"):
         decode(forged(bytes(data)), message)
 
 
-@pytest.mark.parametrize("place", [HEADER, HEADER + 1])
-def test_a_flag_is_zero_or_one(place: int) -> None:
-    message = {"p": Part({"w": torch.tensor([1.0])})}
+@pytest.mark.parametrize(("place", "flag"), [(HEADER, 2), (HEADER + 1, 4), (HEADER + 2, 0)])
+def test_a_flag_is_one_of_those_that_mean_something(place: int, flag: int) -> None:
+    message = {"p": Part({"b": torch.tensor([True])})}
     data = bytearray(encode(message))
-    data[place] = 2
-    with pytest.raises(MasqueradeError, match=f"E605 flag 2 at byte {place}"):
-        decode(forged(bytes(data)), message, message)
+    data[place] = flag
+    with pytest.raises(MasqueradeError, match=f"E605 flag {flag} at byte {place}"):
+        decode(forged(bytes(data)), message)
 
 
 def test_a_reference_to_what_is_not_held_is_refused() -> None:
     message = small()
-    data = encode(message, dict.fromkeys(message, True))
+    data = encode(message, same=dict.fromkeys(message, True))
     for held, missing in ((None, "bits"), ({}, "bits"), ({"bits": message["bits"]}, "params")):
         with pytest.raises(MasqueradeError, match=f"`{missing}` refers to a version not held"):
-            decode(data, message, held)
+            decode(data, message, held=held)
 
 
 def test_a_message_of_another_run_is_refused() -> None:
@@ -310,42 +240,12 @@ def test_decoded_values_may_be_written() -> None:
     assert encode(small()) == encode(message)
 
 
-def test_a_digest_reads_what_is_meant_and_nothing_else() -> None:
-    keep = {"w": torch.tensor([True, False])}
-    one = digest(Part({"w": torch.tensor([1.0, 2.0])}, keep))
-    assert one == digest(Part({"w": torch.tensor([1.0, float("nan")])}, keep))
-    assert one != digest(Part({"w": torch.tensor([1.5, 2.0])}, keep))
-    # The same numbers under another mask are another version.
-    assert one != digest(Part({"w": torch.tensor([1.0, 0.0])}))
-    assert one != digest(Part({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([True, True])}))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int64])
-def test_swapped_or_negated_values_have_another_digest(dtype: torch.dtype) -> None:
-    base = torch.tensor([1, 2, 3, 4], dtype=dtype)
-
-    def made(*values: int) -> Tensor:
-        return digest(Part({"w": torch.tensor(values, dtype=dtype)}))
-
-    original = digest(Part({"w": base}))
-    for values in ((2, 1, 3, 4), (1, 2, 4, 3), (-1, 2, 3, 4), (-1, -2, 3, 4), (-1, -2, -3, -4)):
-        assert made(*values) != original, values
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bool])
-def test_thousands_of_versions_have_as_many_digests(dtype: torch.dtype) -> None:
-    """Round numbers have few bits that differ; these too must be told apart."""
-    versions = torch.stack([torch.arange(4096) >> bit & 1 for bit in range(12)], dim=1).to(dtype)
-    found = digest(Part({"w": versions}), lead=1)
-    assert len(set(found.tolist())) == 4096
-
-
 def test_clients_of_a_stack_may_hold_different_versions() -> None:
     message = {"p": Part({"w": torch.ones(3, 2)}), "q": Part({"w": torch.ones(3, 5)})}
     same = {"p": torch.tensor([True, False, True]), "q": torch.tensor([True, True, False])}
     # The header and two flags; `p` has a flag and 8 bytes, `q` a flag and 20.
     least = HEADER + 2
-    assert nbytes(message, same, lead=1).tolist() == [least, least + 9, least + 21]
+    assert nbytes(message, same=same, lead=1).tolist() == [least, least + 9, least + 21]
     assert values_bytes(message, same, lead=1).tolist() == [0, 8, 20]
 
 
@@ -358,7 +258,37 @@ def test_values_are_counted_per_client_of_a_stack() -> None:
 
 @given(st.integers(1, 40))
 @quick
-def test_bits_are_packed_eight_to_a_byte(count: int) -> None:
+def test_bits_are_packed_eight_to_a_byte_at_most(count: int) -> None:
     message = {"p": Part({"b": torch.ones(count, dtype=torch.bool)})}
-    assert len(encode(message)) == HEADER + 1 + 1 + -(-count // 8)
+    assert len(encode(message)) <= HEADER + 1 + 2 + 1 + -(-count // 8)
     assert prod(decode(encode(message), message)["p"].values["b"].tolist()) == 1
+
+
+def test_a_message_for_others_is_refused() -> None:
+    sent = encode(small(), Stamp(3, 7, 99))
+    assert decode(sent, small(), Stamp(3, 7, 99)).keys() == small().keys()
+    for stamp, text in (
+        (Stamp(4, 7, 99), "message of round 3, client 7; expected round 4 of client 7"),
+        (Stamp(3, 8, 99), "message of round 3, client 7; expected round 3 of client 8"),
+        (Stamp(3, 7, 98), "builds on 0000000000000063, here is 0000000000000062"),
+    ):
+        with pytest.raises(MasqueradeError, match=f"E605 .*{text}"):
+            decode(sent, small(), stamp)
+
+
+def test_what_the_receiver_holds_must_not_be_sent_again() -> None:
+    message = small()
+    with pytest.raises(MasqueradeError, match="E605 part `bits` was sent again"):
+        decode(encode(message), message, held=message)
+    other = {**message, "params": Part(message["params"].values)}
+    assert decode(encode(message, same={"bits": True}), message, held=other).keys() == other.keys()
+    values = {**message["params"].values, "w": torch.tensor([[1.5, 9.0], [0.0, 9.0]])}
+    # Values that a mask hides are no difference, and another mask is one.
+    for keep, again in ((torch.tensor([True, False]), True), (torch.tensor([True, True]), False)):
+        held = {**message, "params": Part(values, {"w": keep}, {"w": Axis(1)})}
+        data = encode(message, same={"bits": True})
+        if again:
+            with pytest.raises(MasqueradeError, match="E605 part `params` was sent again"):
+                decode(data, message, held=held)
+        else:
+            assert decode(data, message, held=held)["bits"] is held["bits"]

@@ -61,6 +61,8 @@ class Method:
     """The least and the most of a setting that is a number; a class states those of its own."""
     choices: ClassVar[Choices] = {}
     """The words that a setting may be."""
+    budgeted: ClassVar[bool] = False
+    """Whether a client's model is as small as its budget asks (`Who.budget`)."""
     joins: ClassVar[bool] = True
     """Whether a client that comes after training does one round, sending nothing, before it uses a
     model; otherwise `adapt` has its rule for a phase (view, True)."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from masquerade.core.random import fold, uniform
 from masquerade.core.tree import Tree
 
 
@@ -22,6 +23,10 @@ class Entry:
     def spread(self, keep: Tensor, values: Tensor) -> Tensor:
         """Return the mask with one bit per entry."""
         return keep
+
+    def covers(self, shape: torch.Size) -> tuple[int, ...]:
+        """Return how many entries each bit stands for; one number where all do for as many."""
+        return (1,)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,10 @@ class Blocks:
         bits = zip(keep.unbind(-1), self.sizes, strict=True)
         pieces = [bit[..., None].expand(*bit.shape, size) for bit, size in bits]
         return torch.cat(pieces, -1).reshape(values.shape)
+
+    def covers(self, shape: torch.Size) -> tuple[int, ...]:
+        """Return how many entries each bit stands for."""
+        return self.sizes
 
 
 @dataclass(frozen=True)
@@ -60,9 +69,16 @@ class Axis:
         shape[lead + self.index % (values.ndim - lead)] = keep.shape[-1]
         return keep.reshape(shape).expand(values.shape)
 
+    def covers(self, shape: torch.Size) -> tuple[int, ...]:
+        """Return how many entries each bit stands for, all of them as many."""
+        return (shape.numel() // max(1, shape[self.index]),)
+
 
 Grain = Entry | Blocks | Axis
 ENTRY = Entry()
+
+ROUNDED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
+"""What floating-point values of a message can be rounded to."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +87,15 @@ class Part:
 
     `keep` has one bool per grain of a name; a name absent from it is meant whole. `grain` says what
     one bool covers, an entry unless stated. Values may be bits. A stacked part, [clients, …], is a
-    part of the same form.
+    part of the same form. `dtype` names what floating-point values were rounded to, "" for none;
+    they keep the network's type, and `scale` is the step between those of an int8 tensor.
     """
 
     values: Tree
     keep: Tree = field(default_factory=dict)
     grain: Mapping[str, Grain] = field(default_factory=dict)
+    dtype: str = ""
+    scale: Tree = field(default_factory=dict)
 
     def grain_of(self, name: str) -> Grain:
         """Return what one bool of `keep[name]` covers."""
@@ -87,6 +106,23 @@ class Part:
         if name not in self.keep:
             return None
         return self.grain_of(name).spread(self.keep[name], self.values[name])
+
+    def to(self, dtype: str, key: int | Tensor, lead: int = 0) -> "Part":
+        """Round the floating-point values that are meant; those outside a mask become zero.
+
+        `lead` = 1 for a stacked part. int8 has one step per tensor, a 127th of its largest value,
+        and rounds up or down at random by `key`, so that on average nothing is added or taken away.
+        """
+        values, scale = dict(self.values), dict[str, Tensor]()
+        for name, value in self.values.items():
+            if value.is_floating_point():
+                held = self.held(name)
+                meant = value if held is None else torch.where(held, value, 0)
+                if dtype == "int8":
+                    values[name], scale[name] = _to_steps(meant, fold(key, name), lead)
+                else:
+                    values[name] = meant.to(ROUNDED[dtype]).to(value.dtype)
+        return Part(values, self.keep, self.grain, dtype, scale)
 
     def kept(self) -> int:
         """Count the meant entries that are numbers (bits are not parameters)."""
@@ -101,19 +137,35 @@ class Part:
 Message = dict[str, Part]
 
 
-def _flatten(part: Part) -> tuple[list[Any], tuple[tuple[str, Grain], ...]]:
-    return [part.values, part.keep], tuple(sorted(part.grain.items()))
+def _to_steps(values: Tensor, key: int | Tensor, lead: int) -> tuple[Tensor, Tensor]:
+    """Round to whole multiples of a step; return them and the step, a float32."""
+    shape = values.shape[lead:]
+    sizes = values.abs().reshape(*values.shape[:lead], shape.numel())
+    largest = sizes.amax(-1) if sizes.shape[-1] else sizes.new_zeros(sizes.shape[:-1])
+    scale = (largest / 127).float()
+    step = scale.reshape(scale.shape + (1,) * len(shape)).to(values.dtype)
+    keys = torch.as_tensor(key, dtype=torch.int64, device=values.device)
+    noise = uniform(keys, tuple(shape), values.dtype)
+    # Where all are zero there is no step, and what is divided by another stays zero.
+    steps = (values / torch.where(step == 0, 1, step) + noise).floor().clamp(-127, 127)
+    return steps * step, scale
 
 
-def _flatten_with_keys(part: Part) -> tuple[list[Any], tuple[tuple[str, Grain], ...]]:
-    children, grain = _flatten(part)
-    keys = [pytree.GetAttrKey("values"), pytree.GetAttrKey("keep")]
-    return list(zip(keys, children, strict=True)), grain
+def _flatten(part: Part) -> tuple[list[Any], tuple[tuple[tuple[str, Grain], ...], str]]:
+    static = tuple(sorted(part.grain.items())), part.dtype
+    return [part.values, part.keep, part.scale], static
 
 
-def _unflatten(children: Any, grain: Any) -> Part:
-    values, keep = children
-    return Part(values, keep, dict(grain))
+def _flatten_with_keys(part: Part) -> tuple[list[Any], Any]:
+    children, static = _flatten(part)
+    keys = [pytree.GetAttrKey(name) for name in ("values", "keep", "scale")]
+    return list(zip(keys, children, strict=True)), static
+
+
+def _unflatten(children: Any, static: Any) -> Part:
+    values, keep, scale = children
+    grain, dtype = static
+    return Part(values, keep, dict(grain), dtype, scale)
 
 
 pytree.register_pytree_node(

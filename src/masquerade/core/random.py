@@ -76,7 +76,7 @@ def uniform(
     count = torch.Size(shape).numel()
     # 24 bits fill a float32 exactly; the same numbers serve every wider type.
     bits = (draw(key, count) >> 40) & ((1 << 24) - 1)
-    return (bits.to(dtype) / (1 << 24)).reshape(*bits.shape[:-1], *shape)
+    return (bits.to(dtype) / (1 << 24)).reshape(bits.shape[:-1] + shape)
 
 
 def normal(key: int | Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,9 +1,10 @@
 """What a run will cost, computed from its schedule without training.
 
 Sizes of messages and densities of masks are those of a client's first round, after one step of each
-stage. For dense methods that is exact. For masks that keep their number of entries bytes are exact,
-and FLOPs as papers count them. Masks that shrink or grow are not foreseen (`Method.foreseen` tells
-of them), nor how they overlap later (the gradient of DM-PFL's personal refine).
+stage. For dense methods that is exact. For masks that keep their number of entries values and FLOPs
+are exact, as papers count them; bytes are those of new masks, and a run that sends what changed of
+them costs less. Masks that shrink or grow are not foreseen (`Method.foreseen` tells of them), nor
+how they overlap later (the gradient of DM-PFL's personal refine).
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Meter, shares
-from masquerade.cost.traffic import ANY, at_first
-from masquerade.wire.codec import Same, digest, nbytes, values_bytes
+from masquerade.wire import session
+from masquerade.wire.count import count
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,8 @@ def _measure(
     if method.greet(task, hello):
         _, _, row, client, spent = exchange(row, client, hello)
     download, upload, row, _, flops = exchange(row, client, round)
-    known = at_first(task.initial, 1, download)
-    had = {name: digest(part) == known.get(name, known[ANY]) for name, part in download.items()}
+    known = session.begin(task.initial, 1, download)
+    had = session.unchanged(known, download, session.versions(download, lead=0))
     later = method.download(task, server, row, round)
     return _Exchange(
         _sizes(download, had),
@@ -175,5 +176,6 @@ def _measure(
     )
 
 
-def _sizes(message: Message, same: Same | None = None) -> tuple[float, float]:
-    return float(nbytes(message, same)), float(values_bytes(message, same))
+def _sizes(message: Message, same: session.Same | None = None) -> tuple[float, float]:
+    found = count(message, {}, same)
+    return float(found.bytes), float(found.values)

@@ -57,7 +57,7 @@ def _keep(name: str, named: Named, path: Path, replace: bool) -> Manifest:
     """Read the files of a known dataset, see that nothing is missing, and put them away."""
     reading = readers.read(path, name, named.format, named.options)
     dataset = reading.dataset
-    found = {"samples": len(dataset.y)}
+    found: dict[str, int | None] = {"samples": len(dataset.y), "classes": dataset.classes}
     if dataset.client is not None:
         found["clients"] = int(dataset.client.max()) + 1
     for what, count in found.items():

@@ -32,15 +32,18 @@ class Named:
     samples: int | None = None
     """How many samples there must be, where the files always hold as many."""
     clients: int | None = None
+    classes: int | None = None
     class_names: tuple[str, ...] = ()
     advice: str = ""
     """Where its files come from, where they cannot be fetched."""
+    place: str = "PATH"
+    """Where they then lie."""
 
     def how(self, name: str) -> str:
         """Say how to get it."""
-        add = f"`masquerade data add {name} --from PATH`"
+        add = f"`masquerade data add {name} --from {self.place}`"
         if not self.files:
-            return f"{self.advice}, then run {add}"
+            return f"{self.advice}, then {add}"
         return f"run `masquerade data fetch {name}`, or {add} if you have its files"
 
 
@@ -93,6 +96,7 @@ def _emnist(part: str, samples: int, class_names: tuple[str, ...]) -> Named:
         (_EMNIST_FILE,),
         {"choose": f"emnist-{part}-"},
         samples,
+        classes=len(class_names),
         class_names=class_names,
     )
 
@@ -105,9 +109,12 @@ def _femnist(title: str, names: tuple[str, ...], **options: Any) -> Named:
         "public domain (NIST Special Database 19); LEAF BSD-2-Clause",
         "Caldas et al., LEAF: a benchmark for federated settings, 2018",
         options={"classes": len(names), **options},
+        classes=len(names),
         class_names=names,
-        advice="LEAF publishes a program instead of files: let its data/femnist/preprocess.sh "
-        "write the JSON",
+        advice="LEAF publishes a program instead of files. Run `git clone "
+        "https://github.com/TalwalkarLab/leaf`, then in leaf/data/femnist `./preprocess.sh -s niid "
+        "--sf 1.0 -k 0 -t sample` (it downloads NIST's images)",
+        place="leaf/data/femnist/data",
     )
 
 
@@ -121,6 +128,7 @@ def _cifar(classes: int, known: str, **more: Any) -> Named:
         "Krizhevsky, Learning multiple layers of features from tiny images, 2009",
         (File(file, f"md5:{known}", (f"https://www.cs.toronto.edu/~kriz/{file}",)),),
         samples=60_000,
+        classes=classes,
         **more,
     )
 
@@ -145,8 +153,24 @@ def _har(title: str, **options: Any) -> Named:
         options,
         10_299,
         30,
+        6,
     )
 
+
+EMBEDDED: dict[str, Named] = {
+    "digits": Named(
+        "digits of 8 x 8, which come with scikit-learn",
+        "embedded",
+        "https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits (its "
+        "test part, as scikit-learn has it)",
+        "CC BY 4.0",
+        "Alpaydin and Kaynak, Optical recognition of handwritten digits, 1998",
+        samples=1797,
+        classes=10,
+        class_names=tuple(string.digits),
+    )
+}
+"""The datasets that need no files."""
 
 NAMED: dict[str, Named] = {
     "mnist": Named(
@@ -158,6 +182,7 @@ NAMED: dict[str, Named] = {
         "recognition, 1998",
         _MNIST_FILES,
         samples=70_000,
+        classes=10,
     ),
     "fashion_mnist": Named(
         "Fashion-MNIST",
@@ -167,6 +192,7 @@ NAMED: dict[str, Named] = {
         "Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset, 2017",
         _FASHION_FILES,
         samples=70_000,
+        classes=10,
         class_names=tuple(_FASHION.split(",")),
     ),
     "emnist_balanced": _emnist("balanced", 131_600, _MERGED),
@@ -196,6 +222,7 @@ NAMED: dict[str, Named] = {
             ),
         ),
         samples=750_000,
+        classes=10,
     ),
     "har": _har("UCI HAR, 561 features, by subject"),
     "har_signals": _har("UCI HAR, raw signals, by subject", signals=True),
@@ -218,6 +245,7 @@ NAMED: dict[str, Named] = {
         ),
         samples=4_226_158,
         clients=1_129,
+        classes=80,
     ),
 }
 """The datasets that `masquerade data fetch` and `add` know by name."""

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from masquerade.data import cache
+from masquerade.data.cache import Manifest
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.named import NAMED
+from masquerade.data.named import EMBEDDED, NAMED
 from masquerade.data.readers.table import npz
 from masquerade.errors import MasqueradeError, nearest
 
@@ -30,6 +31,17 @@ def load(source: str | Path) -> Dataset:
         f"`masquerade data fetch` knows {', '.join(NAMED)}, `masquerade data add` takes files of "
         "your own, and the path of an .npz file will do",
     )
+
+
+def about(name: str) -> Manifest | None:
+    """Return what is known of a dataset that has a name and is here."""
+    if name not in DATASETS:
+        return cache.describe(name) if cache.holds(name) else None
+    named, dataset = EMBEDDED[name], DATASETS[name]()
+    shape, kind = list(dataset.x.shape[1:]), str(dataset.x.dtype).removeprefix("torch.")
+    told = (named.origin, named.license, named.citation)
+    counts = (len(dataset.y), shape, kind, dataset.classes, None, None)
+    return Manifest(name, *counts, list(named.class_names), [], *told, named.format)
 
 
 def published(kind: str, severity: int) -> Dataset:

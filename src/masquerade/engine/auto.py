@@ -11,12 +11,12 @@ import torch
 from masquerade.core import tree
 from masquerade.core.round import Who
 from masquerade.core.task import Task
-from masquerade.cost import traffic
 from masquerade.engine.batched import Batched
 from masquerade.engine.capture import Graphs
 from masquerade.engine.loop import Loop
 from masquerade.engine.setting import Engine, Job, Setting
 from masquerade.errors import MasqueradeWarning
+from masquerade.wire import session
 
 LARGEST = 60_000
 """Parameters of a dense network up to which batching wins on a CPU."""
@@ -80,7 +80,7 @@ def obstacle(setting: Setting) -> str | None:
     if method.greet(task, setting.round("hello", None, 0)):
         phases.insert(0, ("hello", None))
     own = [federation.train[id][:1] for id in busy]
-    known = traffic.at_first(task.initial, len(ids))
+    known = session.begin(task.initial, len(ids))
     engine = Batched(setting, width=2, trial=True)
     for kind, phase in phases:
         job = Job(

@@ -163,8 +163,10 @@ class Batched:
             part = job.take(places)
             lifted = Lifted(self.setting.method, len(places))
             download = lifted.download(self.setting.task, part.server, part.rows, part.round)
+            download = self.setting.wired(download, part.ids, None)
             upload, client, flops = self._chunk(lifted, part, download, padding)
-            cost, after = traffic.measure(download, upload, part.known, lead=1)
+            upload = self.setting.wired(upload, part.ids, (job.round.kind, job.number))
+            cost, after = traffic.measure(download, upload, part.session, lead=1)
             real = len(places) - padding
             chunk = (upload, client, after, astuple(cost), astuple(flops))
             done.append(tree.transform(lambda value, real=real: value[:real], chunk))
@@ -284,6 +286,7 @@ class Batched:
             part = job.take(places)
             lifted = Lifted(method, len(places))
             download = lifted.download(task, part.server, part.rows, part.round)
+            download = self.setting.wired(download, part.ids, None)
             _, client, flops = self._chunk(lifted, part, download, padding)
             personal = lifted.map(
                 lambda one, own: method.personalize(task, one, own, view), download, client

@@ -27,6 +27,7 @@ from masquerade.data.batches import Orders
 from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.wire.session import Seen
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
@@ -53,28 +54,31 @@ class Loop:
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
         done = self._several(job) if self.workers == 1 else self._spread(job)
-        uploads, states, known, traffics, flops = zip(*done, strict=True)
+        uploads, states, sessions, traffics, flops = zip(*done, strict=True)
         return Outcome(
             tree.stack(uploads),
             tree.stack(states),
-            tree.stack(known),
+            tree.stack(sessions),
             Traffic(*(torch.stack(column) for column in zip(*traffics, strict=True))),
             Flops(*(torch.cat(column) for column in zip(*flops, strict=True))),
         )
 
     def _several(self, job: Job) -> list[tuple[Any, ...]]:
-        """Return (upload, client, known, traffic, flops) of every client."""
+        """Return (upload, client, session, traffic, flops) of every client."""
         method, task = self.setting.method, self.setting.task
         orders: dict[str, Orders] = {}
-        seen: traffic.Seen = {}
+        seen: Seen = {}
         done = []
         for place in range(len(job.ids)):
-            row, client, known = (
-                tree.take(state, place) for state in (job.rows, job.clients, job.known)
+            row, client, session = (
+                tree.take(state, place) for state in (job.rows, job.clients, job.session)
             )
+            id, sent = int(job.ids[place]), (job.round.kind, job.number)
             download = method.download(task, job.server, row, job.round)
+            download = self.setting.wired(download, id, None)
             upload, client, flops = self._one(job, place, download, client, orders)
-            cost, after = traffic.measure(download, upload, known, 0, seen)
+            upload = self.setting.wired(upload, id, sent)
+            cost, after = traffic.measure(download, upload, session, 0, seen)
             done.append((upload, client, after, astuple(cost), astuple(flops)))
         return done
 
@@ -129,15 +133,17 @@ class Loop:
         global _working
         if self._pool is None:
             _working = self
-            # Forked processes see the samples where they lie; nothing is copied to them.
-            start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            # Forked processes see the samples where they lie; nothing is copied to them. After
+            # work on CUDA a process cannot be forked.
+            fork = "fork" in multiprocessing.get_all_start_methods()
+            start = "fork" if fork and not torch.cuda.is_initialized() else "spawn"
             context = multiprocessing.get_context(start)
             given = (None if start == "fork" else self,)
             self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
         jobs = []
         for places in torch.arange(len(job.ids)).chunk(self.workers):
             part = job.take(places)
-            states = (part.server, part.rows, part.clients, part.known, part.ids)
+            states = (part.server, part.rows, part.clients, part.session, part.ids)
             jobs.append(_to_numpy((states, job.round.kind, job.round.phase, job.number)))
         try:
             pieces = list(self._pool.map(_do, jobs))
@@ -165,6 +171,7 @@ class Loop:
         for place, id in enumerate(job.ids.tolist()):
             row, client = tree.take(job.rows, place), tree.take(job.clients, place)
             download = method.download(task, job.server, row, job.round)
+            download = self.setting.wired(download, id, None)
             _, client, flops = self._one(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
@@ -223,9 +230,9 @@ def _end_with(parent: int) -> None:
 def _do(given: Any) -> Any:
     """Do some clients' rounds in a process of their own."""
     assert _working is not None
-    (server, rows, clients, known, ids), kind, phase, number = _to_torch(given)
+    (server, rows, clients, session, ids), kind, phase, number = _to_torch(given)
     round = _working.setting.round(kind, phase, number)
-    job = Job(server, rows, clients, known, ids, round, number)
+    job = Job(server, rows, clients, session, ids, round, number)
     with numbers(_working.setting.precision):
         return _to_numpy(_working._several(job))
 

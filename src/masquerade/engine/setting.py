@@ -10,12 +10,14 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
+from masquerade.core.random import fold
 from masquerade.core.round import Round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Flops, Meter
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Feed
+from masquerade.wire.session import Session
 
 
 def astuple(record: Traffic | Flops) -> tuple[Tensor, ...]:
@@ -36,6 +38,20 @@ class Setting:
     """Learning rates are multiplied by this once per round."""
     precision: str = "float32"
     """In what products are taken; processes of an engine ask."""
+    wire: str = "full"
+    """What floating-point values of messages are rounded to; "full" leaves them as they are."""
+
+    def wired(self, message: Message, who: int | Tensor, sent: tuple[str, int] | None) -> Message:
+        """Return a message as it comes out at the other end; stacked where `who` are several.
+
+        `sent` is the kind and number of the round of an upload, None for a download. Downloads are
+        always rounded with the same noise: a model that did not change is not sent again.
+        """
+        if self.wire == "full":
+            return message
+        seed, lead = fold(self.feed.seed, "wire"), int(isinstance(who, Tensor))
+        key = fold(seed, "up", *sent, who) if sent else fold(seed, "down")
+        return {name: part.to(self.wire, fold(key, name), lead) for name, part in message.items()}
 
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""
@@ -50,12 +66,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """What some clients are to do: rows, states and digests stacked in the order of their ids."""
+    """What some clients are to do: rows, states and sessions stacked in the order of their ids."""
 
     server: State
     rows: State
     clients: State
-    known: dict[str, Tensor]
+    session: Session
     ids: Tensor
     round: Round
     number: int
@@ -63,10 +79,10 @@ class Job:
 
     def take(self, places: Tensor) -> "Job":
         """Return the job of some of the clients."""
-        rows, clients, known = (
-            tree.take(state, places) for state in (self.rows, self.clients, self.known)
+        rows, clients, session = (
+            tree.take(state, places) for state in (self.rows, self.clients, self.session)
         )
-        return replace(self, rows=rows, clients=clients, known=known, ids=self.ids[places])
+        return replace(self, rows=rows, clients=clients, session=session, ids=self.ids[places])
 
 
 @dataclass(frozen=True)
@@ -75,19 +91,19 @@ class Outcome:
 
     uploads: Message
     clients: State
-    known: dict[str, Tensor]
+    session: Session
     traffic: Traffic
     flops: Flops
 
     def take(self, places: Tensor) -> "Outcome":
         """Return what some of the clients' rounds gave."""
-        uploads, clients, known = (
+        uploads, clients, session = (
             tree.transform(lambda value: value[places.to(value.device)], state)
-            for state in (self.uploads, self.clients, self.known)
+            for state in (self.uploads, self.clients, self.session)
         )
         traffic = Traffic(*(column[places] for column in astuple(self.traffic)))
         flops = Flops(*(column[places] for column in astuple(self.flops)))
-        return Outcome(uploads, clients, known, traffic, flops)
+        return Outcome(uploads, clients, session, traffic, flops)
 
 
 @dataclass(frozen=True)

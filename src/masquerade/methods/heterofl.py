@@ -32,6 +32,7 @@ class HeteroFL(Method):
     """Whether a client's loss and its output rows leave out classes that it does not hold."""
 
     views: ClassVar[tuple[str, ...]] = ("global", "full")
+    budgeted: ClassVar[bool] = True
 
     def problems(self) -> list[str]:
         """Refuse levels that are no widths."""

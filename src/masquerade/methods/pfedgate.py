@@ -75,6 +75,7 @@ class PFedGate(Method):
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     foreseen: ClassVar[bool] = False
+    budgeted: ClassVar[bool] = True
     joins: ClassVar[bool] = False
     bounds: ClassVar[Bounds] = {
         "density": (1e-9, 1),

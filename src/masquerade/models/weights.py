@@ -1,14 +1,11 @@
 """Pretrained weights from a file: safetensors, or a PyTorch state dict that is read and never run.
 
-A `.pth` file is a pickle, and a pickle is a program. This one is not executed: its opcodes are
-walked, the few that a plain state dict needs are understood, every name it asks for is looked up in
-a closed table, and anything else is refused. Every size is checked against the file before a tensor
-is made, so that a small file cannot ask for much memory.
+A `.pth` file is a pickle; `opcodes` walks through it. Every size is checked against the file before
+a tensor is made, so that a small file cannot ask for much memory.
 """
 
 import io
 import math
-import pickletools
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,18 +17,10 @@ from torch import Tensor, nn
 
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
+from masquerade.opcodes import Language
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 """The first number of the format that PyTorch wrote before its zip archives."""
-
-_MARK = object()
-
-
-@dataclass(frozen=True)
-class _Name:
-    """A name that a file asks for; nothing is imported."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -98,92 +87,16 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 }
 """All that a file can have called: our own functions, by the names that PyTorch gives to its."""
 
-_PLAIN = ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
-_SIMPLE: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": lambda: (),
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "MARK": lambda: _MARK,
-}
+
+def _storage(found: Any) -> _Storage:
+    _, kind, key, _, count = found[:5]
+    if type(key) is not str or type(count) is not int:
+        raise ValueError("a storage without a name")
+    return _Storage(key, _TYPES[kind.text], count)
 
 
-class _Walk:
-    """One pickle, walked opcode by opcode."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[Any, Any] = {}
-
-    def _pop(self, count: int) -> list[Any]:
-        taken = self.stack[len(self.stack) - count :]
-        if len(taken) < count or any(each is _MARK for each in taken):
-            raise ValueError("its stack is empty")
-        del self.stack[len(self.stack) - count :]
-        return taken
-
-    def _to_mark(self) -> list[Any]:
-        depth = next(n for n, each in enumerate(reversed(self.stack)) if each is _MARK)
-        taken = self._pop(depth)
-        self.stack.pop()
-        return taken
-
-    def read(self, stream: io.BytesIO) -> Any:
-        """Return what one pickle describes, from here to its end."""
-        for opcode, argument, _ in pickletools.genops(stream):
-            name = opcode.name
-            if name == "STOP":
-                return self._pop(1)[0]
-            if name in _PLAIN:
-                self.stack.append(argument)
-            elif name in _SIMPLE:
-                self.stack.append(_SIMPLE[name]())
-            elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = self.stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                self.stack.append(self.memo[argument])
-            elif name not in ("PROTO", "FRAME"):
-                self._act(name, argument)
-        raise ValueError("it has no end")
-
-    def _act(self, name: str, argument: Any) -> None:
-        if name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
-            taken = self._to_mark() if name == "TUPLE" else self._pop(int(name[-1]))
-            self.stack.append(tuple(taken))
-        elif name in ("SETITEM", "SETITEMS"):
-            taken = self._pop(2) if name == "SETITEM" else self._to_mark()
-            # Nested tuples that share their parts would take forever to hash or to print.
-            if not all(type(key) in (str, int) for key in taken[::2]):
-                raise ValueError("it has keys that are no names")
-            self._top(dict).update(zip(taken[::2], taken[1::2], strict=True))
-        elif name in ("APPEND", "APPENDS"):
-            taken = self._pop(1) if name == "APPEND" else self._to_mark()
-            self._top(list).extend(taken)
-        elif name in ("GLOBAL", "STACK_GLOBAL"):
-            words = argument if name == "GLOBAL" else " ".join(self._pop(2))
-            if words not in _MAKERS and words not in _TYPES:
-                raise ValueError(f"it asks for `{words}`")
-            self.stack.append(_Name(words))
-        elif name == "REDUCE":
-            maker, arguments = self._pop(2)
-            self.stack.append(_MAKERS[maker.text](*arguments))
-        elif name == "BINPERSID":
-            _, kind, key, _, count = self._pop(1)[0][:5]
-            if type(key) is not str or type(count) is not int:
-                raise ValueError("a storage without a name")
-            self.stack.append(_Storage(key, _TYPES[kind.text], count))
-        elif name == "BUILD":
-            # What modules note beside a state dict (their versions) is not needed.
-            self._pop(1)
-        else:
-            raise ValueError(f"it has the opcode {name}")
-
-    def _top(self, kind: type[Any]) -> Any:
-        if type(self.stack[-1]) is not kind:
-            raise ValueError("it fills what is no container")
-        return self.stack[-1]
+# What modules note beside a state dict (their versions) is not needed, so nothing is filled.
+_LANGUAGE = Language({**dict.fromkeys(_TYPES), **_MAKERS}, elsewhere=_storage)
 
 
 def _views(found: Any) -> dict[str, _View]:
@@ -217,7 +130,7 @@ def _from_zip(data: bytes) -> Tree:
             raise ValueError("its archive is larger unpacked")
         if "byteorder" in members and archive.read(members["byteorder"]) != b"little":
             raise ValueError("its numbers are big-endian")
-        views = _views(_Walk().read(io.BytesIO(archive.read(members["data.pkl"]))))
+        views = _views(_LANGUAGE.read(archive.read(members["data.pkl"])))
         storages = {view.storage.key: view.storage for view in views.values()}
         numbers = {
             key: _tensor(archive.read(members[f"data/{key}"]), each)
@@ -229,7 +142,7 @@ def _from_zip(data: bytes) -> Tree:
 def _from_legacy(data: bytes) -> Tree:
     """Read what PyTorch wrote before 1.6: five pickles, then the storages."""
     stream = io.BytesIO(data)
-    magic, _, system, found, keys = (_Walk().read(stream) for _ in range(5))
+    magic, _, system, found, keys = (_LANGUAGE.read(stream) for _ in range(5))
     if magic != _MAGIC or not system.get("little_endian"):
         raise ValueError("it is no state dict")
     views = _views(found)

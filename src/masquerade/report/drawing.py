@@ -11,6 +11,7 @@ from masquerade.report.tables import Result, Results, by_method, is_percent, tit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox, Transform
 
@@ -94,16 +95,22 @@ def metric(results: Results, where: str = "") -> str:
 def draw(
     name: str, label: str, lines: list[Line], paint: Callable[["Axes"], None], height: float = 0.0
 ) -> str:
-    """Return the SVG of a figure that is painted on axes; empty without lines."""
+    """Return the SVG of a figure of lines that is painted on axes; empty without lines."""
     if not lines:
         return ""
+    inches = height or _height(len(lines))
+    return drawn(name, label, inches, lambda figure: paint(figure.subplots()))
+
+
+def drawn(name: str, label: str, height: float, paint: Callable[["Figure"], None]) -> str:
+    """Return a figure in the style of the page as SVG; `height` is in inches."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
     stream = io.StringIO()
     with matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": name}]):
-        figure = Figure(figsize=(6.4, height or _height(len(lines))), layout="constrained")
-        paint(figure.subplots())
+        figure = Figure(figsize=(6.4, height), layout="constrained")
+        paint(figure)
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
     return _for_page(stream.getvalue(), name, label)

@@ -268,6 +268,12 @@ def footnotes(results: Results) -> list[str]:
     ]
     if lost:
         notes.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
+    refused = {title(seeds[0]): sum(s.get("refused", 0) for s in seeds) for seeds in groups}
+    some = [f"{name} {count}" for name, count in refused.items() if count]
+    if some:
+        notes.append(
+            f"Updates that were refused (metrics.jsonl has the reasons): {', '.join(some)}."
+        )
     for part, when in (("hello", "before training"), ("adapt", "before use")):
         costs = [
             f"{title(seeds[0])} {show_cost(traffic(seeds, part), 1e6)} MB and"

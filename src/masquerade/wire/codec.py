@@ -1,157 +1,156 @@
-"""Messages as bytes: masks as packed bits, then the kept values, and one flag for "as you have it".
+"""Messages as bytes, and back: a closed format that both ends read with the same schema.
 
-The layout is closed: both sides know from the method which parts, names, shapes and types a message
-holds (a template), so none of that is sent. `nbytes` is computed from counts alone and equals
-`len(encode(…))`; that is a law, tested for every method.
+From the method both sides know which parts, names, shapes and types a message holds (a template),
+so none of that is sent; parts and tensors stand in the order of their names.
 
-    message  = magic "MQ", version, number of parts, CRC-32 of the body; then its parts by name
-    part     = 0 (equal to the version both sides hold) | 1, then its tensors in order
-    tensor   = 0 (whole) | 1, packed mask; then the kept values, little-endian; bits packed
+    message = header, parts                 parts = one byte each, then what it announces
+    header  = "MQ", version, number of parts, round, client, base (see `session`), CRC-32
+    part    = 0 (equal to the version that the receiver holds) | 1, tensors
+    tensor  = 0 (whole) | r, bits of the mask; then its kept values, little-endian
+    values  = as the network has them | float16 | bfloat16 | int8 after a float32 step | r, bits
+    bits    = how many are ones, and the form that this decides (see `bits`)
+    r       = 1 (as they are) | 2 (changes since the last download) | 3 (… since the last upload)
+
+There is one byte string for a message and a session, and everything else is refused: a form that
+is not the shortest by its counts, bits after the last one, bytes after the end. Sizes are compared
+with the schema before anything of that size is made.
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from masquerade.core import tree
-from masquerade.core.part import Message, Part
-from masquerade.core.random import draw, fold
+from masquerade.core.part import ENTRY, ROUNDED, Message, Part
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
+from masquerade.wire import bits
+from masquerade.wire.bits import Bits
+from masquerade.wire.count import HEADER, SCALE, size_of
+from masquerade.wire.session import DIRECTIONS, Same
 
-Same = Mapping[str, Tensor | bool]
-"""Of every part name whether it equals the version that the receiver holds; stacked, [clients]."""
-
-_HEADER = struct.Struct("<2sBBI")
-_MAGIC, _VERSION = b"MQ", 1
-_FIRST, _SECOND = 0x61C8864680B583EB, 0x2545F4914F6CDD1D
-"""Odd numbers that spread bits; what they spread goes no further than this process."""
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-@lru_cache(maxsize=64)
-def _places(name: str, count: int, device: torch.device) -> Tensor:
-    """Return a random number for every place of a tensor."""
-    return draw(fold(0, name), count, device)
+_HEAD = struct.Struct("<2sBBIIQ")
+_CHECK = struct.Struct("<I")
+_SCALE = struct.Struct("<f")
+_MAGIC, _VERSION = b"MQ", 2
+_LARGEST = torch.finfo(torch.float32).max
+assert _HEAD.size + _CHECK.size == HEADER
+assert _SCALE.size == SCALE
 
 
-def _as_integers(values: Tensor) -> Tensor:
-    if values.dtype is torch.bool:
-        return values.to(torch.int64)
-    return values.contiguous().view(_BITS[values.element_size()]).to(torch.int64)
+@dataclass(frozen=True)
+class Stamp:
+    """What a message belongs to."""
+
+    round: int = 0
+    client: int = 0
+    base: int = 0
+    """Hash of the run and of what both ends hold: `session.base`."""
 
 
-def _flat(values: Tensor, lead: int) -> Tensor:
-    return values.reshape(*values.shape[:lead], values.shape[lead:].numel())
+def _checksum(head: bytes, body: bytes | bytearray | memoryview) -> bytes:
+    return _CHECK.pack(zlib.crc32(body, zlib.crc32(head)))
 
 
-def digest(part: Part, lead: int = 0) -> Tensor:
-    """Return 64 bits that tell versions of a part apart; `lead` = 1 for a stacked part.
+def _known(session: Mapping[str, Tensor], name: str, count: int) -> list[Bits | None]:
+    """Return the bits that both ends hold of a mask: of the last download and the last upload."""
+    found: list[Bits | None] = []
+    for direction in DIRECTIONS:
+        words = session.get(f"{direction}/{name}")
+        data = None if words is None else words.cpu().contiguous().view(torch.uint8).numpy()
+        found.append(None if data is None else bits.unpack(data.tobytes(), count))
+    return found
 
-    Each entry is hashed with its place, and the hashes are added up. It is no protection against a
-    forger; messages that cross a network carry their own.
+
+def _reference(given: Bits, known: list[Bits | None]) -> int:
+    """Return which of the known bits, or none (0), makes the shortest string; the first of equals.
+
+    Counts decide, nothing is tried.
     """
-    tensors = (*part.values.values(), *part.keep.values())
-    if lead and tensors and all(tensor.stride(0) == 0 for tensor in tensors):
-        # One version, spread over clients without being copied: it is hashed once.
-        return digest(tree.take(part, 0)).expand(tensors[0].shape[0])
-    total = torch.zeros((), dtype=torch.int64)
-    for name, values in part.values.items():
-        held = part.held(name)
-        meant = values if held is None else torch.where(held, values, values.new_zeros(()))
-        total = total.to(values.device) + _hashed(name, meant, lead)
-        if name in part.keep:
-            total = total + _hashed(f"{name}?", part.keep[name], lead)
-    return total
+    changes = [given, *(given if one is None else given ^ one for one in known)]
+    lengths = [bits.form(len(given), int(np.count_nonzero(one)))[1] for one in changes]
+    return lengths.index(min(lengths))
 
 
-def _hashed(name: str, values: Tensor, lead: int) -> Tensor:
-    flat = _flat(_as_integers(values), lead)
-    # In place on what was just made: this runs once a round over the whole model.
-    mixed = (flat + _places(name, flat.shape[-1], flat.device)).mul_(_FIRST)
-    return mixed.bitwise_xor_(mixed >> 29).mul_(_SECOND).sum(-1)
+def _write_bits(given: Bits, known: list[Bits | None]) -> bytes:
+    chosen = _reference(given, known)
+    reference = None if not chosen else known[chosen - 1]
+    return bytes([1 + chosen]) + bits.write(given if reference is None else given ^ reference)
 
 
-def _kept(part: Part, name: str, lead: int) -> Tensor | int:
-    """Count the values of a tensor that travel: one number, or [clients] under a stacked mask."""
-    held = part.held(name)
-    if held is None:
-        return part.values[name].shape[lead:].numel()
-    return _flat(held, lead).sum(-1)
+def _inside(values: Bits, held: Bits | None) -> Bits:
+    return values if held is None else np.compress(held, values)
 
 
-def _values_bytes(part: Part, lead: int) -> Tensor | int:
-    total: Tensor | int = 0
-    for name, values in part.values.items():
-        kept = _kept(part, name, lead)
-        bits = values.dtype is torch.bool
-        total = total + ((kept + 7) // 8 if bits else kept * values.element_size())
-    return total
+def _flat(tensor: Tensor) -> Bits:
+    flat: Bits = tensor.detach().cpu().reshape(-1).numpy()
+    return flat
 
 
-def values_bytes(message: Message, same: Same | None = None, lead: int = 0) -> Tensor:
-    """Count the bytes of the kept values alone, the way the papers count."""
-    total: Tensor | int = 0
-    for name, part in message.items():
-        total = total + _unless_same(_values_bytes(part, lead), name, same)
-    return torch.as_tensor(total)
+def _numbers(part: Part, name: str, held: Bits | None) -> bytes:
+    """Return the kept values of a tensor as they cross the wire."""
+    values = part.values[name].detach().cpu().reshape(-1)
+    if held is not None:
+        values = values[torch.from_numpy(np.flatnonzero(held))]
+    head = b""
+    if values.is_floating_point() and part.dtype:
+        if part.dtype == "int8":
+            scale = float(part.scale[name])
+            head = _SCALE.pack(scale)
+            values = (values / torch.tensor(scale or 1.0, dtype=values.dtype)).round()
+        values = values.to(ROUNDED[part.dtype])
+    return head + values.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def nbytes(message: Message, same: Same | None = None, lead: int = 0) -> Tensor:
-    """Count the bytes of a message, from counts alone; `lead` = 1 for a stacked one: [clients]."""
-    total: Tensor | int = _HEADER.size if message else 0
-    for name, part in message.items():
-        masks = sum((keep.shape[lead:].numel() + 7) // 8 for keep in part.keep.values())
-        whole = _values_bytes(part, lead) + masks + len(part.values)
-        total = total + 1 + _unless_same(whole, name, same)
-    return torch.as_tensor(total)
-
-
-def _unless_same(size: Tensor | int, name: str, same: Same | None) -> Tensor | int:
-    if same is None or name not in same:
-        return size
-    return torch.where(torch.as_tensor(same[name]), 0, torch.as_tensor(size))
-
-
-def _pack(bits: Tensor) -> bytes:
-    return np.packbits(bits.reshape(-1).cpu().numpy(), bitorder="little").tobytes()
-
-
-def encode(message: Message, same: Same | None = None) -> bytes:
+def encode(
+    message: Message,
+    stamp: Stamp | None = None,
+    session: Mapping[str, Tensor] | None = None,
+    same: Same | None = None,
+) -> bytes:
     """Turn one client's message into bytes; an empty message is no bytes at all."""
     if not message:
         return b""
     body = bytearray()
-    for part_name, part in sorted(message.items()):
-        if same is not None and same.get(part_name):
+    for name, part in sorted(message.items()):
+        if same is not None and same.get(name):
             body.append(0)
             continue
         body.append(1)
-        for name, values in part.values.items():
-            held = part.held(name)
-            body.append(0 if held is None else 1)
-            if held is not None:
-                body += _pack(part.keep[name])
-            kept = (values if held is None else values[held]).contiguous()
-            is_bits = values.dtype is torch.bool
-            body += (
-                _pack(kept)
-                if is_bits
-                else kept.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-            )
-    return _HEADER.pack(_MAGIC, _VERSION, len(message), zlib.crc32(body)) + bytes(body)
+        for tensor in sorted(part.values):
+            body += _encode_tensor(part, name, tensor, session or {})
+    stamp = stamp or Stamp()
+    facts = (len(message), stamp.round, stamp.client, stamp.base)
+    head = _HEAD.pack(_MAGIC, _VERSION, *facts)
+    return head + _checksum(head, body) + bytes(body)
+
+
+def _encode_tensor(part: Part, name: str, tensor: str, session: Mapping[str, Tensor]) -> bytes:
+    data, held = b"\0", None
+    place = f"{name}/{tensor}"
+    if tensor in part.keep:
+        keep = _flat(part.keep[tensor])
+        data = _write_bits(keep, _known(session, place, len(keep)))
+        spread = part.held(tensor)
+        held = None if spread is None else _flat(spread)
+    if part.values[tensor].dtype is not torch.bool:
+        return data + _numbers(part, tensor, held)
+    given = _flat(part.values[tensor])
+    known = _known(session, f"{place}=", len(given))
+    kept = [None if one is None else _inside(one, held) for one in known]
+    return data + _write_bits(_inside(given, held), kept)
 
 
 class _Reader:
     """Bytes with a place in them; every read is checked before anything is made of it."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.place = data, 0
+        self.data, self.place = data, HEADER
 
     def take(self, count: int) -> bytes:
         if self.place + count > len(self.data):
@@ -159,71 +158,142 @@ class _Reader:
         self.place += count
         return self.data[self.place - count : self.place]
 
-    def flag(self) -> bool:
+    def flag(self, least: int, most: int) -> int:
         value = self.take(1)[0]
-        if value > 1:
-            raise MasqueradeError(
-                "E605", f"flag {value} at byte {self.place - 1} is neither 0 nor 1"
-            )
-        return bool(value)
+        if not least <= value <= most:
+            text = f"flag {value} at byte {self.place - 1} is not one from {least} to {most}"
+            raise MasqueradeError("E605", text)
+        return value
 
-    def bits(self, shape: torch.Size) -> Tensor:
-        count = shape.numel()
-        packed = np.frombuffer(self.take((count + 7) // 8), dtype=np.uint8)
-        bits = np.unpackbits(packed, bitorder="little")
-        if bits[count:].any():
-            raise MasqueradeError("E605", f"padding before byte {self.place} is not zero")
-        return torch.from_numpy(bits[:count].astype(bool)).reshape(shape)
-
-    def numbers(self, count: int, dtype: torch.dtype) -> Tensor:
-        if dtype is torch.bool:
-            return self.bits(torch.Size([count]))
-        raw = self.take(count * torch.empty(0, dtype=dtype).element_size())
-        return (
-            torch.frombuffer(bytearray(raw), dtype=dtype) if count else torch.empty(0, dtype=dtype)
-        )
+    def bits(self, chosen: int, count: int, known: list[Bits | None]) -> Bits:
+        """Read a string of bits: as it is (1), or what changed of known ones (2, 3)."""
+        reference = known[chosen - 2] if chosen > 1 else None
+        if chosen > 1 and reference is None:
+            raise MasqueradeError("E605", "bits refer to others that are not held here")
+        ones = int.from_bytes(self.take(bits.width(count)), "little")
+        if ones > count:
+            raise MasqueradeError("E605", f"{ones} ones declared among {count} bits")
+        form, size = bits.form(count, ones)
+        found = bits.read(form, self.take(size), count, ones)
+        given = found if reference is None else found ^ reference
+        if _reference(given, known) != chosen - 1:
+            raise MasqueradeError("E605", f"{count} bits are not in their shortest form")
+        return given
 
 
-def decode(data: bytes, template: Message, held: Message | None = None) -> Message:
+def decode(
+    data: bytes,
+    template: Message,
+    stamp: Stamp | None = None,
+    session: Mapping[str, Tensor] | None = None,
+    held: Message | None = None,
+) -> Message:
     """Turn bytes into a message of the template's form; values outside a mask come out as zero.
 
-    `held` are the versions that the receiver has of parts that were not sent again.
+    `held` are the versions that the receiver has, of parts that are not sent again.
     """
     if not data and not template:
         return {}
+    _check_header(data, template, stamp or Stamp())
     reader = _Reader(data)
-    magic, version, parts, checksum = _HEADER.unpack(reader.take(_HEADER.size))
-    if (magic, version, parts) != (_MAGIC, _VERSION, len(template)):
-        raise MasqueradeError("E605", f"not a message of this run: header {data[: _HEADER.size]!r}")
-    if zlib.crc32(data[_HEADER.size :]) != checksum:
-        raise MasqueradeError("E605", "message is damaged: its checksum differs")
     message: Message = {}
-    for part_name, form in sorted(template.items()):
-        if not reader.flag():
-            if held is None or part_name not in held:
-                raise MasqueradeError(
-                    "E605", f"part `{part_name}` refers to a version not held here"
-                )
-            message[part_name] = held[part_name]
-            continue
-        message[part_name] = _decode_part(reader, form)
+    for name, form in sorted(template.items()):
+        old = None if held is None else held.get(name)
+        if reader.flag(0, 1):
+            message[name] = _decode_part(reader, form, name, session or {})
+            if old is not None and _equal(message[name], old):
+                raise MasqueradeError("E605", f"part `{name}` was sent again, and is held here")
+        elif old is None:
+            raise MasqueradeError("E605", f"part `{name}` refers to a version not held here")
+        else:
+            message[name] = old
     if reader.place != len(data):
-        raise MasqueradeError(
-            "E605", f"{len(data) - reader.place} bytes after the end of the message"
-        )
+        text = f"{len(data) - reader.place} bytes after the end of the message"
+        raise MasqueradeError("E605", text)
     return message
 
 
-def _decode_part(reader: _Reader, form: Part) -> Part:
+def _check_header(data: bytes, template: Message, stamp: Stamp) -> None:
+    if len(data) < HEADER:
+        raise MasqueradeError("E605", f"{len(data)} bytes are less than a header")
+    magic, version, parts, number, client, base = _HEAD.unpack(data[: _HEAD.size])
+    if (magic, version, parts) != (_MAGIC, _VERSION, len(template)):
+        raise MasqueradeError("E605", f"not a message of this run: it begins {data[:4]!r}")
+    if data[_HEAD.size : HEADER] != _checksum(data[: _HEAD.size], memoryview(data)[HEADER:]):
+        raise MasqueradeError("E605", "message is damaged: its checksum differs")
+    if (number, client) != (stamp.round, stamp.client):
+        expected = f"expected round {stamp.round} of client {stamp.client}"
+        raise MasqueradeError("E605", f"message of round {number}, client {client}; {expected}")
+    if base != stamp.base:
+        text = f"message builds on {base:016x}, here is {stamp.base:016x}; start a new session"
+        raise MasqueradeError("E605", text)
+
+
+def _equal(one: Part, other: Part) -> bool:
+    """Tell whether two parts mean the same, bit for bit."""
+    keeps = one.keep.keys() == other.keep.keys()
+    return keeps and all(_same_tensor(one, other, name) for name in one.values)
+
+
+def _same_tensor(one: Part, other: Part, name: str) -> bool:
+    held, left, right = one.held(name), one.values[name], other.values[name]
+    if held is not None:
+        if not torch.equal(one.keep[name], other.keep[name]):
+            return False
+        left, right = left[held], right[held]
+    bytes_of = (value.contiguous().reshape(-1).view(torch.uint8) for value in (left, right))
+    return torch.equal(*bytes_of)
+
+
+def _decode_part(reader: _Reader, form: Part, name: str, session: Mapping[str, Tensor]) -> Part:
     values: Tree = {}
     keep: Tree = {}
-    for name, like in form.values.items():
-        if reader.flag():
-            keep[name] = reader.bits(form.grain_of(name).bits(like.shape))
-            held = form.grain_of(name).spread(keep[name], like)
-            full = torch.zeros(like.shape, dtype=like.dtype)
-            full[held] = reader.numbers(int(held.sum()), like.dtype)
-            values[name] = full
+    scale: Tree = {}
+    for tensor in sorted(form.values):
+        like, grain, place = form.values[tensor], form.grain_of(tensor), f"{name}/{tensor}"
+        chosen, held = reader.flag(0, 3), None
+        if chosen:
+            shape = grain.bits(like.shape)
+            known = _known(session, place, shape.numel())
+            held = reader.bits(chosen, shape.numel(), known)
+            keep[tensor] = torch.from_numpy(held).reshape(shape)
+            if grain is not ENTRY:
+                held = _flat(grain.spread(keep[tensor], like))
+        kept = like.numel() if held is None else int(np.count_nonzero(held))
+        if like.dtype is torch.bool:
+            known = _known(session, f"{place}=", like.numel())
+            inside = [None if one is None else _inside(one, held) for one in known]
+            found = torch.from_numpy(reader.bits(reader.flag(1, 3), kept, inside))
         else:
-            values[name] = reader.numbers(like.numel(), like.dtype).reshape(like.shape)
-    return Part(values, keep, form.grain)
+            found = _read_numbers(reader, form, tensor, kept, scale)
+        values[tensor] = _spread(found, held, like)
+    return Part(values, keep, form.grain, form.dtype, scale)
+
+
+def _read_numbers(reader: _Reader, form: Part, name: str, kept: int, scale: Tree) -> Tensor:
+    """Read the kept values of a tensor, in the network's type."""
+    like = form.values[name]
+    rounded = form.dtype if like.is_floating_point() else ""
+    step = 1.0
+    if rounded == "int8":
+        (step,) = _SCALE.unpack(reader.take(_SCALE.size))
+        if not 0 <= step * 127 <= _LARGEST or math.copysign(1, step) < 0:
+            raise MasqueradeError("E605", f"a step of {step} between values")
+        scale[name] = torch.tensor(step)
+    raw = reader.take(kept * size_of(form, name))
+    if not kept:
+        return torch.empty(0, dtype=like.dtype)
+    numbers = torch.frombuffer(bytearray(raw), dtype=ROUNDED.get(rounded, like.dtype))
+    if rounded == "int8" and ((not step and numbers.any()) or numbers.min() < -127):
+        raise MasqueradeError("E605", "steps that no encoder takes")
+    found = numbers.to(like.dtype)
+    return found * torch.tensor(step, dtype=like.dtype) if rounded == "int8" else found
+
+
+def _spread(found: Tensor, held: Bits | None, like: Tensor) -> Tensor:
+    """Put the kept values of a tensor where its mask says."""
+    if held is None:
+        return found.reshape(like.shape)
+    full = torch.zeros(like.numel(), dtype=like.dtype)
+    full[torch.from_numpy(np.flatnonzero(held))] = found
+    return full.reshape(like.shape)

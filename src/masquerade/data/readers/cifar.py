@@ -1,13 +1,12 @@
 """CIFAR-10 and CIFAR-100, as python and as binary batches, and the arrays of CIFAR-10-C.
 
-Python batches are pickles. They are not loaded: their instructions are walked through, and only
-those are followed that build dicts, lists, numbers, strings and arrays of bytes.
+Python batches are pickles. They are not loaded; `opcodes` walks through them.
 """
 
 import io
 import math
-import pickletools
 import re
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,113 +16,55 @@ from masquerade.data.corrupt import KINDS
 from masquerade.data.dataset import Array, from_arrays
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
+from masquerade.opcodes import Language
 
 BATCH = re.compile(r"(data_batch_\d|test_batch|train|test)(\.bin)?")
 IMAGE = (3, 32, 32)
 SEVERITIES = 5
 
-_RECONSTRUCT, _ARRAY, _TYPE = "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"
-_GLOBALS = {_RECONSTRUCT, _ARRAY, _TYPE}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_ARGUMENTS = {"BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE"}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
-
-class _Named(str):
-    """A name that a pickle asks for; it stands for something and is never looked up."""
-
-
+@dataclass(frozen=True)
 class _Hollow:
     """An array or a type whose content is still to come."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    kind: str
 
 
-class _Walk:
-    """The stack, the marks and the memory of a walk through a pickle."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memory: dict[int, Any] = {}
-
-    def popped(self) -> list[Any]:
-        """Take everything above the last mark."""
-        start = self.marks.pop()
-        taken = self.stack[start:]
-        del self.stack[start:]
-        return taken
-
-    def step(self, name: str, argument: Any) -> None:
-        """Follow one instruction, or refuse it."""
-        stack = self.stack
-        if name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _ARGUMENTS:
-            stack.append(argument)
-        elif name == "GLOBAL" and argument in _GLOBALS:
-            stack.append(_Named(argument))
-        elif name in ("EMPTY_DICT", "EMPTY_LIST"):
-            stack.append({} if name == "EMPTY_DICT" else [])
-        elif name == "MARK":
-            self.marks.append(len(stack))
-        elif name in ("TUPLE", *_TUPLES):
-            if name in _TUPLES:
-                self.marks.append(len(stack) - _TUPLES[name])
-            stack.append(tuple(self.popped()))
-        elif name in ("APPEND", "APPENDS"):
-            taken = self.popped() if name == "APPENDS" else [stack.pop()]
-            stack[-1].extend(taken)
-        elif name in ("SETITEM", "SETITEMS"):
-            if name == "SETITEM":
-                self.marks.append(len(stack) - 2)
-            taken = self.popped()
-            stack[-1].update(zip(taken[::2], taken[1::2], strict=True))
-        elif name in ("BINPUT", "LONG_BINPUT"):
-            self.memory[argument] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(self.memory[argument])
-        elif name == "REDUCE":
-            self.reduce()
-        elif name == "BUILD":
-            self.build()
-        elif name not in ("PROTO", "STOP"):
-            raise ValueError(f"its pickle asks for {name} {argument!r:.60}, which no batch needs")
-
-    def reduce(self) -> None:
-        """Make room for what `numpy` would have made."""
-        given, called = self.stack.pop(), self.stack.pop()
-        if called == _TYPE and isinstance(called, _Named) and given[0] == "u1":
-            self.stack.append(_Hollow("type"))
-        elif called == _RECONSTRUCT and isinstance(called, _Named):
-            self.stack.append(_Hollow("array"))
-        else:
-            raise ValueError(f"its pickle calls {called!r:.60} with {given!r:.60}")
-
-    def build(self) -> None:
-        """Fill an array of bytes."""
-        state, hollow = self.stack.pop(), self.stack[-1]
-        if not isinstance(hollow, _Hollow):
-            raise ValueError(f"its pickle changes a {type(hollow).__name__}")
-        if hollow.kind == "array":
-            _, shape, kind, by_column, text = state
-            content = text.encode("latin-1")
-            if not isinstance(kind, _Hollow) or by_column or math.prod(shape) != len(content):
-                raise ValueError(f"an array of shape {shape} has {len(content)} bytes")
-            self.stack[-1] = np.frombuffer(content, np.uint8).reshape(shape)
+def _type(name: str, *_: Any) -> _Hollow:
+    if name != "u1":
+        raise ValueError("it has an array of something else than bytes")
+    return _Hollow("type")
 
 
-def unpickled(data: bytes) -> Any:
-    """Return what a batch holds, without running anything that its pickle names."""
-    walk = _Walk()
-    for opcode, argument, _ in pickletools.genops(data):
-        walk.step(opcode.name, argument)
-    return walk.stack.pop()
+def _filled(thing: Any, state: Any) -> Any:
+    """Fill an array of bytes; a type is known without its state."""
+    if not isinstance(thing, _Hollow):
+        raise ValueError(f"its pickle changes a {type(thing).__name__}")
+    if thing.kind == "type":
+        return thing
+    _, shape, kind, by_column, text = state
+    content = text.encode("latin-1")
+    plain = isinstance(kind, _Hollow) and not by_column and all(type(n) is int for n in shape)
+    if not plain:
+        raise ValueError("its pickle has an array that no batch has")
+    if math.prod(shape) != len(content):
+        raise ValueError(f"an array of shape {shape} has {len(content)} bytes")
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+BATCHES = Language(
+    {
+        "numpy.core.multiarray _reconstruct": lambda *_: _Hollow("array"),
+        "numpy dtype": _type,
+        "numpy ndarray": None,
+    },
+    _filled,
+)
+"""The pickles of python batches: dicts and lists of numbers, strings and arrays of bytes."""
 
 
 def _python(data: bytes) -> tuple[Array, Array]:
-    batch = unpickled(data)
+    batch = BATCHES.read(data)
     labels = batch["labels"] if "labels" in batch else batch["fine_labels"]
     return batch["data"], np.array(labels, dtype=np.int64)
 
@@ -143,7 +84,7 @@ def _class_names(files: Files) -> tuple[str, ...]:
     for base, path in found.items():
         if base.endswith(".txt"):
             return tuple(files.read(path).decode().split())
-        meta = unpickled(files.read(path))
+        meta = BATCHES.read(files.read(path))
         return tuple(meta.get("label_names") or meta["fine_label_names"])
     return ()
 

@@ -13,10 +13,23 @@ from masquerade.data.readers.text import ALPHABET, LENGTH, tokens
 from masquerade.errors import MasqueradeError
 
 DIGITS = 10
+STAGES = ({"train", "test"}, {"rem_user_data"}, {"sampled_data"}, {"all_data"})
+"""The folders that LEAF's programs fill one after another, the last first: each holds what it took
+from the one before, so that only one of them may be read."""
+
+
+def latest(paths: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the JSON files of LEAF's last stage, or all if there is no stage, and their folder."""
+    found = [path for path in paths if path.endswith(".json")]
+    for stage in STAGES:
+        folders = [(path, stage.intersection(PurePosixPath(path).parts[:-1])) for path in found]
+        if any(folder for _, folder in folders):
+            return [(path, folder.pop()) for path, folder in folders if folder]
+    return [(path, "") for path in found]
 
 
 def read(files: Files, name: str, digits: bool = False, classes: int | None = None) -> Reading:
-    """Read all JSON files; those in folders `train` and `test` are such parts.
+    """Read the JSON files; those in folders `train` and `test` are such parts.
 
     `digits` keeps the samples of the first ten classes only.
     """
@@ -25,11 +38,7 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     owners: list[str] = []
     parts: list[str] = []
     sizes: list[int] = []
-    for path in files.names:
-        if not path.endswith(".json"):
-            continue
-        folders = PurePosixPath(path).parts[:-1]
-        part = next((each for each in ("train", "test") if each in folders), "")
+    for path, part in latest(files.names):
         content = json.loads(files.read(path))
         for user in content["users"]:
             if not content["user_data"][user]["y"]:
@@ -45,7 +54,8 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     if not xs:
         raise ValueError("there is no .json file with users in it")
     x, y = np.concatenate(xs), np.concatenate(ys)
-    train = np.repeat([part == "train" for part in parts], sizes) if all(parts) else None
+    split = set(parts) <= STAGES[0]
+    train = np.repeat([part == "train" for part in parts], sizes) if split else None
     classes = len(ALPHABET) if x.dtype == np.int8 else classes
     client = np.repeat(np.unique(owners, return_inverse=True)[1], sizes)
     dataset = from_arrays(x, y, client, name, train=train, classes=classes, copy=False)

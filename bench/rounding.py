@@ -1,0 +1,96 @@
+"""Write a page of what rounding messages costs in accuracy and saves in bytes, on digits.
+
+    python bench/rounding.py docs/results/wire.md --seeds 1 2 3
+
+Settings are those of `runs/digits.toml`, which were chosen without any rounding.
+"""
+
+import argparse
+import datetime
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from masquerade import config as configuration
+from masquerade.experiment import carry_on, simulate
+from masquerade.plan import arrange, trainings
+from masquerade.verdict import verdict
+
+SHOWN = ("fedavg", "dmpfl")
+WIRES = ("full", "bfloat16", "int8")
+
+TEXT = """# What rounding messages costs
+
+Every number that crosses the wire, down and up, is rounded to another type (`train.wire`), and both
+sides go on with what was received. {data}, {network}, {clients} clients, {rounds} rounds, seeds
+{seeds}; test data, mean over clients and seeds, with the standard deviation over seeds. Made on
+{day} with torch {torch} by
+
+```sh
+python bench/rounding.py {page} --seeds {seeds}
+```
+
+`full` is float32 here. MB are per client, down and up, masks included, over all of training; the
+share is that of the same method at `full`.
+
+| method | numbers as | own data % | shift averaged % | MB | share |
+|---|---|--:|--:|--:|--:|
+{rows}
+
+The sizes of single messages are measured by `python bench/wire.py`.
+"""
+
+
+def trained(name: str, wire: str, seed: int) -> dict:
+    """Train a method; return the summary of its default view."""
+    config = configuration.parse(configuration.read_file(Path("runs/digits.toml")))
+    train = replace(config.train, wire=wire, seeds=(seed,))
+    config = replace(
+        config, methods=(name,), train=train, evaluate=replace(config.evaluate, every=0)
+    )
+    (training,) = trainings(config)
+    with simulate(**arrange(config, training)) as simulation:
+        summaries, _ = verdict(simulation, carry_on(simulation, simulation.begin()))
+    return summaries[0] | {"data": simulation.federation.name}
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    figures = torch.tensor(values, dtype=torch.float64)
+    return f"{float(figures.mean()):.2f} ± {float(figures.std(correction=0)):.2f}"
+
+
+def main(page: Path, seeds: list[int]) -> None:
+    rows, whole = [], {}
+    for name in SHOWN:
+        for wire in WIRES:
+            found = [trained(name, wire, seed) for seed in seeds]
+            sent = [sum(one["bytes"].values()) / 1e6 for one in found]
+            mean = sum(sent) / len(sent)
+            whole.setdefault(name, mean)
+            own = spread([one["accuracy"]["own"]["mean"] for one in found])
+            shift = spread([one["accuracy"]["shift"]["averaged"] for one in found])
+            share = f"{100 * mean / whole[name]:.1f} %"
+            rows.append(f"| {name} | {wire} | {own} | {shift} | {mean:.3f} | {share} |")
+            print(rows[-1], flush=True)
+    text = TEXT.format(
+        data=found[0]["data"],
+        network=found[0]["network"],
+        clients=found[0]["clients"],
+        rounds=found[0]["rounds"],
+        seeds=" ".join(map(str, seeds)),
+        day=datetime.date.today().isoformat(),
+        torch=torch.__version__,
+        page=page,
+        rows="\n".join(rows),
+    )
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    options = parser.parse_args()
+    main(options.page, options.seeds)

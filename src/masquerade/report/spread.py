@@ -1,0 +1,45 @@
+"""How classes lie with clients, as a figure."""
+
+from typing import TYPE_CHECKING, Any
+
+from masquerade.report.drawing import COLORS, drawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def over_classes(census: dict[str, Any]) -> str:
+    """Draw the classes of clients' training samples, and how many these are, as SVG.
+
+    `census` has `data`, `classes` and, by client, the numbers `train`, `validation` and `test` of
+    samples and the number of training samples of every class.
+    """
+    from matplotlib.colors import to_rgba
+    from matplotlib.ticker import MaxNLocator
+
+    clients = census["clients"]
+    # One color that grows denser shows on a light page as on a dark one.
+    red, green, blue, _ = to_rgba(COLORS[0])
+    cells = [
+        [(red, green, blue, one["classes"][row] / max(1, one["train"])) for one in clients]
+        for row in range(census["classes"])
+    ]
+
+    def paint(figure: "Figure") -> None:
+        sizes, shares = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
+        edges = [place - 0.5 for place in range(len(clients) + 1)]
+        below = [0] * len(clients)
+        for part, alpha in (("train", 1.0), ("validation", 0.5), ("test", 0.2)):
+            tops = [low + one[part] for low, one in zip(below, clients, strict=True)]
+            style = {"fill": True, "color": COLORS[0], "alpha": alpha, "label": part}
+            sizes.stairs(tops, edges, baseline=below, **style)
+            below = tops
+        sizes.set_ylabel("Samples")
+        sizes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
+        shares.imshow(cells, aspect="auto", interpolation="none")
+        shares.set(xlabel="Client", ylabel="Class (denser: a larger share)")
+        for axis in (shares.xaxis, shares.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+    height = 2.6 + min(4.0, 0.16 * census["classes"])
+    return drawn("partition", f"Classes of {census['data']} by client", height, paint)

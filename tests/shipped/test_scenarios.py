@@ -1,0 +1,141 @@
+"""The scenarios under `runs/scenarios`, each as its file has it but on digits and for seconds."""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from masquerade import experiment, plan
+from masquerade.config import apply, parse, read_file
+from masquerade.errors import MasqueradeWarning
+from masquerade.report.clients import difference
+
+FOLDER = Path(__file__).parents[2] / "runs" / "scenarios"
+SMALL = (
+    "data.name=digits",
+    "data.clients=10",
+    "data.fraction=1.0",
+    "train.model=mlp",
+    "train.rounds=2",
+    "train.seeds=[1]",
+    "train.batch=20",
+    "evaluate.every=0",
+    "method.epochs=1",
+)
+"""What makes a scenario one of seconds."""
+
+
+def results(name: str, out: Path, *changes: str, methods: list[str]) -> list[dict[str, Any]]:
+    """Run some methods of a scenario, small; return their summaries in the order of the file."""
+    tables = apply(read_file(FOLDER / f"{name}.toml"), (*SMALL, *changes))
+    assert set(methods) <= set(tables["methods"])
+    config = plan.settle(parse({**tables, "methods": methods}))
+    trainings = plan.trainings(config)
+    runs = [experiment.start(config, each, out / each.folder) for each in trainings]
+    return [summary for run in runs for summary in run]
+
+
+def menu() -> list[str]:
+    """Return the rules that the file of partitions lists."""
+    text = (FOLDER / "partitions.toml").read_text(encoding="utf-8")
+    return re.findall(r"^#   ([a-z][\w:.]+) +\d+\b", text, re.MULTILINE)
+
+
+def test_the_menu_of_partitions_has_every_kind() -> None:
+    kinds = {rule.partition(":")[0] for rule in menu()}
+    assert kinds == {
+        *("iid", "dirichlet", "pathological", "shards", "fedselect", "lottery", "groups"),
+        "outliers",
+    }
+
+
+FEWER = {"fedselect:2": 5, "fedselect:4": 2, "dirichlet:0.1:capped": 4}
+"""Clients for whom digits has samples enough."""
+
+
+@pytest.mark.parametrize("rule", menu())
+def test_every_partition_of_the_menu_trains(rule: str, tmp_path: Path) -> None:
+    changes = (f"data.partition={rule}", f"data.clients={FEWER.get(rule, 10)}")
+    changes += ("train.model=logistic", "train.rounds=1")
+    (summary,) = results("partitions", tmp_path, *changes, methods=["fedavg"])
+    assert set(summary["accuracy"]["shift"]) >= {"0", "100"}
+
+
+def test_a_fifth_of_the_clients_take_part(tmp_path: Path) -> None:
+    found = results("participation", tmp_path, "method.density=1.0", methods=["fedavg", "pfedgate"])
+    # Of ten clients two are sampled in each of two rounds.
+    assert all(6 <= summary["never_sampled"] <= 8 for summary in found)
+
+
+def test_novel_clients_are_reported_apart_with_the_gap(tmp_path: Path) -> None:
+    for summary in results("novel", tmp_path, methods=["fedavg", "fedavg_ft", "pfedgate"]):
+        novel = summary["novel"]
+        assert novel["clients"] == 2
+        assert summary["clients"] == 8
+        gap = summary["accuracy"]["own"]["mean"] - novel["accuracy"]["own"]["mean"]
+        assert novel["gap"] == pytest.approx(gap)
+
+
+def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
+    # Digits are too few for forty samples at each of ten clients.
+    changes = ("data.partition=dirichlet:0.3", "train.model=digits_cnn", "method.epochs=2")
+    names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
+    for summary in results("shift", tmp_path, *changes, methods=names):
+        assert list(summary["accuracy"]["shift"])[:6] == ["0", "20", "40", "60", "80", "100"]
+
+
+def test_corruption_is_judged_by_kind_and_severity(tmp_path: Path) -> None:
+    # Digits have no original test part, and are too few for forty samples at each of ten clients.
+    changes = ("data.merge=true", "data.partition=dirichlet:0.3", "train.model=digits_cnn")
+    changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.epochs=2")
+    names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
+    for summary in results("corruption", tmp_path, *changes, methods=names):
+        found = summary["accuracy"]["corruption"]
+        assert list(found) == ["contrast", "pixelate", "averaged"]
+        assert all(list(each) == ["1", "2", "3", "4", "5", "averaged"] for each in found.values())
+        assert summary["corrupted_images"] == "generated"
+
+
+def test_models_are_as_small_as_their_devices(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MasqueradeWarning)
+        found = results("resources", tmp_path, methods=["heterofl", "pfedgate"])
+    # Budgets are 0.5 and 0.1 in turn, 0.3 on average.
+    gated = next(summary for summary in found if summary["method"] == "pfedgate")
+    assert gated["density"] <= 0.3
+
+
+def test_few_and_unbalanced_samples_are_trained_on(tmp_path: Path) -> None:
+    changes = ("train.cohort=4", "method.fedmask.pruned_layers=1")
+    for rule in ("lottery:20:0.25", "lottery:5:1.0"):
+        found = results(
+            "volume",
+            tmp_path / rule,
+            *changes,
+            f"data.partition={rule}",
+            methods=["local", "fedmask"],
+        )
+        assert len(found) == 2
+
+
+def test_the_bottom_decile_and_the_gain_of_every_client_can_be_had(tmp_path: Path) -> None:
+    found = results("fairness", tmp_path, methods=["fedavg", "fedavg_ft", "pfedgate"])
+    for summary in found:
+        own = sorted(summary["per_client"]["own"])
+        assert summary["accuracy"]["own"]["bottom_decile"] == own[len(own) // 10]
+    gains = difference(found, "fedavg_ft", "fedavg").clients
+    assert len(gains) == 10
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_value_has_its_source(path: Path) -> None:
+    """Every setting of data, training and methods says where it is from, on its line or above."""
+    section, bare = "", []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif re.match(r"\w+ = ", line) and section.split(".")[0] in ("data", "train", "method"):
+            bare += [line] if "#" not in line and not line.startswith("name") else []
+    assert bare == []

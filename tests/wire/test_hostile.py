@@ -1,0 +1,169 @@
+"""Hostile bytes: refused with a typed error, within the schema's memory; what is read is canonical.
+
+python -m pytest tests/wire/test_hostile.py -m drill    # five million mutations
+"""
+
+import os
+import tracemalloc
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from masquerade.core import tree
+from masquerade.core.part import Message, Part
+from masquerade.errors import MasqueradeError
+from masquerade.wire.bits import width
+from tests.wire.parts import HEADER, forged
+from tests.wire.samples import GOLDEN, SAMPLES, Sample, bits, part
+
+every_sample = pytest.mark.parametrize("name", SAMPLES)
+
+
+def read_or_none(sample: Sample, data: bytes) -> Message | None:
+    """Decode, or return None for a refusal; whatever else is raised is a fault of the codec."""
+    try:
+        return sample.decode(data)
+    except MasqueradeError as error:
+        if error.code != "E605":
+            raise
+        return None
+
+
+def has_nan(message: Message) -> bool:
+    return any(value.isnan().any() for value in tree.leaves(message) if value.is_floating_point())
+
+
+def survives(sample: Sample, data: bytes) -> bool:
+    """Tell whether bytes are read; then they have the right form, and are the only ones for it."""
+    read = read_or_none(sample, data)
+    if read is None:
+        return False
+    for name, expected in sample.message.items():
+        assert read[name].values.keys() == expected.values.keys()
+        for tensor, value in expected.values.items():
+            found = read[name].values[tensor]
+            assert (found.shape, found.dtype) == (value.shape, value.dtype)
+    same = dict.fromkeys(sample.same, not data[HEADER])
+    # A NaN may have many forms, and rounding keeps one of them.
+    again = Sample(sample.message, sample.stamp, sample.session, same).encode(read)
+    assert again == data or has_nan(read)
+    return True
+
+
+@every_sample
+def test_golden_messages_are_what_is_written_and_read(name: str) -> None:
+    data, sample = (GOLDEN / f"{name}.bin").read_bytes(), SAMPLES[name]
+    assert sample.encode() == data
+    assert survives(sample, data)
+
+
+@every_sample
+def test_every_truncation_and_changed_byte_is_refused(name: str) -> None:
+    sample = SAMPLES[name]
+    data = sample.encode()
+    for end in range(len(data)):
+        assert read_or_none(sample, data[:end]) is None
+        assert read_or_none(sample, forged(data[:end])) is None
+    for place in range(len(data)):
+        for change in range(1, 256):
+            damaged = bytearray(data)
+            damaged[place] ^= change
+            assert read_or_none(sample, bytes(damaged)) is None
+
+
+@every_sample
+def test_a_changed_byte_under_a_good_checksum_is_refused_or_another_message(name: str) -> None:
+    sample = SAMPLES[name]
+    data = sample.encode()
+    read = 0
+    for place in range(len(data)):
+        for change in (*(1 << bit for bit in range(8)), 0xFF):
+            damaged = bytearray(data)
+            damaged[place] ^= change
+            read += survives(sample, forged(bytes(damaged)))
+    assert read < 9 * len(data)
+
+
+def mutated(data: bytes, choices: np.random.Generator) -> bytes:
+    """Change, cut, double or drop some bytes; every second time with a checksum that fits."""
+    new = bytearray(data)
+    kind, times, *places = choices.integers(0, 1 << 30, 8).tolist()
+    for place in places[: 1 + times % 3]:
+        at = HEADER + place % max(1, len(new) - HEADER) if place % 5 else place % len(new)
+        match (kind >> 2) % 6:
+            case 0 | 1 | 2 if at < len(new):
+                new[at] = place >> 8 & 0xFF
+            case 3:
+                del new[at : at + place % 7]
+            case 4:
+                new[at:at] = new[at : at + place % 7] or b"\0"
+            case _:
+                new += bytes(place % 3)
+        if not new:
+            break
+    return forged(bytes(new)) if kind % 2 else bytes(new)
+
+
+def mutations(seed: int, count: int) -> tuple[int, int]:
+    """Read so many mutations; return how many were refused, and how many were read."""
+    choices = np.random.default_rng(seed)
+    samples = [(sample, sample.encode()) for sample in SAMPLES.values()]
+    read = 0
+    for number in range(count):
+        sample, data = samples[number % len(samples)]
+        read += survives(sample, mutated(data, choices))
+    return count - read, read
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mutations_are_refused_or_canonical(seed: int) -> None:
+    """Two hundred thousand of them in all."""
+    refused, read = mutations(seed, 25_000)
+    assert refused > read > 1000
+
+
+@pytest.mark.drill
+def test_five_million_mutations_are_refused_or_canonical() -> None:
+    workers = os.cpu_count() or 1
+    with ProcessPoolExecutor(workers) as pool:
+        found = list(pool.map(mutations, range(8, 108), [50_000] * 100))
+    refused, read = (sum(column) for column in zip(*found, strict=True))
+    assert refused + read == 5_000_000
+    assert refused > read > 10_000
+
+
+def peak(sample: Sample, data: bytes) -> int:
+    """Bytes that reading took at most."""
+    read_or_none(sample, data)
+    tracemalloc.start()
+    try:
+        read_or_none(sample, data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_claim_makes_the_reader_allocate_more_than_the_schema() -> None:
+    """Counts of all sizes, in front of bytes that are not there or make no sense."""
+    entries = 100_000
+    sample = Sample({"p": part(bits(entries, 30_000)), "q": Part({"w": bits(entries, 30_000)})})
+    schema = 4 * entries + entries + entries
+    data = sample.encode()
+    honest = peak(sample, data)
+    assert honest <= 3 * schema
+    rest = data[HEADER + 2 + width(entries) :]
+    for ones in (0, 1, 9, 1000, 50_000, 99_999, entries, entries + 1, (1 << 24) - 1):
+        for flags in (b"\x01\x01", b"\x01\x02", b"\x01\x03", b"\x01\x00"):
+            for tail in (b"", b"\0" * 64, rest, b"\xff" * len(rest)):
+                claim = data[:HEADER] + flags + ones.to_bytes(width(entries), "little") + tail
+                assert peak(sample, forged(claim)) <= 3 * schema
+    # A few bytes cannot make it take what a mask would, let alone its values.
+    assert peak(sample, forged(data[: HEADER + 5])) < 50_000
+
+
+def test_reading_makes_no_sparse_tensors() -> None:
+    for sample in SAMPLES.values():
+        read = sample.decode(sample.encode())
+        assert all(value.layout is torch.strided for value in tree.leaves(read))

@@ -1,0 +1,132 @@
+"""Sessions: what both ends hold, what is sent of a change, and when they start afresh."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from masquerade.core import tree
+from masquerade.core.part import Message, Part
+from masquerade.core.random import uniform
+from masquerade.errors import MasqueradeError
+from masquerade.wire import Session, Stamp, count, decode, encode, nbytes
+from masquerade.wire.session import ANY, base, begin, moved, put
+from masquerade.wire.words import ones, packed
+from tests.wire.parts import assert_same, forged, messages, quick, rounded, wires
+
+
+def flipped(message: Message, every: int) -> Message:
+    """The message with every so many of its bits turned over."""
+
+    def turn(value: torch.Tensor) -> torch.Tensor:
+        if value.dtype is not torch.bool:
+            return value
+        return value ^ (torch.arange(value.numel()).reshape(value.shape) % every == 0)
+
+    changed: Message = tree.transform(turn, message)
+    return changed
+
+
+def session_of(down: Message, up: Message) -> Session:
+    return moved(moved({}, "down", count(down, {}).masks), "up", count(up, {}).masks)
+
+
+@given(messages, st.integers(1, 5), st.integers(1, 5), wires)
+@quick
+def test_with_any_session_counted_is_encoded_and_comes_back(
+    message: Message, down: int, up: int, wire: str
+) -> None:
+    sent = rounded(message, wire)
+    for session in ({}, session_of(flipped(sent, down), flipped(sent, up)), session_of(sent, {})):
+        data = encode(sent, session=session)
+        assert int(nbytes(sent, session)) == len(data) <= len(encode(sent))
+        read = decode(data, sent, session=session)
+        assert_same(read, sent)
+        assert encode(read, session=session) == data
+
+
+@given(st.lists(st.booleans(), max_size=200))
+@quick
+def test_words_count_their_ones(given_bits: list[bool]) -> None:
+    found = torch.tensor(given_bits, dtype=torch.bool)
+    assert int(ones(packed(found))) == sum(given_bits)
+    both = torch.stack([found, ~found])
+    assert ones(packed(both, lead=1)).tolist() == [sum(given_bits), len(found) - sum(given_bits)]
+    spread = found.expand(3, -1)
+    assert torch.equal(packed(spread, lead=1), torch.stack([packed(found)] * 3))
+
+
+def test_words_hold_their_bits_lowest_first() -> None:
+    found = torch.zeros(70, dtype=torch.bool)
+    found[[0, 9, 63, 64]] = True
+    assert packed(found).tolist() == [1 + (1 << 9) - (1 << 63), 1]
+
+
+def message_of(keep: torch.Tensor) -> Message:
+    return {"p": Part({"w": torch.ones(keep.shape)}, {"w": keep})}
+
+
+KEEP = uniform(1, (4000,)) < 0.5
+FEW = uniform(2, (4000,)) < 0.01
+MANY = uniform(3, (4000,)) < 0.2
+
+
+def test_a_message_in_another_form_than_the_shortest_is_refused() -> None:
+    """The same mask, as it is where a change is shorter, and the other way round."""
+    session = session_of(message_of(KEEP), {})
+    changed = message_of(KEEP ^ FEW)
+    with pytest.raises(MasqueradeError, match="E605 4000 bits are not in their shortest form"):
+        decode(encode(changed), changed, session=session)
+    short = encode(changed, session=session)
+    assert len(short) < len(encode(changed)) - 400
+    with pytest.raises(MasqueradeError, match="E605 bits refer to others that are not held here"):
+        decode(short, changed)
+
+
+def test_the_flag_says_since_when_bits_have_changed() -> None:
+    held, sent, meant = (
+        {"p": Part({"w": bits})} for bits in (KEEP, KEEP ^ MANY, KEEP ^ MANY ^ FEW)
+    )
+    session = session_of(held, sent)
+    data = bytearray(encode(meant, session=session))
+    assert data[26] == 3
+    data[26] = 2
+    other = decode(forged(bytes(data)), meant, session=session)
+    assert torch.equal(other["p"].values["w"], KEEP ^ FEW)
+
+
+def test_ends_that_hold_different_things_notice_and_start_afresh() -> None:
+    server = session_of(message_of(KEEP), message_of(KEEP ^ FEW))
+    client = session_of(message_of(KEEP ^ FEW), {})
+    message = message_of(KEEP)
+    data = encode(message, Stamp(3, 7, base("run", server)), server)
+    with pytest.raises(MasqueradeError, match=r"E605 .*start a new session"):
+        decode(data, message, Stamp(3, 7, base("run", client)), client)
+    again = encode(message, Stamp(3, 7, base("run", {})))
+    assert_same(decode(again, message, Stamp(3, 7, base("run", {}))), message)
+
+
+def test_a_base_tells_runs_versions_and_masks_apart() -> None:
+    first = tree.take(begin({"w": torch.ones(3)}, 1), 0)
+    sessions = [
+        first,
+        first | {ANY + "p": torch.tensor(5)},
+        first | {ANY + "q": torch.tensor(5)},
+        moved(first, "down", count(message_of(KEEP), {}).masks),
+        moved(first, "up", count(message_of(KEEP), {}).masks),
+        moved(first, "up", count(message_of(KEEP ^ FEW), {}).masks),
+    ]
+    found = {base("run", session) for session in sessions} | {base("other", first)}
+    assert len(found) == 7
+    # Bits that were never sent are as good as absent: other clients of a run may have sent theirs.
+    assert base("run", first | {"up/p/w": torch.zeros(63, dtype=torch.int64)}) == base("run", first)
+
+
+def test_writing_some_clients_leaves_the_others() -> None:
+    everybody = begin({"w": torch.ones(3)}, 4)
+    start = everybody[ANY].clone()
+    new = {ANY + "p": torch.tensor([5, 6]), "up/p/w": torch.tensor([[1, 2], [3, 4]])}
+    put(everybody, torch.tensor([3, 1]), new)
+    assert everybody[ANY + "p"].tolist() == [int(start[0]), 6, int(start[2]), 5]
+    assert everybody["up/p/w"].tolist() == [[0, 0], [3, 4], [0, 0], [1, 2]]
+    assert torch.equal(everybody[ANY], start)
