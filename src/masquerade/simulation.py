@@ -17,6 +17,7 @@ from masquerade.core.task import Task
 from masquerade.cost.compute import Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
+from masquerade.data.corrupted import Corrupted, kinds_of
 from masquerade.engine import auto
 from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
@@ -96,14 +97,15 @@ class Simulation:
         self._limits: dict[int, dict[str, int]] = {}
         self._told: set[str] = set()
         preflight.warn_of_small_limits(method, self.task, self.whos[0])
-        self.sets = shift_sets(
-            federation,
-            evaluate.degrees if federation.clients > 1 else (0,),
-            evaluate.draws,
-            seed,
-            evaluate.pooled,
-            evaluate.split,
-        )
+        degrees = evaluate.degrees if federation.clients > 1 else (0,)
+        self.sets = {
+            name: shift_sets(
+                federation, degrees, evaluate.draws, seed, name == "pooled", evaluate.split
+            )
+            for name in ("shift", "pooled")
+        }
+        self.kinds = kinds_of(evaluate.corruptions) if evaluate.severities else ()
+        self.corrupted = Corrupted.of(self.federation, evaluate.split) if self.kinds else None
 
     def begin(self) -> Progress:
         """Return the state before round 0."""

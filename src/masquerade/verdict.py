@@ -9,9 +9,17 @@ from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.cost import memory, storage
 from masquerade.cost.compute import Flops
+from masquerade.data.corrupted import Corrupted
+from masquerade.engine.setting import Judgement
 from masquerade.progress import WAYS, Progress, Record, timed
 from masquerade.report.overlap import overlap
 from masquerade.simulation import Simulation
+
+Group = tuple[str, bool]
+"""A view, at the clients of the training or at novel ones."""
+Figures = dict[str, list[float | None]]
+"""One figure per client, by the step of something: a degree, a severity."""
+AVERAGED = "averaged"
 
 
 def look(made: Simulation, progress: Progress) -> Record:
@@ -61,7 +69,7 @@ def spread(
 
 
 def verdict(made: Simulation, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
-    """Judge every view, shifted and not: one summary per view, and the personal models."""
+    """Judge every view, shifted, corrupted and not: one summary per view, and personal models."""
     with timed(progress.seconds, "evaluation"):
         summaries, personal = _judged(made, progress)
     progress.memory = memory.most(progress.memory, memory.peak(made.device))
@@ -73,56 +81,85 @@ def verdict(made: Simulation, progress: Progress) -> tuple[list[Record], dict[st
 
 
 def _judged(made: Simulation, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
-    asked = [
-        torch.unique(torch.cat([chosen[id] for draws in made.sets.values() for chosen in draws]))
-        for id in range(len(made.whos))
-    ]
+    asked = _asked(made)
     views = list(made.views)
     if "global" in made.method.views and "global" not in views:
         views.append("global")
-    judged, costs, personal = {}, {}, {}
-    for view in views:
-        found = made.judge(progress, view, asked)
-        personal[view], costs[view] = found.models, found.flops
-        judged[view] = _accuracy(made, asked, [score.cpu() for score in found.scores])
-    summaries = []
-    for view in made.views:
-        accuracy = dict(judged[view])
-        per_client = accuracy.pop("per_client")
-        if "global" in judged:
-            accuracy["global"] = {key: judged["global"][key] for key in ("own", "shift")}
-        history = _history(made, progress, view, accuracy["own"])
-        history[-1] |= _notes(made, view, personal[view])
-        summaries.append(
-            {
-                "view": view,
-                "seed": made.seed,
-                "rounds": progress.number,
-                "clients": len(made.known),
-                "network": made.train.model or type(made.task.module).__name__,
-                "metric": getattr(made.task.metric, "__name__", "metric"),
-                "better": made.task.better,
-                "accuracy": accuracy,
-                **_cost(made, progress, costs[view] if made.trains(view) else None),
-                "layers": _layers(made, progress),
-                **_kept_parameters(made, personal[view]),
-                "storage": _storage(made, progress, personal[view]),
-                **overlap(personal[view]),
-                "participations": _participations(made, progress),
-                "diverged": progress.diverged,
-                "refused": progress.refused,
-                "per_client": {
-                    "own": per_client,
-                    "samples": made.samples[made.known].tolist(),
-                    "ids": made.known,
-                },
-                "never_sampled": _never_sampled(made, progress),
-                "rounds_to_80": _rounds_to_80(made, history),
-                "history": history,
-            }
-            | _of_novel(made, progress, view, asked, accuracy)
-        )
-    return summaries, {view: personal[view] for view in made.views}
+    groups = [(view, False) for view in views]
+    groups += [(view, True) for view in made.views if made.novel]
+    found = {(view, novel): made.judge(progress, view, asked, novel) for view, novel in groups}
+    judged = {
+        group: _accuracy(made, asked, [score.cpu() for score in each.scores], _ids(made, group))
+        for group, each in found.items()
+    }
+    if made.corrupted is not None:
+        models = {group: each.models for group, each in found.items()}
+        for group, figures in under_corruption(made, made.corrupted, models).items():
+            judged[group]["corruption"] = figures
+    summaries = [_summary(made, progress, view, found, judged) for view in made.views]
+    return summaries, {view: found[view, False].models for view in made.views}
+
+
+def _asked(made: Simulation) -> list[Tensor]:
+    """Return by client every sample that it is judged on at any degree of shift."""
+    draws = [draw for sets in made.sets.values() for draws in sets.values() for draw in draws]
+    return [
+        torch.unique(torch.cat([chosen[id] for chosen in draws])) for id in range(len(made.whos))
+    ]
+
+
+def _summary(
+    made: Simulation,
+    progress: Progress,
+    view: str,
+    found: dict[Group, Judgement],
+    judged: dict[Group, Record],
+) -> Record:
+    """Return everything that is known of a view at the end."""
+    accuracy, models = dict(judged[view, False]), found[view, False].models
+    per_client = accuracy.pop("per_client")
+    shared = judged.get(("global", False))
+    if shared is not None:
+        accuracy["global"] = {key: shared[key] for key in shared if key != "per_client"}
+    history = _history(made, progress, view, accuracy["own"])
+    history[-1] |= _notes(made, view, models)
+    summary = {
+        "view": view,
+        "seed": made.seed,
+        "rounds": progress.number,
+        "clients": len(made.known),
+        "network": made.train.model or type(made.task.module).__name__,
+        "metric": getattr(made.task.metric, "__name__", "metric"),
+        "better": made.task.better,
+        "accuracy": accuracy,
+        **_cost(made, progress, found[view, False].flops if made.trains(view) else None),
+        "layers": _layers(made, progress),
+        **_kept_parameters(made, models),
+        "storage": _storage(made, progress, models),
+        **overlap(models),
+        "participations": _participations(made, progress),
+        "diverged": progress.diverged,
+        "refused": progress.refused,
+        "per_client": {
+            "own": per_client,
+            "samples": made.samples[made.known].tolist(),
+            "ids": made.known,
+        },
+        "never_sampled": _never_sampled(made, progress),
+        "rounds_to_80": _rounds_to_80(made, history),
+        "history": history,
+    }
+    if made.corrupted is not None:
+        summary["corrupted_images"] = made.corrupted.source
+    if made.novel:
+        theirs = judged[view, True]
+        summary["novel"] = {
+            "clients": len(made.novel),
+            "ids": made.novel,
+            "accuracy": theirs,
+            "gap": accuracy["own"]["mean"] - theirs["own"]["mean"],
+        }
+    return summary
 
 
 def _never_sampled(made: Simulation, progress: Progress) -> int:
@@ -134,42 +171,82 @@ def _never_sampled(made: Simulation, progress: Progress) -> int:
     return len(made.eligible) - len(taken)
 
 
-def _of_novel(
-    made: Simulation, progress: Progress, view: str, asked: list[Tensor], known: Record
-) -> Record:
-    """Judge the clients that were kept out of training, and say how far they fall behind."""
-    if not made.novel:
-        return {}
-    found = made.judge(progress, view, asked, novel=True)
-    accuracy = _accuracy(made, asked, [score.cpu() for score in found.scores], made.novel)
-    gap = known["own"]["mean"] - accuracy["own"]["mean"]
-    return {"novel": {"clients": len(made.novel), "accuracy": accuracy, "gap": gap}}
+def _ids(made: Simulation, group: Group) -> list[int]:
+    """Return the clients of a group, in the order in which they are judged."""
+    return made.novel if group[1] else made.known
 
 
 def _accuracy(
-    made: Simulation, asked: list[Tensor], scores: list[Tensor], ids: Sequence[int] | None = None
+    made: Simulation, asked: list[Tensor], scores: list[Tensor], ids: Sequence[int]
 ) -> Record:
     """Read the figures of all shift degrees off the metric of each (client, sample)."""
-    judged = dict(zip(ids or made.known, scores, strict=True))
+    judged = dict(zip(ids, scores, strict=True))
 
     def figure(id: int, chosen: list[Tensor]) -> float | None:
-        means = [
-            float(judged[id][torch.searchsorted(asked[id], index)].double().mean())
-            for index in chosen
-            if len(index)
-        ]
-        return sum(means) / len(means) if means else None
+        places = [torch.searchsorted(asked[id], index) for index in chosen]
+        return _mean([found for place in places for found in _means([judged[id][place]])])
 
-    shift: Record = {}
+    found: Record = {}
     own: list[float | None] = []
-    for degree, draws in made.sets.items():
-        per_client = [figure(id, [chosen[id] for chosen in draws]) for id in judged]
-        described = spread(made, per_client, ids)
-        shift[str(degree)] = {"mean": described["mean"], "std": described["std"]}
-        if degree == 0:
-            own = per_client
-    shift["averaged"] = sum(entry["mean"] for entry in shift.values()) / len(shift)
-    return {"own": spread(made, own, ids), "shift": shift, "per_client": own}
+    for name, sets in made.sets.items():
+        figures = {
+            str(degree): [figure(id, [chosen[id] for chosen in draws]) for id in judged]
+            for degree, draws in sets.items()
+        }
+        own = figures["0"]
+        found[name] = _steps(made, figures, ids)
+    return {"own": spread(made, own, ids), **found, "per_client": own}
+
+
+def _steps(made: Simulation, figures: Figures, ids: Sequence[int]) -> Record:
+    """Describe figures per client at every step of something, and their average over the steps."""
+    averages = [_mean(values) for values in zip(*figures.values(), strict=True)]
+    described = {
+        step: spread(made, values, ids) for step, values in (figures | {AVERAGED: averages}).items()
+    }
+    return {step: {key: one[key] for key in ("mean", "std")} for step, one in described.items()}
+
+
+def under_corruption(
+    made: Simulation, corrupted: Corrupted, models: dict[Group, list[Message]]
+) -> dict[Group, Record]:
+    """Judge models on their clients' own samples, corrupted, by group of clients.
+
+    Figures are kind → severity → mean and std over clients. Either may be "averaged", which is the
+    mean over all of them at each client.
+    """
+    steps = [str(severity) for severity in made.evaluate.severities]
+    figures: dict[Group, dict[str, Figures]] = {group: {} for group in models}
+    for kind in made.kinds:
+        for step in steps:
+            for group, found in _corrupted(made, corrupted, models, kind, int(step)).items():
+                figures[group].setdefault(kind, {})[step] = found
+    described = {}
+    for group, kinds in figures.items():
+        every = {step: [kinds[kind][step] for kind in made.kinds] for step in steps}
+        kinds[AVERAGED] = {
+            step: [_mean(values) for values in zip(*found, strict=True)]
+            for step, found in every.items()
+        }
+        ids = _ids(made, group)
+        described[group] = {kind: _steps(made, found, ids) for kind, found in kinds.items()}
+    return described
+
+
+def _corrupted(
+    made: Simulation,
+    corrupted: Corrupted,
+    models: dict[Group, list[Message]],
+    kind: str,
+    severity: int,
+) -> dict[Group, list[float | None]]:
+    """Judge all groups on one corrupted copy of the samples, which is then given up."""
+    x, y = corrupted.x(kind, severity), corrupted.y
+    own = {group: [corrupted.own[id] for id in _ids(made, group)] for group in models}
+    return {
+        group: _means(made.engine.score(judged, own[group], x, y))
+        for group, judged in models.items()
+    }
 
 
 def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
@@ -280,3 +357,9 @@ def _kept(model: Message, name: str) -> int:
 def _means(scores: Sequence[Tensor]) -> list[float | None]:
     """Average each client's samples; a client without samples has no figure, not a zero."""
     return [float(score.double().mean()) if len(score) else None for score in scores]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Average what is there."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None

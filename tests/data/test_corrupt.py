@@ -105,6 +105,17 @@ def test_another_seed_draws_anew(kind: str) -> None:
     assert not torch.equal(corrupt(images, kind, 3, seed=1), corrupt(images, kind, 3, seed=2))
 
 
+@each_kind
+def test_numbers_from_0_to_1_are_corrupted_like_bytes(kind: str) -> None:
+    images = smooth(3, 1, 8)
+    numbers = corrupt(images.float() / 255, kind, 4, seed=7)
+    assert numbers.dtype == torch.float32
+    # What is a whole level in bytes may lie just below it as a number.
+    torch.testing.assert_close(
+        numbers * 255, corrupt(images, kind, 4, seed=7).float(), rtol=0, atol=1.001
+    )
+
+
 def test_the_images_given_stay_as_they_are() -> None:
     images = smooth(2)
     before = images.clone()
@@ -161,7 +172,8 @@ def test_a_blur_leaves_an_even_image_as_it_is(kind: str) -> None:
         (gray(0, 1), "gausian_noise", 1, "E201", "did you mean `gaussian_noise`"),
         (gray(0, 1), "fog", 0, "E201", "severity 0"),
         (gray(0, 1), "fog", 6, "E201", "severity 6"),
-        (gray(0, 1).float(), "fog", 1, "E202", "float32"),
+        (gray(2, 1).float(), "fog", 1, "E202", "float32"),
+        (gray(0, 1)[..., :30], "fog", 1, "E202", r"\[1, 3, 32, 30\] uint8"),
         (gray(0, 1)[0], "fog", 1, "E202", r"\[3, 32, 32\]"),
     ],
 )

@@ -86,6 +86,18 @@ def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
         assert list(summary["accuracy"]["shift"])[:6] == ["0", "20", "40", "60", "80", "100"]
 
 
+def test_corruption_is_judged_by_kind_and_severity(tmp_path: Path) -> None:
+    # Digits have no original test part, and are too few for forty samples at each of ten clients.
+    changes = ("data.merge=true", "data.partition=dirichlet:0.3", "train.model=digits_cnn")
+    changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.epochs=2")
+    names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
+    for summary in results("corruption", tmp_path, *changes, methods=names):
+        found = summary["accuracy"]["corruption"]
+        assert list(found) == ["contrast", "pixelate", "averaged"]
+        assert all(list(each) == ["1", "2", "3", "4", "5", "averaged"] for each in found.values())
+        assert summary["corrupted_images"] == "generated"
+
+
 def test_models_are_as_small_as_their_devices(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", MasqueradeWarning)

@@ -32,8 +32,9 @@ TOGETHER = 500
 def corrupt(
     images: Tensor, kind: str, severity: int, seed: int = 0, ids: Tensor | None = None
 ) -> Tensor:
-    """Return images [n, channels, height, width] of bytes as a kind of corruption leaves them.
+    """Return images [n, channels, size, size] as a kind of corruption leaves them.
 
+    They are bytes, or numbers from 0 to 1, and stay so; numbers come back on the levels of bytes.
     `ids` are the images' numbers, by which what is random is drawn; 0 to n-1 if not given.
     """
     if kind not in KINDS or severity not in range(1, 6):
@@ -43,24 +44,31 @@ def corrupt(
             f"no corruption `{kind}` of severity {severity}{nearest(kind, KINDS)}; severities are "
             f"1 to 5, kinds are {known}",
         )
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise MasqueradeError(
-            "E202",
-            f"corruptions are for images of bytes, [n, 1 or 3, height, width]; these are "
-            f"{list(images.shape)} {images.dtype}",
-        )
+    check_images(images)
     change, constants = KINDS[kind]
     numbers = torch.arange(len(images)) if ids is None else ids.cpu()
     keys = torch.as_tensor(fold(fold(seed, kind), numbers))
-    result = torch.empty_like(images)
+    result, top = torch.empty_like(images), 255 if images.dtype == torch.uint8 else 1
     for start in range(0, len(images), TOGETHER):
         part = slice(start, start + TOGETHER)
-        clean = images[part].cpu().numpy() / 255
+        clean = images[part].cpu().numpy().astype(np.float64) / top
         changed = change(clean, constants[severity - 1], keys[part])
         # Cut off as the published images are; the small term is for numbers just below a whole.
         levels = np.floor(np.clip(changed, 0, 1) * 255 + 1e-6)
-        result[part] = torch.from_numpy(levels.astype(np.uint8)).to(images.device)
+        result[part] = torch.from_numpy(levels * top / 255)
     return result
+
+
+def check_images(x: Tensor) -> None:
+    """Refuse samples that are no square images of bytes or of numbers from 0 to 1."""
+    square = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] >= 4
+    scaled = x.is_floating_point() and bool((x.amin() >= 0) & (x.amax() <= 1))
+    if not (square and (x.dtype == torch.uint8 or scaled)):
+        raise MasqueradeError(
+            "E202",
+            "corruptions are for images, [n, 1 or 3, size, size], of bytes or numbers from 0 to "
+            f"1; these samples are {list(x.shape)} {x.dtype}".replace("torch.", ""),
+        )
 
 
 def _uniform(keys: Tensor, purpose: str, *shape: int) -> Images:

@@ -302,6 +302,20 @@ class Batched:
         at = back.tolist()
         return Judgement([models[one] for one in at], [found[one] for one in at], total)
 
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models, each on some samples of `x` and `y`."""
+        found: list[Tensor] = []
+        for places, padding in self._chunks(torch.arange(len(models))):
+            lifted = Lifted(self.setting.method, len(places))
+            personal = tree.stack([models[int(place)] for place in places])
+            chosen = [samples[int(place)] for place in places]
+            scores = self._scores(lifted, personal, chosen, x, y)
+            real = range(len(places) - padding)
+            found += [scores[place, : len(chosen[place])] for place in real]
+        return found
+
     def _scores(
         self, lifted: Lifted, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor
     ) -> Tensor:

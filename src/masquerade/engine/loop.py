@@ -167,7 +167,9 @@ class Loop:
         method, task = self.setting.method, self.setting.task
         data, view = self.setting.feed.federation, job.round.phase[0]
         orders: dict[str, Orders] = {}
-        models, found, costs = [], [], []
+        models: list[Message] = []
+        found: list[Tensor] = []
+        costs = []
         for place, id in enumerate(job.ids.tolist()):
             row, client = tree.take(job.rows, place), tree.take(job.clients, place)
             download = method.download(task, job.server, row, job.round)
@@ -175,19 +177,29 @@ class Loop:
             _, client, flops = self._one(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
-                scores = [
-                    task.metric(method.predict(task, personal, data.x[chosen]), data.y[chosen])
-                    for chosen in torch.split(samples[place], JUDGED)
-                    if len(chosen)
-                ]
+                found += self.score([personal], [samples[place]], data.x, data.y)
             except Exception as error:
                 error.add_note(f"in client {id}, using the view `{view}`")
                 raise
             models.append(personal)
-            found.append(torch.cat(scores) if scores else torch.empty(0))
             costs.append(astuple(flops))
         total = Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
         return Judgement(models, found, total)
+
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models, each on some samples of `x` and `y`."""
+        method, task = self.setting.method, self.setting.task
+        found = []
+        for model, own in zip(models, samples, strict=True):
+            scores = [
+                task.metric(method.predict(task, model, x[chosen]), y[chosen])
+                for chosen in torch.split(own, JUDGED)
+                if len(chosen)
+            ]
+            found.append(torch.cat(scores) if scores else torch.empty(0))
+        return found
 
     def close(self) -> None:
         """End the processes."""

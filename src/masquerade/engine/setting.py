@@ -140,6 +140,12 @@ class Engine(Protocol):
         """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
         ...
 
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models that were judged before, each on some samples of `x` and `y`."""
+        ...
+
     def close(self) -> None:
         """Let go of processes."""
         ...

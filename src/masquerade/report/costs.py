@@ -137,12 +137,14 @@ def _device(groups: Groups, rate: Bandwidth) -> Made:
 
 def _run(groups: Groups, rate: Bandwidth) -> Made:
     columns = {
+        "Rounds to 80 %": _column(groups, 1.0, "rounds_to_80"),
         "MB of memory": _column(groups, 1e6, "memory", "process"),
         "MB on CUDA": _column(groups, 1e6, "memory", "cuda"),
     }
     columns |= {f"s {what}": _column(groups, 1.0, "time", what) for what in _CLOCK}
     note = (
-        "Of the simulation itself: the most memory that its process held, and its wall time;"
+        "Of the simulation itself: the first round that was looked at and has 80 % of the final"
+        " figure, the most memory that its process held, and its wall time;"
         " commits are written beside the work, and only what it waited for is counted."
     )
     return "The run", note, columns
