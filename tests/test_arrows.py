@@ -26,6 +26,7 @@ ARROWS = {
     "data": {"core", "errors", "opcodes"},
     "wire": {"core", "errors"},
     "cost": {"core", "errors", "wire"},
+    "export": {"core", "errors", "methods", "models"},
     "report": {"core", "cost", "errors"},
     "engine": {"core", "cost", "data", "errors", "methods", "wire"},
     "reproduce": {

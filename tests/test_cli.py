@@ -26,6 +26,7 @@ with warnings.catch_warnings():
     from masquerade import cli
 
 COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
+COMMANDS += ["export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]

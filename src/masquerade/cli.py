@@ -1,4 +1,4 @@
-"""The command `masquerade`: run, compare, resume, report, methods, models, data, reproduce."""
+"""The command `masquerade`: it trains, reports, reproduces, and takes models out to use them."""
 
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from masquerade.cli_data import AsJson, Clients, Debug, Partition, Quiet, data_app, show_models
+from masquerade.cli_export import bench_model, export, predict
 from masquerade.cli_report import report, show
 from masquerade.cli_reproduce import reproduce
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -32,6 +33,8 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command("models")(show_models)
+for each in (export, predict, bench_model):
+    app.command(each.__name__.replace("_", "-"))(each)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; flags stand over it.")

@@ -28,7 +28,7 @@ from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
 from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
 from masquerade.progress import Progress, Record, timed
-from masquerade.rundir import Committer, RunDirectory
+from masquerade.rundir import Committer, RunDirectory, client_file
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
@@ -58,6 +58,12 @@ class Personal:
         device = tree.leaves(self.parts)[0].device
         with torch.no_grad():
             return self.method.predict(self.task, self.parts, x.to(device))
+
+    def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
+        """Write a bundle that answers without torch, for inputs like x [samples, …]."""
+        from masquerade.export.bundle import Model, write
+
+        write(Path(path), Model.at_home(self.method, self.task, self.parts, x), labels=labels)
 
 
 @dataclass(frozen=True)
@@ -177,9 +183,8 @@ def _tell(watch: Watch, name: str, rounds: int, done: int, record: Record | None
 
 def _directory(path: Path, config: str) -> RunDirectory:
     """Open the directory of the same run, or make it."""
-    if not (path / "config.toml").exists():
-        return RunDirectory.create(path, config)
-    return RunDirectory.open(path)
+    begun = (path / "config.toml").exists()
+    return RunDirectory.open(path) if begun else RunDirectory.create(path, config)
 
 
 def _description(simulation: Simulation) -> str:
@@ -238,8 +243,7 @@ def carry_on(
 def simulate(**arguments: Any) -> Iterator[Simulation]:
     """Make a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
-    precision = arguments["compute"].precision
-    with torch.random.fork_rng(devices=[]), numbers(precision):
+    with torch.random.fork_rng(devices=[]), numbers(arguments["compute"].precision):
         simulation = Simulation(**arguments)
         memory.watch(simulation.device)
         try:
@@ -371,9 +375,8 @@ def _finish(
             "initial": float(initial),
         }
     for view, own in personal.items() if models else ():
-        width = len(str(len(own) - 1))
-        for id, model in enumerate(own):
-            directory.write_tensors(f"clients/{id:0{width}d}-{view}.safetensors", tree.named(model))
+        for id, model in zip(simulation.known, own, strict=True):
+            directory.write_tensors(client_file(id, view, len(simulation.whos)), tree.named(model))
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
 

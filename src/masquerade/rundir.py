@@ -90,6 +90,11 @@ def check_name(name: str) -> str:
     raise MasqueradeError("E203", f"A name may hold {allowed} (got {name!r}).")
 
 
+def client_file(id: int, view: str, clients: int) -> str:
+    """Name the file of a client's model in a run directory."""
+    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
+
+
 def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
     """Read the bytes of the safetensors file `name`; anything else is refused by its content."""
     # Here and below: simulating without a run directory needs torch and numpy alone.

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.wire.session import Seen
+
+_used_cuda: Callable[[], bool] = torch.cuda.is_initialized
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
@@ -136,7 +138,7 @@ class Loop:
             # Forked processes see the samples where they lie; nothing is copied to them. After
             # work on CUDA a process cannot be forked.
             fork = "fork" in multiprocessing.get_all_start_methods()
-            start = "fork" if fork and not torch.cuda.is_initialized() else "spawn"
+            start = "fork" if fork and not _used_cuda() else "spawn"
             context = multiprocessing.get_context(start)
             given = (None if start == "fork" else self,)
             self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)

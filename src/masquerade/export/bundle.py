@@ -1,0 +1,178 @@
+"""Write a personal model as a bundle: a folder that answers without torch, whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.task import Task
+from masquerade.core.tree import Tree
+from masquerade.errors import MasqueradeError
+from masquerade.export import onnx, session, sliced, sparse
+from masquerade.export.graph import Program, trace, trace_function
+
+DENSE, MASKED = "dense.onnx", "masked.onnx"
+TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One client's model, and inputs like those that it was trained on [samples, …]."""
+
+    method: Method
+    task: Task
+    parts: Message
+    x: Tensor
+
+    @classmethod
+    def at_home(cls, method: Method, task: Task, parts: Message, x: Tensor) -> Self:
+        """Bring a model and its inputs to the CPU, where files are written."""
+        own = tree.transform(lambda value: value.detach().cpu(), parts)
+        return cls(method, task.to("cpu"), own, x.cpu())
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the outputs for a batch of inputs."""
+        with torch.no_grad():
+            return self.method.predict(self.task, self.parts, x)
+
+    def masked(self) -> Program:
+        """Return `predict` as a graph, with zeros where masks are."""
+        return trace(self.method, self.task, self.parts, self.x)
+
+    def dense(self) -> Program:
+        """Return the network without masks, for comparison."""
+        task = self.task.to("cpu")
+        return trace_function(lambda given: task(task.initial, given)[0], self.x.cpu())
+
+    def networks(self) -> list[Tree]:
+        """Return the weights that `predict` runs the network with."""
+        return sparse.networks(self.method, self.task, self.parts, self.x)
+
+    def facts(self) -> dict[str, Any]:
+        """Say what is known of it without its run."""
+        return {"settings": f"`{self.method}`", "parameters": self.task.parameters}
+
+    def onnx(self, program: Program) -> bytes:
+        """Return a graph of this model as ONNX, checked against the model itself."""
+        return onnx.encode(program, self.x, self.predict(self.x))
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a model: lines of a table, by heading."""
+
+    title: str
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the card as Markdown."""
+        lines = [f"# {self.title}"]
+        for heading, table in self.facts.items():
+            lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
+            lines += [f"| {name} | {_shown(value)} |" for name, value in table.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write(
+    path: Path,
+    model: Model,
+    card: Card | None = None,
+    labels: Sequence[str] | None = None,
+    compare: bool = False,
+) -> dict[str, Any]:
+    """Write a bundle; return its manifest.
+
+    Without the card of a run it has one of the method. `labels` name the classes. With `compare` it
+    also holds the network without masks, and the masked one before it was cut, to be timed beside.
+    """
+    _check_free(path)
+    card = card or Card(type(model.method).__name__, {"Model": model.facts()})
+    whole = model.masked()
+    files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
+    if compare:
+        dense = model.dense()
+        files |= {DENSE: onnx.encode(dense, model.x, dense(model.x)), MASKED: model.onnx(whole)}
+    manifest = {
+        "version": session.VERSION,
+        "title": card.title,
+        "card": card.facts,
+        "input": {
+            "shape": list(model.x.shape[1:]),
+            "type": str(model.x.dtype).removeprefix("torch."),
+            "meaning": _meaning(model.x),
+        },
+        "labels": None if labels is None else list(labels),
+        "files": {name: session.fingerprint(data) for name, data in files.items()},
+    }
+    appear(path, files | {session.MANIFEST: session.seal(manifest)})
+    return manifest
+
+
+def _meaning(x: Tensor) -> str:
+    """Say what is done to an input; the graph itself does it."""
+    if x.dtype == torch.uint8:
+        return "pixels from 0 to 255, which the model scales to 0 to 1 itself"
+    return "numbers, scaled as in training" if x.is_floating_point() else "tokens"
+
+
+def appear(path: Path, files: dict[str, bytes]) -> None:
+    """Write files into a folder that appears with all of them or not at all."""
+    with _staged(path) as staged:
+        staged.mkdir(parents=True)
+        for name, data in files.items():
+            _write(staged / name, data)
+
+
+def place(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    _check_free(path)
+    with _staged(path) as staged:
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        _write(staged, data)
+
+
+def _check_free(path: Path) -> None:
+    if path.exists():
+        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """Yield a path beside another, and put what is written there in its place."""
+    staged = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        _remove(staged)
+        yield staged
+        staged.rename(path)
+    except OSError as fault:
+        _remove(staged)
+        text = f"{path} could not be written ({fault.strerror}); nothing is left of it"
+        raise MasqueradeError("E502", text) from fault
+
+
+def _remove(path: Path) -> None:
+    """Remove what an export that was interrupted left."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

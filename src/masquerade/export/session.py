@@ -1,0 +1,209 @@
+"""Use a bundle where there is no torch: check its hashes, read inputs, answer.
+
+A bundle is a folder. `manifest.json` holds what inputs look like, what the classes are called, and
+the size and hash of every other file; it is wrapped with a hash of its own.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from masquerade.errors import MasqueradeError
+
+Array = npt.NDArray[Any]
+
+MANIFEST, MODEL, CARD = "manifest.json", "model.onnx", "card.md"
+VERSION = 1
+BATCH = 256
+"""Samples that are answered at a time."""
+
+
+def fingerprint(data: bytes) -> dict[str, Any]:
+    """Return what a manifest says of a file."""
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def seal(manifest: dict[str, Any]) -> bytes:
+    """Wrap a manifest with its own hash."""
+    body = json.dumps(manifest, indent=1)
+    return json.dumps({"sha256": fingerprint(body.encode())["sha256"], "manifest": body}).encode()
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder whose files are what its manifest says."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    def file(self, name: str) -> bytes:
+        """Return the bytes of a file, checked as they are read."""
+        data = _read(self.path, name)
+        if self.manifest["files"].get(name) != fingerprint(data):
+            raise _damaged(self.path, f"{name}: hash differs")
+        return data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one input."""
+        return tuple(self.manifest["input"]["shape"])
+
+    @property
+    def type(self) -> np.dtype[Any]:
+        """Return the type of inputs."""
+        found: np.dtype[Any] = np.dtype(self.manifest["input"]["type"])
+        return found
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Open a bundle, and refuse one of which any bit has changed."""
+    if not (path / MANIFEST).is_file():
+        text = f"no bundle at {path}: it has no {MANIFEST}; `masquerade export` writes one"
+        raise MasqueradeError("E408", text)
+    try:
+        sealed = json.loads(_read(path, MANIFEST))
+        body = sealed["manifest"].encode()
+        intact = sealed["sha256"] == fingerprint(body)["sha256"]
+        manifest: dict[str, Any] = json.loads(body) if intact else {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        intact = False
+    if not intact:
+        raise _damaged(path, f"{MANIFEST}: hash differs")
+    if manifest["version"] != VERSION:
+        text = f"{path} has format {manifest['version']}, but {VERSION} is read here"
+        raise MasqueradeError("E402", f"{text}; export the model again")
+    bundle = Bundle(path, manifest)
+    for name in manifest["files"]:
+        bundle.file(name)
+    return bundle
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except OSError as fault:
+        raise _damaged(path, f"{name}: {fault.strerror}") from None
+
+
+def _damaged(path: Path, what: str) -> MasqueradeError:
+    text = f"the bundle {path} is damaged ({what}); it is not used. Export the model again"
+    return MasqueradeError("E406", text)
+
+
+def runtime() -> Any:
+    """Import onnxruntime, or say how to get it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        text = "onnxruntime is not installed; install `masquerade[predict]`"
+        raise MasqueradeError("E202", text) from None
+    return onnxruntime
+
+
+def start(model: bytes, threads: int = 1) -> Any:
+    """Make a session of onnxruntime on the CPU."""
+    found = runtime()
+    options = found.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Only what is an error is printed; a hint about a graph helps nobody here.
+    options.log_severity_level = 3
+    return found.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def outputs(session: Any, x: Array) -> Array:
+    """Answer a batch of inputs of any size."""
+    (given,) = session.get_inputs()
+    # A model with weights of its own for every sample takes one at a time.
+    step = 1 if given.shape[0] == 1 else BATCH
+    pieces = [x[start : start + step] for start in range(0, len(x), step)]
+    return np.concatenate([session.run(None, {given.name: piece})[0] for piece in pieces])
+
+
+def predict(bundle: Bundle, x: Array) -> Array:
+    """Return the outputs of a bundle's model for inputs [samples, …]: logits, of a classifier."""
+    return outputs(start(bundle.file(MODEL)), x)
+
+
+def answers(bundle: Bundle, found: Array) -> list[dict[str, Any]]:
+    """Return for every output the class that it names with its probability, or its numbers."""
+    labels = bundle.manifest["labels"]
+    if labels is None:
+        return [{"output": row.tolist()} for row in found]
+    shifted = np.exp(found - found.max(-1, keepdims=True))
+    shares = shifted / shifted.sum(-1, keepdims=True)
+    return [
+        {"class": int(best), "label": labels[best], "probability": float(row[best])}
+        for best, row in zip(shares.argmax(-1), shares, strict=True)
+    ]
+
+
+def read_inputs(bundle: Bundle, path: Path) -> Array:
+    """Read samples from an npz, npy, csv or image file, shaped as the model takes them."""
+    suffix = path.suffix.lower()
+    readers = {".npz": _npz, ".npy": _npy, ".csv": _csv, ".png": _image, ".jpg": _image}
+    if suffix not in readers:
+        raise MasqueradeError("E301", f"{path}: give one of {', '.join(readers)}")
+    try:
+        read = readers[suffix](bundle, path)
+    except (OSError, ValueError, KeyError) as fault:
+        raise MasqueradeError("E301", f"{path} cannot be read: {fault}") from None
+    return _fitting(bundle, read, path)
+
+
+def _npz(bundle: Bundle, path: Path) -> Array:
+    with np.load(path, allow_pickle=False) as arrays:
+        if "x" not in arrays:
+            raise KeyError(f"it has {', '.join(arrays.files)}; name the samples `x`")
+        found: Array = arrays["x"]
+        return found
+
+
+def _npy(bundle: Bundle, path: Path) -> Array:
+    found: Array = np.load(path, allow_pickle=False)
+    return found
+
+
+def _csv(bundle: Bundle, path: Path) -> Array:
+    """Read one sample per line, its numbers in the order of the flattened array."""
+    return np.loadtxt(path, delimiter=",", ndmin=2)
+
+
+def _image(bundle: Bundle, path: Path) -> Array:
+    """Read one image; where the model takes numbers, pixels become 0 to 1."""
+    from PIL import Image
+
+    channels = bundle.shape[0] if len(bundle.shape) == 3 else 0
+    modes = {1: "L", 3: "RGB"}
+    if channels not in modes:
+        raise ValueError(f"the model takes inputs of shape {bundle.shape}, which are no images")
+    with Image.open(path) as opened:
+        pixels = np.asarray(opened.convert(modes[channels]))
+    first = pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)[None]
+    return first if bundle.type == np.uint8 else first / 255
+
+
+def _fitting(bundle: Bundle, x: Array, path: Path) -> Array:
+    """Give samples the shape and type of the model, or say why they do not have it."""
+    if x.shape == bundle.shape:
+        x = x[None]
+    if x.ndim == 2 and x.shape[1] == int(np.prod(bundle.shape)):
+        x = x.reshape(-1, *bundle.shape)
+    if x.shape[1:] != bundle.shape or not len(x):
+        text = f"{path} has samples of shape {x.shape}; the model takes [samples, …] with "
+        raise MasqueradeError("E302", f"{text}{bundle.shape} each")
+    if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
+        raise MasqueradeError("E302", f"{path} holds what is no finite number; correct it")
+    whole = bundle.type.kind in "iu"
+    limits = np.iinfo(bundle.type) if whole else np.finfo(bundle.type)
+    if x.min() < limits.min or x.max() > limits.max or (whole and (x != np.round(x)).any()):
+        text = (
+            f"{path} holds numbers from {x.min():g} to {x.max():g}; the model takes {bundle.type}"
+        )
+        raise MasqueradeError("E302", f"{text}, as its data did")
+    return np.ascontiguousarray(x.astype(bundle.type))

@@ -1,0 +1,339 @@
+"""A bundle out of a run: what is in it, what it answers without torch, and what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import masquerade as mq
+from masquerade import exporting
+from masquerade.core import MasqueradeError
+from masquerade.export import bundle, session, timing
+from masquerade.export.bundle import Card
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from masquerade.cli import app
+
+SETTINGS = [
+    "--set",
+    "train.batch=50",
+    "--set",
+    "method.first_dense=false",
+    "--set",
+    "method.epochs=1",
+    "--set",
+    "data.novel=0.25",
+]
+
+
+def call(*words: object) -> None:
+    """Run the command in this process; an error is raised, not printed."""
+    app([str(word) for word in words], standalone_mode=False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of DM-PFL on digits by eight clients, two of which are novel."""
+    path = tmp_path_factory.mktemp("runs") / "dmpfl-1"
+    options = ["--method", "dmpfl", "--rounds", 3, "--clients", 8, "--model", "mlp"]
+    call("run", *options, *SETTINGS, "--out", path, "--quiet")
+    return path
+
+
+@pytest.fixture(scope="module")
+def client(run: Path) -> int:
+    """The last client that has a model; clients before it are novel."""
+    ids = json.loads((run / "summary.json").read_text())[0]["per_client"]["ids"]
+    assert ids != list(range(len(ids)))
+    return int(ids[-1])
+
+
+@pytest.fixture(scope="module")
+def made(run: Path, client: int) -> Path:
+    """The bundle of its adaptive view."""
+    path = run.parent / "bundle"
+    call("export", run, "--client", client, "--view", "adaptive", "--out", path, "--quiet")
+    return path
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    digits = mq.load("digits")
+    path = tmp_path / "samples.npz"
+    np.savez(path, x=digits.x[:40].numpy())
+    return path
+
+
+WITHOUT_TORCH = """
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked}:
+            raise AssertionError(name + " was imported")
+
+sys.meta_path.insert(0, Refused())
+from masquerade.cli import main
+sys.argv = ["masquerade", *{words}]
+main()
+"""
+
+
+def without_torch(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process in which importing torch fails."""
+    blocked = {"torch", "sklearn", "scipy", "safetensors", "onnx", "matplotlib", "PIL", "pooch"}
+    blocked |= {"tomli_w", "requests", "platformdirs", "pyarrow"}
+    text = WITHOUT_TORCH.format(blocked=blocked, words=[str(word) for word in words])
+    path = str(Path(mq.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", text]
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def test_a_bundle_answers_as_its_model_without_torch(
+    run: Path, client: int, made: Path, samples: Path, tmp_path: Path
+) -> None:
+    done = without_torch("predict", made, "--input", samples, "--out", tmp_path / "y.npy", "--json")
+    assert done.returncode == 0, done.stderr
+    model = exporting.find(run, client, "adaptive").model
+    x = torch.from_numpy(np.load(samples)["x"])
+    expected = model.predict(x)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-5, atol=1e-5)
+    answers = json.loads(done.stdout)
+    shares = expected.softmax(1)
+    assert [each["class"] for each in answers] == expected.argmax(1).tolist()
+    assert [each["label"] for each in answers] == [str(each["class"]) for each in answers]
+    assert [each["probability"] for each in answers] == pytest.approx(shares.amax(1).tolist())
+    # Both models of DM-PFL+ answer: neither alone gives these outputs.
+    own = exporting.find(run, client, "personal").model
+    differ = (own.predict(x) - expected).abs().amax(1) > 1e-3
+    assert int(differ.sum()) > 0
+
+
+def test_a_card_says_what_the_run_found(run: Path, client: int, made: Path) -> None:
+    summaries = json.loads((run / "summary.json").read_text())
+    summary = next(each for each in summaries if each["view"] == "adaptive")
+    place = summary["per_client"]["ids"].index(client)
+    card = (made / session.CARD).read_text()
+    wanted = [
+        f"| this client | {summary['per_client']['own'][place]:.4g} |",
+        f"{summary['accuracy']['own']['mean']:.4g} ± {summary['accuracy']['own']['std']:.4g}",
+        f"| 100 % of other clients' data | {summary['accuracy']['shift']['100']['mean']:.4g} ±",
+        f"| density, mean over clients | {summary['density']:.4g} |",
+        f"{summary['per_client']['samples'][place]} training samples",
+        "DM-PFL+ (`dmpfl_plus`, view `adaptive`)",
+        "sparsity=0.5",
+    ]
+    assert [line for line in wanted if line not in card] == []
+    manifest = session.open_bundle(made).manifest
+    assert manifest["labels"] == [str(digit) for digit in range(10)]
+    assert manifest["input"]["shape"] == [1, 8, 8]
+    assert str(Path.cwd()) not in card + json.dumps(manifest)
+
+
+def test_a_bundle_of_which_a_byte_changed_is_refused(made: Path, tmp_path: Path) -> None:
+    for name in (session.MODEL, session.MANIFEST, session.CARD):
+        data = (made / name).read_bytes()
+        places = {0, len(data) // 3, len(data) // 2, len(data) - 1}
+        changed = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in places]
+        for place, wrong in enumerate([*changed, data[:-1], data + b" ", b""]):
+            if name == session.MANIFEST and wrong == data + b" ":
+                continue
+            copy = tmp_path / f"{name}-{place}"
+            copy.mkdir()
+            for each in (session.MODEL, session.MANIFEST, session.CARD):
+                (copy / each).write_bytes(wrong if each == name else (made / each).read_bytes())
+            with pytest.raises(MasqueradeError, match="E406"):
+                session.open_bundle(copy)
+
+
+def test_a_bundle_with_a_file_missing_or_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MasqueradeError, match="E408 no bundle"):
+        session.open_bundle(tmp_path)
+    manifest = {"version": session.VERSION, "files": {"model.onnx": session.fingerprint(b"x")}}
+    (tmp_path / session.MANIFEST).write_bytes(session.seal(manifest))
+    with pytest.raises(MasqueradeError, match=r"E406 .*model.onnx: No such file"):
+        session.open_bundle(tmp_path)
+    (tmp_path / session.MANIFEST).write_bytes(session.seal(manifest | {"version": 99}))
+    with pytest.raises(MasqueradeError, match="E402"):
+        session.open_bundle(tmp_path)
+
+
+def test_the_command_ends_with_the_status_of_the_code(made: Path, tmp_path: Path) -> None:
+    done = without_torch("predict", tmp_path, "--input", tmp_path / "none.npz")
+    assert (done.returncode, done.stderr[:4]) == (4, "E408")
+
+
+@pytest.fixture
+def opened(made: Path) -> session.Bundle:
+    return session.open_bundle(made)
+
+
+def test_inputs_are_read_from_every_kind_of_file(opened: session.Bundle, tmp_path: Path) -> None:
+    from PIL import Image
+
+    x = np.load(_digits(tmp_path))["x"][:3]
+    np.save(tmp_path / "x.npy", x)
+    np.savetxt(tmp_path / "x.csv", x.reshape(3, -1), delimiter=",")
+    np.save(tmp_path / "one.npy", x[0])
+    for name, expected in (("x.npy", x), ("x.csv", x), ("one.npy", x[:1])):
+        np.testing.assert_array_equal(session.read_inputs(opened, tmp_path / name), expected)
+    pixels = (x[0, 0] * 255).round().astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    found = session.read_inputs(opened, tmp_path / "x.png")
+    np.testing.assert_allclose(found[0, 0], pixels / 255, atol=1e-7)
+    assert found.dtype == np.float32
+
+
+def _digits(folder: Path) -> Path:
+    np.savez(folder / "digits.npz", x=mq.load("digits").x[:40].numpy())
+    return folder / "digits.npz"
+
+
+def wrong_inputs(folder: Path) -> Iterator[tuple[Path, str]]:
+    def made(name: str, **arrays: Any) -> Path:
+        np.savez(folder / name, **arrays)
+        return folder / name
+
+    yield made("a.npz", x=np.zeros((2, 7))), r"E302 .*\(2, 7\).*\(1, 8, 8\)"
+    yield made("b.npz", x=np.full((1, 64), np.nan)), "E302 .*no finite number"
+    yield made("c.npz", z=np.zeros((1, 64))), "E301 .*name the samples `x`"
+    yield made("d.npz", x=np.zeros((0, 64))), "E302"
+    yield made("e.npz", x=np.array([["a"] * 64])), "E302"
+    yield folder / "none.npz", "E301"
+    (folder / "x.txt").write_text("1")
+    yield folder / "x.txt", "E301 .*give one of .npz"
+    (folder / "x.npy").write_bytes(b"\x80\x04.")
+    yield folder / "x.npy", "E301"
+
+
+def test_inputs_that_do_not_fit_are_refused(opened: session.Bundle, tmp_path: Path) -> None:
+    for path, pattern in wrong_inputs(tmp_path):
+        with pytest.raises(MasqueradeError, match=pattern):
+            session.read_inputs(opened, path)
+
+
+def test_pixels_stay_bytes(tmp_path: Path) -> None:
+    manifest = {"input": {"shape": [2], "type": "uint8"}, "labels": None}
+    opened = session.Bundle(tmp_path, manifest)
+    np.save(tmp_path / "x.npy", np.array([[0.0, 255.0]]))
+    assert session.read_inputs(opened, tmp_path / "x.npy").dtype == np.uint8
+    for wrong in ([[0.5, 1.0]], [[0, 256]], [[-1, 0]]):
+        np.save(tmp_path / "x.npy", np.array(wrong))
+        with pytest.raises(MasqueradeError, match=r"E302 .*the model takes uint8"):
+            session.read_inputs(opened, tmp_path / "x.npy")
+    assert session.answers(opened, np.array([[1.0, 2.0]])) == [{"output": [1.0, 2.0]}]
+
+
+def test_nothing_is_overwritten_and_nothing_half_done_is_left(made: Path, tmp_path: Path) -> None:
+    for path in (made, made / session.MODEL):
+        with pytest.raises(MasqueradeError, match="E407"):
+            bundle.place(path, b"")
+    target = tmp_path / "bundle"
+    with pytest.raises(MasqueradeError, match=r"E502 .*nothing is left"):
+        bundle.appear(target, {"a": b"1", "no/such/folder": b"2"})
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"{bundle.TEMPORARY}bundle").mkdir()
+    bundle.appear(target, {"a": b"1"})
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_weights_of_a_run_are_written_in_every_form(run: Path, client: int, tmp_path: Path) -> None:
+    from masquerade.export import sparse
+
+    found = {}
+    for form in ("dense", "packed"):
+        path = tmp_path / f"{form}.safetensors"
+        call("export", run, "--client", client, "--format", form, "--out", path, "--quiet")
+        found[form] = sparse.read(path)[0], path.stat().st_size
+    model = exporting.find(run, client).model
+    assert all(
+        torch.equal(found["dense"][0][name], value) for name, value in model.networks()[0].items()
+    )
+    assert all(
+        torch.equal(value, found["dense"][0][name]) for name, value in found["packed"][0].items()
+    )
+    assert found["packed"][1] < found["dense"][1]
+
+
+def test_what_cannot_be_exported_is_refused(run: Path, client: int, tmp_path: Path) -> None:
+    novel = min(
+        set(range(8)) - set(json.loads((run / "summary.json").read_text())[0]["per_client"]["ids"])
+    )
+    faults = {
+        r"E202 there is no model of client": ["--client", novel],
+        r"E202 no view `global`": ["--client", client, "--view", "global"],
+        r"E201 unknown format `slicd` \(did you mean `sliced`\?\)": [
+            "--client", client, "--format", "slicd",
+        ],
+        r"E202 only FedMask's": ["--client", client, "--format", "seeded"],
+    }  # fmt: skip
+    for pattern, options in faults.items():
+        with pytest.raises(MasqueradeError, match=pattern):
+            call("export", run, *options, "--out", tmp_path / "never")
+    with pytest.raises(MasqueradeError, match="E408"):
+        exporting.find(tmp_path, 0)
+    with pytest.raises(MasqueradeError, match=r"E201 .*name a client"):
+        call("bench-model", run)
+
+
+def test_a_model_of_a_python_program_leaves_too(tmp_path: Path) -> None:
+    x = torch.linspace(0, 1, 40).reshape(20, 2)
+    data = mq.partition(mq.from_arrays(x, (x[:, 0] > 0.5).long()), 2, mq.IID())
+    out = tmp_path / "run"
+    result = mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, 1, out=out)
+    model = result.client(1)
+    model.export(tmp_path / "bundle", x, ["low", "high"])
+    opened = session.open_bundle(tmp_path / "bundle")
+    found = session.predict(opened, x.numpy())
+    np.testing.assert_allclose(found, model.predict(x), rtol=1e-5, atol=1e-5)
+    assert {each["label"] for each in session.answers(opened, found)} <= {"low", "high"}
+    with pytest.raises(MasqueradeError, match=r"E202 .*result.client\(N\).export"):
+        exporting.find(out, 1)
+
+
+def test_a_bundle_is_timed_by_what_it_holds(opened: session.Bundle) -> None:
+    found = timing.measure(opened, repeats=10)
+    assert list(found) == ["sliced"]
+    figures = found["sliced"]
+    assert figures.bytes == (opened.path / session.MODEL).stat().st_size
+    assert all(seconds > 0 for seconds in figures.seconds.values())
+    assert figures.memory > 0
+
+
+def test_calls_are_timed_in_turn() -> None:
+    order: list[str] = []
+    found = timing.interleaved({name: lambda n=name: order.append(n) for name in "ab"}, 4)
+    # Three turns warm up, four are timed.
+    assert order == ["a", "b"] * 7
+    assert [len(times) for times in found.values()] == [4, 4]
+
+
+def test_energy_is_read_from_the_counter_where_there_is_one(tmp_path: Path) -> None:
+    assert timing.energy(lambda: None, 1, tmp_path) is None
+    (tmp_path / "max_energy_range_uj").write_text("1000000\n")
+    counter = tmp_path / "energy_uj"
+    counter.write_text("900000")
+
+    def spend() -> None:
+        # The counter begins anew at its end.
+        counter.write_text(str((int(counter.read_text()) + 150_000) % 1_000_000))
+
+    assert timing.energy(spend, 4, tmp_path) == pytest.approx(0.15)
+
+
+def test_a_card_is_a_table() -> None:
+    text = Card("A model", {"Run": {"rounds": 3, "share": 0.123456}}).text()
+    assert text.splitlines()[0] == "# A model"
+    assert "| rounds | 3 |" in text
+    assert "| share | 0.1235 |" in text
