@@ -97,7 +97,9 @@ def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
     _, _, (some, *_) = trained(FedAvg(epochs=1), rounds=2, asked=6, drop=0.5)
     assert some["down"] == whole["down"]
     assert some["masked"] == whole["masked"]
-    assert some["up"] == pytest.approx(whole["up"] * len(some["clients"]) / 6)
+    assert some["down/params"] == whole["down/params"]
+    for received in ("up", "up/params", "values_up"):
+        assert some[received] == pytest.approx(whole[received] * len(some["clients"]) / 6)
 
 
 def test_a_round_that_everybody_leaves_changes_nothing() -> None:

@@ -263,6 +263,8 @@ def test_hello_and_adapt_stand_apart(found: dict[str, Record]) -> None:
         # All four clients once: two numbers down, seven up, two epochs of three samples, dense.
         assert summary["hello"] == {
             "bytes": {"down": message(2), "up": message(7)},
+            # A flag for the part and one for its tensor.
+            "parts": {"down": {"hello": 2 + 8}, "up": {"up": 2 + 28}},
             "flops": dict.fromkeys(WAYS, 6 * 12),
             "paper": {"bytes": (8 + 28) / 2, "flops": 6 * 18},
         }

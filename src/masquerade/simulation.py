@@ -196,7 +196,8 @@ class Simulation:
             # What was lost had been sent down and computed; it was not received.
             ids, rows = ids[returning], tree.take(rows, returning.to(self.device))
             outcome = outcome.take(returning)
-            cost |= {name: totals(outcome)[name] for name in ("up", "values_up")}
+            back = totals(outcome).items()
+            cost |= {n: value for n, value in back if n in ("up", "values_up") or n[:3] == "up/"}
         self._add(progress.costs[kind], cost)
         layers = list(self.setting.meter.forward(self.federation.x[:1]))
         done = progress.layers.setdefault(kind if phase is None else label(phase), {})
@@ -259,7 +260,7 @@ class Simulation:
     @staticmethod
     def _add(total: dict[str, float], cost: dict[str, float]) -> None:
         for name, value in cost.items():
-            total[name] += value
+            total[name] = total.get(name, 0.0) + value
 
     def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
         """Look whether training has left the finite numbers in what is kept."""

@@ -257,6 +257,7 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
         mean = {name: value / clients for name, value in sums.items()}
         costs = {
             "bytes": {"down": mean["down"], "up": mean["up"]},
+            "parts": {way: _parts(mean, way) for way in ("down", "up")},
             "flops": {way: mean[way] for way in WAYS},
             "paper": {
                 "bytes": (mean["values_down"] + mean["values_up"]) / 2,
@@ -271,6 +272,12 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
             "paper": {"bytes": 0.0, "flops": float(adapt.summed().paper.mean())},
         }
     return found
+
+
+def _parts(costs: Record, way: str) -> Record:
+    """Return the bytes of one direction by part."""
+    prefix = f"{way}/"
+    return {n.removeprefix(prefix): size for n, size in costs.items() if n.startswith(prefix)}
 
 
 def _layers(made: Simulation, progress: Progress) -> Record:

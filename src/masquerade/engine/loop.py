@@ -61,7 +61,7 @@ class Loop:
             tree.stack(uploads),
             tree.stack(states),
             tree.stack(sessions),
-            Traffic(*(torch.stack(column) for column in zip(*traffics, strict=True))),
+            Traffic(*tree.stack(traffics)),
             Flops(*(torch.cat(column) for column in zip(*flops, strict=True))),
         )
 

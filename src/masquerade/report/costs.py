@@ -42,7 +42,8 @@ def show(value: float | None) -> str:
 def sections(results: Results, rate: Bandwidth, convention: str = "ours") -> list[Section]:
     """Return the tables of costs in a convention; what no method has is left out."""
     groups = list(by_method(results).values())
-    made = (_as_papers_count,) if convention == "paper" else (_bytes, _flops, _device, _run)
+    ours = (_bytes, _parts, _flops, _device, _run)
+    made = (_as_papers_count,) if convention == "paper" else ours
     found = []
     for make in made:
         name, note, columns = make(groups, rate)
@@ -87,6 +88,23 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
         f" messages at {rate.text}: in a round that the client takes part in, and in all of them."
     )
     return "Bytes, and the time they take", note, columns
+
+
+def _parts(groups: Groups, rate: Bandwidth) -> Made:
+    named = [{p for s in seeds for way in _sent(s).values() for p in way} for seeds in groups]
+    # Where every message has one part, there is nothing to tell apart.
+    several = max(map(len, named), default=0) > 1
+    columns: Columns = {}
+    for name in sorted(set().union(*named)) if several else ():
+        for way in ("down", "up"):
+            columns[f"{name} {way}"] = _column(groups, 1e6, "parts", way, name)
+    note = "MB per client, over all of training, without the headers of messages."
+    return "Bytes by part", note, columns
+
+
+def _sent(result: Result) -> dict[str, dict[str, float]]:
+    sent: dict[str, dict[str, float]] = result.get("parts", {})
+    return sent
 
 
 def _seconds(seeds: list[Result], rate: Bandwidth) -> float | None:
