@@ -110,7 +110,7 @@ CASES = [
         "HAR signals, MLP 1152-1024-512-6",
         har,
         lambda classes: MLP(1152, (1024, 512), classes),
-        FedMask(rate=1.0, momentum=0.9, epochs=4, pruned_layers=2, keep=0.5, group_pull=1.5e-4),
+        FedMask(rate=0.3, momentum=0.9, epochs=4, pruned_layers=2, keep=0.5, group_pull=1e-4),
         32,
         (5e-5, 1e-4, 1.5e-4, 2e-4),
     ),
@@ -246,11 +246,13 @@ def choose(case: Case, samples: Samples) -> None:
         )
 
 
-def main(quick: bool, choosing: bool, seeds: int) -> int:
-    """Run every case; return the exit status."""
+def main(quick: bool, choosing: bool, seeds: int, only: str) -> int:
+    """Run every case, or those whose names begin so; return the exit status."""
     torch.set_num_threads(1)
     status = 0
     for case in QUICK if quick else CASES:
+        if not case.name.startswith(only):
+            continue
         print(case.name, flush=True)
         samples = case.samples()
         if choosing:
@@ -275,5 +277,6 @@ if __name__ == "__main__":
     arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("--choose", action="store_true")
     arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument("--only", default="", help="HAR or CIFAR")
     given = arguments.parse_args()
-    sys.exit(main(given.quick, given.choose, given.seeds))
+    sys.exit(main(given.quick, given.choose, given.seeds, given.only))

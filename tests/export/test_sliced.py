@@ -102,10 +102,11 @@ def test_sliced_is_masked(name: str, seed: int, density: float, whole: bool) -> 
     model = masked(network(name, seed), seed, density, whole)
     x = inputs(name, seed)
     program = trace_function(model, x)
-    small = cut(program)
+    small, blocks = cut(program, block=1), cut(program, block=8)
     with torch.no_grad():
         torch.testing.assert_close(small(x), model(x), rtol=1e-5, atol=1e-5)
-    assert weights(small) <= weights(program)
+        torch.testing.assert_close(blocks(x), model(x), rtol=1e-5, atol=1e-5)
+    assert weights(small) <= weights(blocks) <= weights(program)
 
 
 @pytest.mark.drill
@@ -130,9 +131,8 @@ def test_what_masks_remove_is_gone(name: str) -> None:
     step = {"resnet group": 16, "mlp group": 4, "cnn group": 4}.get(name, 1)
     tensors = dict(model.named_parameters())
     wanted = [math.ceil(len(tensors[key]) // 2 / step) * step for key in hidden]
-    left = [
-        len(value) for value in cut(trace_function(model, x)).module.buffers() if value.ndim > 1
-    ]
+    small = cut(trace_function(model, x), block=1)
+    left = [len(value) for value in small.module.buffers() if value.ndim > 1]
     # Of rows that are kept some are steady, and go as well.
     assert all(found <= most for found, most in zip(left, wanted, strict=False))
 
@@ -162,13 +162,28 @@ def test_zero_padding_keeps_a_steady_channel_that_is_not_zero() -> None:
         first.bias.copy_(torch.tensor([0.1, 3.0]))
     x = normal(1, (2, 1, 5, 5)).float()
     model = nn.Sequential(first, nn.ReLU(), last)
-    assert weights(cut(trace_function(model, x))) == 36
+    assert weights(cut(trace_function(model, x), block=1)) == 36
     with torch.no_grad():
         first.bias[1] = -3.0
-    small = cut(trace_function(model, x))
+    small = cut(trace_function(model, x), block=1)
     assert weights(small) == 18
     with torch.no_grad():
         torch.testing.assert_close(small(x), model(x))
+
+
+def test_channels_of_convolutions_stay_in_blocks() -> None:
+    """Of 40 channels 17 are read: with blocks of 16 that makes 32, and linear units stay 17."""
+    first, last = nn.Conv2d(1, 40, 3), nn.Conv2d(40, 40, 3)
+    model = nn.Sequential(first, nn.ReLU(), last, nn.Flatten(), nn.Linear(40, 40), nn.Linear(40, 2))
+    with torch.no_grad():
+        last.weight[:, 17:] = 0
+        model[4].weight[:, 20:] = 0
+        model[5].weight[:, 17:] = 0
+    x = normal(1, (2, 1, 5, 5)).float()
+    small = cut(trace_function(model, x))
+    assert [len(value) for value in small.module.buffers() if value.ndim > 1] == [32, 32, 17, 2]
+    with torch.no_grad():
+        torch.testing.assert_close(small(x), model(x), rtol=1e-5, atol=1e-5)
 
 
 class Gated(nn.Module):

@@ -36,6 +36,8 @@ POOLS = (
     aten.adaptive_avg_pool2d.default,
 )
 """What makes of equal numbers the same number."""
+BLOCK = 16
+"""What convolutions compute at a time: with 22 channels onnxruntime is slower than with 32."""
 BATCH_NORM, GROUP_NORM = aten.batch_norm.default, aten.group_norm.default
 EXPAND = aten.expand.default
 
@@ -50,6 +52,8 @@ class Channels:
     """Whether something reads them that needs them all."""
     step: int = 1
     """Neighbors that a norm takes together; they stay or go as one."""
+    block: int = 1
+    """How many are computed at a time; a number that is no multiple of it saves nothing."""
     readers: list[fx.Node] = field(default_factory=list)
 
 
@@ -69,9 +73,12 @@ class Flow:
         return self.channels.keep.repeat_interleave(self.repeat)
 
 
-def cut(program: Program) -> Program:
-    """Return a program that answers the same, with what it does not need left out."""
-    walk = _Walk(program.module)
+def cut(program: Program, block: int = BLOCK) -> Program:
+    """Return a program that answers the same, with what it does not need left out.
+
+    Of the channels of convolutions a multiple of `block` stays.
+    """
+    walk = _Walk(program.module, block)
     walk.settle()
     return replace(program, module=_rewritten(program.module, walk))
 
@@ -88,8 +95,8 @@ def arguments(node: fx.Node) -> dict[str, Any]:
 class _Walk:
     """Follows channels through a graph, from its first operation to its last."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        self.module = module
+    def __init__(self, module: fx.GraphModule, block: int) -> None:
+        self.module, self.block = module, block
         self.flows: dict[fx.Node, Flow] = {}
         rules: dict[Any, Callable[[fx.Node, dict[str, Any]], Flow | None]] = {
             **dict.fromkeys(READERS, self._reads),
@@ -136,7 +143,8 @@ class _Walk:
         varies = (weight[:, steady.isnan()] != 0).flatten(1).any(1)
         whole = _absorbed(weight, steady, steady != 0)
         whole = whole if bias is None else whole + bias
-        return Flow(Channels(rows), 1, whole.masked_fill(varies, math.nan))
+        channels = Channels(rows, block=1 if node.target is LINEAR else self.block)
+        return Flow(channels, 1, whole.masked_fill(varies, math.nan))
 
     def _maps(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
         source = self.flows.get(given["self"])
@@ -222,7 +230,7 @@ class _Walk:
         if one is other:
             return
         one.fixed |= other.fixed
-        one.step = math.lcm(one.step, other.step)
+        one.step, one.block = math.lcm(one.step, other.step), max(one.block, other.block)
         one.readers += other.readers
         for node, flow in self.flows.items():
             if flow.channels is other:
@@ -244,6 +252,9 @@ class _Walk:
                     keep[: channels.step] = True
                 changed |= not torch.equal(keep, channels.keep)
                 channels.keep = keep
+        # At the end, because what fills a block up need not be right: nothing reads it.
+        for channels in all_channels.values():
+            _fill_up(channels)
 
     def _needed(self, reader: fx.Node) -> Tensor:
         """Return which channels a layer reads and cannot put into its bias."""
@@ -253,6 +264,14 @@ class _Walk:
         read = (weight[self.flows[reader].keep] != 0).transpose(0, 1).flatten(1).any(1)
         needed = read & _unpadded(source.steady, given.get("padding", 0)).isnan()
         return needed.reshape(-1, source.repeat).any(1)
+
+
+def _fill_up(channels: Channels) -> None:
+    """Keep some channels more, so that those kept make whole blocks, and whole groups of norms."""
+    kept, unit = int(channels.keep.sum()), math.lcm(channels.block, channels.step)
+    more = min(math.ceil(kept / unit) * unit, len(channels.keep)) - kept
+    channels.keep = channels.keep.clone()
+    channels.keep[(~channels.keep).nonzero().flatten()[:more]] = True
 
 
 def _rank(node: fx.Node) -> int:
