@@ -78,11 +78,13 @@ def spoiled(value: float, meant: bool = True) -> Poison:
 
 def inflated(uploads: Message, place: int) -> Message:
     """One client claims every entry."""
-    part = uploads["params"]
-    keep = {name: bits.clone() for name, bits in part.keep.items()}
-    for bits in keep.values():
-        bits[place] = True
-    return {**uploads, "params": replace(part, keep=keep)}
+    spoilt = {}
+    for name, part in uploads.items():
+        keep = {tensor: bits.clone() for tensor, bits in part.keep.items()}
+        for bits in keep.values():
+            bits[place] = True
+        spoilt[name] = replace(part, keep=keep)
+    return spoilt
 
 
 def trained(name: str, places: tuple[int, ...], poison: Poison | None) -> Progress:
@@ -136,6 +138,26 @@ def test_a_mask_over_its_budget_is_refused() -> None:
         refused = trained("dmpfl", places, inflated)
         assert_same(trained("dmpfl", places, None), refused)
         assert refused.refused == 2 * len(places)
+
+
+def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
+    """FedMask's structures are sent there and nowhere else; who has none decides no pruned bit."""
+    made: Simulation = make(METHOD_TABLE["fedmask"], rounds=1, participation=1.0)
+    made.engine = Poisoned(made.engine, inflated, (1,))
+    progress = made.begin()
+    bad = int(made.eligible[1])
+    with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
+        line = made.advance(progress)
+    assert line["refused_hello"] == {str(bad): "W607"}
+    assert progress.refused == 1
+    assert bad in line["clients"]
+    structures = progress.rows.state["structure"]
+    assert structures
+    for name, keep in structures.items():
+        assert keep[bad].all()
+        honest = keep.sum(0) - 1
+        assert torch.equal(progress.server["defined"][name], honest >= 2)
+        assert (honest == 1).any()
 
 
 def test_what_a_mask_hides_may_be_anything() -> None:

@@ -94,7 +94,7 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
-        self._limits: dict[int, dict[str, int]] = {}
+        self._limits: dict[int, dict[str, dict[str, int]]] = {}
         self._told: set[str] = set()
         preflight.warn_of_small_limits(method, self.task, self.whos[0])
         degrees = evaluate.degrees if federation.clients > 1 else (0,)
@@ -150,9 +150,10 @@ class Simulation:
     def advance(self, progress: Progress) -> Record:
         """Do one round, in place; return what it cost. Before round 0, greet the clients."""
         number = progress.number
+        greeted: dict[int, str] = {}
         if number == 0 and self.method.greet(self.task, self.setting.round("hello", None, 0)):
             progress.costs["hello"] = dict.fromkeys(COSTS, 0.0)
-            self._exchange(progress, "hello", None, self.eligible, 0)
+            _, greeted = self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
         returning = self.participation.returning(number, ids)
         cost, refused = self._exchange(
@@ -169,8 +170,9 @@ class Simulation:
         line: Record = {"round": progress.number, "clients": used, **cost}
         if len(back) < len(ids):
             line["lost"] = sorted(set(ids.tolist()) - set(back))
-        if refused:
-            line["refused"] = {str(id): code for id, code in refused.items()}
+        for name, found in (("refused", refused), ("refused_hello", greeted)):
+            if found:
+                line[name] = {str(id): code for id, code in found.items()}
         return line
 
     def _exchange(
@@ -222,7 +224,8 @@ class Simulation:
         self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
     ) -> dict[int, str]:
         """Judge the uploads; warn of the first that is refused for a reason."""
-        limits = [self._limit(id) if round.kind == "train" else {} for id in ids.tolist()]
+        sent = "upload" if round.kind == "train" else round.kind
+        limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
         found = admission.judge(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
         progress.refused += len(refused)
@@ -240,10 +243,10 @@ class Simulation:
                 )
         return refused
 
-    def _limit(self, id: int) -> dict[str, int]:
-        """Return the most entries of a tensor that a client may send."""
+    def _limit(self, id: int) -> dict[str, dict[str, int]]:
+        """Return the most entries of a tensor that a client may send, by occasion."""
         if id not in self._limits:
-            self._limits[id] = self.method.limit(self.task, self.whos[id])["upload"]
+            self._limits[id] = self.method.limit(self.task, self.whos[id])
         return self._limits[id]
 
     def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
