@@ -186,18 +186,24 @@ def test_a_refusal_is_reported_once_and_counted_always() -> None:
     assert (summary["refused"], summary["diverged"]) == (3, None)
 
 
-def test_a_round_that_is_refused_altogether_changes_nothing_and_has_diverged() -> None:
-    made: Simulation = make(METHOD_TABLE["fedavg"], rounds=3)
+def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() -> None:
+    everybody = (0, 1, 2, 3)
+    absent = trained("fedavg", everybody, None)
+    refused = trained("fedavg", everybody, spoiled(math.nan))
+    assert_same(absent, refused)
+    assert (absent.diverged, refused.diverged) == (None, None)
+    assert (absent.refused, refused.refused) == (0, 8)
+    made: Simulation = make(METHOD_TABLE["fedavg"], rounds=2)
+    made.engine = Poisoned(made.engine, spoiled(math.nan), everybody)
     progress = made.begin()
-    made.advance(progress)
-    before = progress.tensors()
-    made.engine = Poisoned(made.engine, spoiled(math.nan), (0, 1, 2, 3))
-    with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 1") as seen:
-        line = made.advance(progress)
-    assert len(seen) == 1
-    assert line["clients"] == []
-    assert progress.diverged == 1
-    assert all(torch.equal(value, progress.tensors()[name]) for name, value in before.items())
+    with pytest.warns(MasqueradeWarning) as seen:
+        lines = [made.advance(progress) for _ in range(2)]
+    first, round = (str(each.message) for each in seen)
+    assert "round 0: values that are not finite; its update is ignored" in first
+    assert "W604 round 0: no update is finite, so the round changes nothing" in round
+    for number, line in enumerate(lines):
+        assert line["clients"] == []
+        assert line["refused"] == {str(id): "W604" for id in made.cohort(number).tolist()}
 
 
 def test_entries_are_counted_by_what_a_bit_covers() -> None:

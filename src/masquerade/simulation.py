@@ -223,25 +223,31 @@ class Simulation:
     def _refused(
         self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
     ) -> dict[int, str]:
-        """Judge the uploads; warn of the first that is refused for a reason."""
+        """Judge the uploads; warn of the first refused for a reason, and of the first all of it."""
         sent = "upload" if round.kind == "train" else round.kind
         limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
         found = admission.judge(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
         progress.refused += len(refused)
-        if refused and len(refused) == len(ids) and set(refused.values()) == {"W604"}:
-            self._diverged(progress, number)
-            return refused
         for id, code in refused.items():
-            if code not in self._told:
-                self._told.add(code)
-                warnings.warn(
-                    f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
-                    "ignored, and so are others like it (metrics.jsonl lists them)",
-                    MasqueradeWarning,
-                    stacklevel=2,
-                )
+            text = (
+                f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
+                "ignored, and so are others like it (metrics.jsonl lists them)"
+            )
+            self._tell_once(code, text)
+        if len(refused) == len(ids) and set(refused.values()) == {"W604"}:
+            text = (
+                f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
+                "others like it (lower method.rate?)"
+            )
+            self._tell_once("round", text)
         return refused
+
+    def _tell_once(self, about: str, text: str) -> None:
+        """Warn of something the first time."""
+        if about not in self._told:
+            self._told.add(about)
+            warnings.warn(text, MasqueradeWarning, stacklevel=3)
 
     def _limit(self, id: int) -> dict[str, dict[str, int]]:
         """Return the most entries of a tensor that a client may send, by occasion."""
@@ -273,12 +279,6 @@ class Simulation:
         numbers = [value for value in states if value.is_floating_point()]
         # A sum is finite only if all of its terms are, and costs one pass without a mask.
         if not all(bool(value.sum().isfinite()) for value in numbers):
-            self._diverged(progress, number)
-
-    @staticmethod
-    def _diverged(progress: Progress, number: int) -> None:
-        """Note and warn once that training has left the finite numbers."""
-        if progress.diverged is None:
             progress.diverged = number
             warnings.warn(
                 f"W604 training diverged in round {number}: values that are not finite; "

@@ -223,7 +223,7 @@ class FedMask(Method):
         return task({**weights, **personal["params"].values}, x)[0]
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
-        """Bound the personal model and the hello by the structure; an upload is a bit per weight."""
+        """Bound the personal model and the hello by the structure; uploads are bits of it all."""
         counts = self.counts(task)
         whole = {name: task.shapes[name].numel() for name in self.masked(task)}
         return {"use": whole | counts, "hello": counts, "upload": {}}
