@@ -299,7 +299,7 @@ class Simulation:
         judged = torch.tensor(self.novel if novel else self.known, dtype=torch.int64)
         for ids in torch.split(judged, self.compute.width):
             rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-            job = Job(progress.server, rows, clients, {}, ids, self._now(progress), progress.number)
+            job = Job(progress.server, rows, clients, {}, ids, self.now(progress), progress.number)
             if novel:
                 job = self._joining(progress, job)
             round = self.setting.round("adapt", (view, novel), progress.number)
@@ -307,7 +307,7 @@ class Simulation:
             found.append(self.engine.judge(dataclasses.replace(job, round=round), chosen))
         return Judgement.joined(found)
 
-    def _now(self, progress: Progress) -> Round:
+    def now(self, progress: Progress) -> Round:
         """Return the last round that was done, as others took part in it."""
         number = max(0, progress.number - 1)
         return self.setting.round("train", self.method.schedule(number, self.train.rounds), number)

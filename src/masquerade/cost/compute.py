@@ -7,6 +7,7 @@ that the masks allow. Executed: what the engine ran, padding and masked weights 
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -214,7 +215,7 @@ class Meter:
         added = []
         for place in range(stage.draws):
             given = tuple(twice if at == place else batch for at in range(stage.draws))
-            counted = _measured(self.task, lambda given=given: step(given))
+            counted = _measured(self.task, partial(step, given))
             added.append(counted.modules.get("Global", 0) - total)
         return tuple(each * stage.draws / sum(added) for each in added)
 
