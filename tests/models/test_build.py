@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from masquerade.core import Batch, Round
 from masquerade.core.task import Task
+from masquerade.core.train import descend
 from masquerade.core.tree import Tree, leaves, split, stack, take
 from masquerade.errors import MasqueradeError
 from masquerade.models import MODELS, build
@@ -126,6 +128,20 @@ def test_wrong_input_shape_is_refused_with_the_shape_it_needs(name: str) -> None
     needed = ", ".join(map(str, SHAPES[name]))
     with pytest.raises(MasqueradeError, match=rf"E202 .*\({needed}\).*\(3, 8, 8\)"):
         build(name, (3, 8, 8), 10, seed=0)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_batch_of_one_sample_is_trained_on(name: str) -> None:
+    """The last batch of an epoch may be as small, and deep layers may see a single pixel of it."""
+    task, one = Task(build(name, SHAPES[name], 10, seed=0)), torch.ones(())
+    x = torch.rand(1, *SHAPES[name], generator=torch.Generator().manual_seed(0))
+    if name == "char_lstm":
+        x = (x * 3).long()
+    batch = Batch(x, torch.tensor([3]), None, torch.tensor(0))
+    step = descend(task, rate=0.1)
+    after = step({"params": task.initial}, batch, Round("train", "train", one, one, one))["params"]
+    assert all(value.isfinite().all() for value in after.values())
+    assert any(not torch.equal(after[key], task.initial[key]) for key in after)
 
 
 @pytest.mark.parametrize("name", SHAPES)
