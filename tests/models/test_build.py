@@ -79,6 +79,9 @@ COUNTS = [
     ("leaf_cnn", (1, 28, 28), 62, 2_278_334),
     ("leaf_cnn", (1, 28, 28), 10, 2_171_786),
     ("vgg16", (3, 32, 32), 10, 134_301_514),
+    # One channel instead of three has 2 x 9 x 64 weights less, and 62 outputs have 52 x 4097 more.
+    ("vgg16", (1, 28, 28), 10, 134_301_514 - 2 * 9 * 64),
+    ("vgg16", (1, 28, 28), 62, 134_301_514 - 2 * 9 * 64 + 52 * 4097),
     ("vgg_slim", (3, 32, 32), 10, 256_690),
     ("mlp_1024_512", (561,), 6, 1_103_366),
     ("mlp_300_100", (561,), 6, 199_306),
@@ -111,6 +114,13 @@ def test_a_network_is_at_home_with_its_own_shape() -> None:
 def test_images_that_are_too_small_for_two_poolings_are_refused() -> None:
     with pytest.raises(MasqueradeError, match=r"E202 `lenet` needs images of 16 x 16 or more"):
         build("lenet", (1, 8, 8), 10, seed=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (3, 64, 64)])
+def test_vgg_takes_images_of_28_to_32_pixels(shape: tuple[int, ...]) -> None:
+    text = r"E202 `vgg_slim` needs images of 28 x 28 or more and up to 32 x 32"
+    with pytest.raises(MasqueradeError, match=text):
+        build("vgg_slim", shape, 10, seed=0)
 
 
 def test_unknown_name_gets_the_nearest_match() -> None:
