@@ -14,6 +14,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.participation import Participation, novel
 from masquerade.plan import rehearse, settle
+from masquerade.verdict import verdict
 from tests.support import federation, network, simulation
 
 EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
@@ -237,7 +238,13 @@ def test_those_never_sampled_are_counted() -> None:
     (summary,) = mq.run(
         FedAvg(epochs=1), network(torch.float32), federation(), 1, cohort=2, views=["global"]
     ).summaries
-    assert summary["never_sampled"] == 4
+    assert (summary["never_sampled"], summary["never_heard"]) == (4, 4)
+
+
+def test_those_who_are_sampled_and_lost_are_never_heard() -> None:
+    made, progress, _ = trained(FedAvg(epochs=1), rounds=1, drop=1 - 1e-12, asked=6)
+    summary = verdict(made, progress)[0][0]
+    assert (summary["never_sampled"], summary["never_heard"]) == (0, 6)
 
 
 @pytest.mark.parametrize("given", [[-1], [99], [1, 1], 0.3, 2])

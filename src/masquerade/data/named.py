@@ -38,6 +38,8 @@ class Named:
     """Where its files come from, where they cannot be fetched."""
     place: str = "PATH"
     """Where they then lie."""
+    note: str = ""
+    """What whoever reads results on it has to know."""
 
     def how(self, name: str) -> str:
         """Say how to get it."""
@@ -133,7 +135,7 @@ def _cifar(classes: int, known: str, **more: Any) -> Named:
     )
 
 
-def _har(title: str, **options: Any) -> Named:
+def _har(title: str, note: str = "", **options: Any) -> Named:
     base = "human+activity+recognition+using+smartphones"
     return Named(
         title,
@@ -154,6 +156,7 @@ def _har(title: str, **options: Any) -> Named:
         10_299,
         30,
         6,
+        note=note,
     )
 
 
@@ -225,7 +228,11 @@ NAMED: dict[str, Named] = {
         classes=10,
     ),
     "har": _har("UCI HAR, 561 features, by subject"),
-    "har_signals": _har("UCI HAR, raw signals, by subject", signals=True),
+    "har_signals": _har(
+        "UCI HAR, raw signals, by subject",
+        "The raw signals of UCI HAR are a stand-in for the 561 features of the papers (`har`).",
+        signals=True,
+    ),
     "shakespeare": Named(
         "Shakespeare, next character, by speaking role",
         "gutenberg",
@@ -249,3 +256,8 @@ NAMED: dict[str, Named] = {
     ),
 }
 """The datasets that `masquerade data fetch` and `add` know by name."""
+
+
+def note_of(name: str) -> str:
+    """Return what whoever reads results on a dataset has to know; often there is nothing."""
+    return NAMED[name].note if name in NAMED else ""
