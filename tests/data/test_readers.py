@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import struct
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -382,6 +384,19 @@ def png(pixels: Array) -> bytes:
     return buffer.getvalue()
 
 
+def deep_colors() -> bytes:
+    """A PNG with 16 bits for each of three colors, which Pillow reads but does not write."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", 32, 32, 16, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(32 * (1 + 32 * 6)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
 def test_images_have_the_class_of_their_folder(tmp_path: Path) -> None:
     color = COLORS[:4].transpose(0, 2, 3, 1).copy()
     files = {
@@ -493,6 +508,24 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
         "E301",
         "train labels",
     ),
+    "idx label": (
+        "idx",
+        {
+            "train-images-idx3-ubyte": originals.idx(IMAGES),
+            "train-labels-idx1-ubyte": originals.idx(LABELS + (LABELS == 9)),
+        },
+        "E302",
+        "sample 2 has label 10, outside 0 to 9",
+    ),
+    "idx cut off at the end": (
+        "idx",
+        {
+            "train-images-idx3-ubyte.gz": gzip.compress(originals.idx(IMAGES))[:-1],
+            "train-labels-idx1-ubyte.gz": gzip.compress(originals.idx(LABELS)),
+        },
+        "E301",
+        "checksum of gzip, is missing",
+    ),
     "idx of nothing": (
         "idx",
         {"train-images-idx3-ubyte": b"", "train-labels-idx1-ubyte": b""},
@@ -541,8 +574,21 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
     "csv word": ("csv", {"a.csv": b"a,y\nhigh,0\n"}, "E301", "column `a`"),
     "csv uneven": ("csv", {"a.csv": b"a,y\n1,0\n1\n"}, "E301", "line 3"),
     "csv without y": ("csv", {"a.csv": b"a,b\n1,0\n"}, "E301", "no column `y`"),
+    "csv column twice": ("csv", {"a.csv": b"a,y,a\n1,0,2\n"}, "E301", "one column is named `a`"),
     "csv label": ("csv", {"a.csv": b"a,y\n1,-1\n"}, "E302", "label -1"),
     "image damaged": ("images", {"cat/a.png": without_end(png(IMAGES[0]))}, "E301", "as images"),
+    "image of 16 bits": (
+        "images",
+        {"cat/a.png": png(IMAGES[0].astype(np.uint16) * 257)},
+        "E301",
+        r"cat/a\.png has pixels of more than 8 bits",
+    ),
+    "image of 16 bits and colors": (
+        "images",
+        {"cat/a.png": deep_colors(), "cat/b.png": png(COLORS[0].transpose(1, 2, 0).copy())},
+        "E301",
+        r"cat/a\.png has pixels of more than 8 bits",
+    ),
     "image without folder": ("images", {"a.png": png(IMAGES[0])}, "E301", "lies in no folder"),
     "zip that leads out": (
         "images",
@@ -595,7 +641,8 @@ def test_bad_files_are_refused_with_a_code(tmp_path: Path, fault: str) -> None:
     write(tmp_path, files)
     single = format == "csv" or "zip" in fault
     path = tmp_path / next(iter(files)) if single else tmp_path
-    refused(path, code, words, format, **NAMED["femnist"].options if format == "leaf" else {})
+    named = {"leaf": "femnist", "idx": "mnist"}.get(format)
+    refused(path, code, words, format, **NAMED[named].options if named else {})
 
 
 def test_an_idx_header_is_not_believed_even_when_packed(tmp_path: Path) -> None:

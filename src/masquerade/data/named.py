@@ -94,7 +94,7 @@ def _emnist(part: str, samples: int, class_names: tuple[str, ...]) -> Named:
         "Cohen, Afshar, Tapson and van Schaik, EMNIST: an extension of MNIST to handwritten "
         "letters, 2017",
         (_EMNIST_FILE,),
-        {"choose": f"emnist-{part}-"},
+        {"choose": f"emnist-{part}-", "classes": len(class_names)},
         samples,
         classes=len(class_names),
         class_names=class_names,
@@ -181,6 +181,7 @@ NAMED: dict[str, Named] = {
         "LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document "
         "recognition, 1998",
         _MNIST_FILES,
+        {"classes": 10},
         samples=70_000,
         classes=10,
     ),
@@ -191,6 +192,7 @@ NAMED: dict[str, Named] = {
         "MIT",
         "Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset, 2017",
         _FASHION_FILES,
+        {"classes": 10},
         samples=70_000,
         classes=10,
         class_names=tuple(_FASHION.split(",")),

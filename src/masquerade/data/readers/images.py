@@ -11,6 +11,9 @@ from masquerade.data.readers.reading import Reading
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
 
+MODES = {"1", "L", "P", "RGB", "RGBA", "LA"}
+"""Pillow's names of what becomes bytes of gray or RGB without loss, but for transparency."""
+
 
 def read(files: Files, name: str) -> Reading:
     """Read images of one size, gray if all are; folders `train` and `test` above are such parts."""
@@ -35,10 +38,13 @@ def _decoded(files: Files, paths: list[str]) -> Array:
 
     sizes, kinds = set(), set()
     for path in paths:
+        data = files.read(path)
         # Only the header is read here: one image of absurd size must not be decoded.
-        with Image.open(io.BytesIO(files.read(path))) as image:
+        with Image.open(io.BytesIO(data)) as image:
             sizes.add(image.size)
             kinds.add(image.mode)
+        if image.mode not in MODES or _deep(data):
+            raise ValueError(f"{path} has pixels of more than 8 bits, or no RGB colors; convert it")
         if len(sizes) > 1:
             raise ValueError(f"images have different sizes ({path}: {image.size}); make them equal")
     kind = "L" if kinds <= {"L", "1"} else "RGB"
@@ -48,3 +54,8 @@ def _decoded(files: Files, paths: list[str]) -> Array:
             rows.append(np.asarray(image.convert(kind)))
     pixels = np.stack(rows)
     return pixels[:, None] if kind == "L" else pixels.transpose(0, 3, 1, 2)
+
+
+def _deep(data: bytes) -> bool:
+    """Return whether this is a PNG of 16 bits: Pillow opens such colors as if they had 8."""
+    return data.startswith(b"\x89PNG") and data[24] == 16
