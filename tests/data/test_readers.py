@@ -280,6 +280,12 @@ def test_leaf_images_become_the_bytes_they_were(tmp_path: Path) -> None:
     assert (digits.y.tolist(), digits.classes) == ([2, 4, 9, 0], 10)
 
 
+def test_a_label_out_of_range_is_not_taken_for_a_letter_that_is_left_out(tmp_path: Path) -> None:
+    files = {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 62])})}
+    options = NAMED["femnist_digits"].options
+    refused(write(tmp_path, files), "E302", "label 62 .*outside 0 to 61", "leaf", **options)
+
+
 def test_of_leafs_stages_the_last_is_read_and_no_sample_twice(tmp_path: Path) -> None:
     flat = (IMAGES / 255).reshape(7, -1).tolist()
     stages = {
@@ -555,7 +561,25 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
         "leaf",
         {"a.json": originals.leaf({"u": ([[float("nan")] * 784], [1])})},
         "E302",
-        "not k/255",
+        r"a\.json, user `u`: a value is NaN",
+    ),
+    "leaf NaN without pixels": (
+        "leaf",
+        {"b.json": originals.leaf({"u": ([[0.5]], [1]), "v": ([[float("nan")]], [1])})},
+        "E302",
+        r"b\.json, user `v`: a value is NaN",
+    ),
+    "leaf level": (
+        "leaf",
+        {"a.json": originals.leaf({"u": ([[0.5] * 784], [1])})},
+        "E302",
+        "user `u`: .*not k/255",
+    ),
+    "leaf label between": (
+        "leaf",
+        {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 1.5])})},
+        "E302",
+        r"a\.json, user `u`: label 1\.5 is no whole number",
     ),
     "leaf cut off": (
         "leaf",
