@@ -1,5 +1,6 @@
 """The cache: whole or not at all, compared before use, mapped instead of read."""
 
+import hashlib
 import json
 import os
 import time
@@ -220,8 +221,42 @@ def test_a_known_name_brings_its_origin_and_license(
 ) -> None:
     monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], samples=30))
     originals.write_idx(tmp_path / "files", "", "train", X[:, 0], Y.astype(np.uint8))
+    named = NAMED["mnist"]
+    with pytest.raises(MasqueradeError, match=r"^E301 .*idx\d-ubyte\.gz is not the published file"):
+        add("mnist", tmp_path / "files")
+    contents = {
+        file.name: (tmp_path / "files" / file.name).read_bytes() for file in named.files[:2]
+    }
+    files = tuple(
+        replace(file, known=f"sha256:{hashlib.sha256(contents[file.name]).hexdigest()}")
+        for file in named.files[:2]
+    )
+    monkeypatch.setitem(NAMED, "mnist", replace(named, files=files))
     manifest = add("mnist", tmp_path / "files")
-    assert (manifest.origin, manifest.citation) == (NAMED["mnist"].origin, NAMED["mnist"].citation)
+    assert (manifest.origin, manifest.citation) == (named.origin, named.citation)
+
+
+def test_files_that_no_hash_is_known_of_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], samples=30))
+    files = tmp_path / "files"
+    originals.write_idx(files, "", "train", X[:, 0], Y.astype(np.uint8), packed=False)
+    manifest = add("mnist", files)
+    assert manifest.origin == f"added from {files}, not compared with a published hash"
+    assert manifest.citation == NAMED["mnist"].citation
+
+
+def test_a_known_name_is_counted_in_every_format(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "few.npz"
+    np.savez(path, x=X, y=Y)
+    for name, words in (("cifar10", "30 samples"), ("femnist", "4 classes")):
+        with pytest.raises(MasqueradeError, match=rf"^E301 .*holds {words}.*--format npz"):
+            add(name, path, "npz")
+    np.savez(path, x=np.zeros((10_299, 1)), y=np.arange(10_299) % 6)
+    with pytest.raises(MasqueradeError, match=r"^E301 .*holds no clients, and UCI HAR.* has 30"):
+        add("har", path, "npz")
+    assert not root.exists()
 
 
 def test_a_known_dataset_that_is_not_here_says_how_to_get_it() -> None:
