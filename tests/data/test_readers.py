@@ -284,6 +284,27 @@ def test_a_label_out_of_range_is_not_taken_for_a_letter_that_is_left_out(tmp_pat
     files = {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 62])})}
     options = NAMED["femnist_digits"].options
     refused(write(tmp_path, files), "E302", "label 62 .*outside 0 to 61", "leaf", **options)
+    stored = originals.fed_emnist({"u": (IMAGES[:2], [1, 62])})
+    path = write(tmp_path, {"fed_emnist_train.h5": stored})
+    refused(path, "E302", "_train.h5, user `u`: label 62 ", "leaf", **options)
+
+
+def test_femnist_in_hdf5_is_read_by_writer_and_part(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    train = originals.fed_emnist({"f1": (images[:2], [3, 61]), "f0": (images[2:4], [1, 2])})
+    test = originals.fed_emnist({"f0": (images[4:], [40, 9])})
+    path = write(tmp_path, {"fed_emnist_train.h5": train, "fed_emnist_test.h5": test})
+    dataset = of(path, None, **NAMED["femnist"].options)
+    # Files in the order of their names, users in theirs.
+    order = [4, 5, 2, 3, 0, 1]
+    assert torch.equal(dataset.x, torch.from_numpy(images[order])[:, None])
+    assert dataset.y.tolist() == [40, 9, 1, 2, 3, 61]
+    assert dataset.client is not None
+    assert dataset.client.tolist() == [0, 0, 0, 0, 1, 1]
+    assert dataset.train is not None
+    assert dataset.train.tolist() == [False, False, True, True, True, True]
+    digits = of(path, None, **NAMED["femnist_digits"].options)
+    assert digits.y.tolist() == [9, 1, 2, 3]
 
 
 def test_of_leafs_stages_the_last_is_read_and_no_sample_twice(tmp_path: Path) -> None:

@@ -66,8 +66,6 @@ def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> M
         text = f"unknown dataset `{name}`{nearest(name, NAMED)}; known are {known}"
         raise MasqueradeError("E301", text)
     named = NAMED[name]
-    if not named.files:
-        raise MasqueradeError("E301", f"`{name}` cannot be fetched: {named.how(name)}")
     if cache.holds(name) and not replace:
         text = f"`{name}` is in the cache already ({cache.root() / name}); --force gets it anew"
         raise MasqueradeError("E201", text)

@@ -1,6 +1,10 @@
-"""LEAF's JSON: users with their samples; images as numbers (FEMNIST) or texts (Shakespeare)."""
+"""Users with their samples: LEAF's JSON (FEMNIST's images as numbers, Shakespeare's texts), and the
+HDF5 files in which TensorFlow Federated publishes FEMNIST.
+"""
 
+import io
 import json
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,7 +33,7 @@ def latest(paths: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def read(files: Files, name: str, digits: bool = False, classes: int | None = None) -> Reading:
-    """Read the JSON files; those in folders `train` and `test` are such parts.
+    """Read the files; those in folders `train` and `test`, or called so, are such parts.
 
     `digits` keeps the samples of the first ten classes only.
     """
@@ -38,22 +42,20 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     owners: list[str] = []
     parts: list[str] = []
     sizes: list[int] = []
-    for path, part in latest(files.names):
-        content = json.loads(files.read(path))
-        for user in content["users"]:
-            if not content["user_data"][user]["y"]:
-                continue
-            where = f"{path}, user `{user}`"
-            x, y = _samples(content["user_data"][user], where, CLASSES if digits else classes)
-            if digits:
-                x, y = x[y < DIGITS], y[y < DIGITS]
-            xs.append(x)
-            ys.append(y)
-            owners.append(user)
-            parts.append(part)
-            sizes.append(len(y))
+    stored = [path for path in files.names if path.endswith(".h5")]
+    # All classes are checked before digits are told from letters.
+    known = CLASSES if digits else classes
+    users = _stored(files, stored, known) if stored else _written(files, known)
+    for user, part, x, y in users:
+        if digits:
+            x, y = x[y < DIGITS], y[y < DIGITS]
+        xs.append(x)
+        ys.append(y)
+        owners.append(user)
+        parts.append(part)
+        sizes.append(len(y))
     if not xs:
-        raise ValueError("there is no .json file with users in it")
+        raise ValueError("there is no .json or .h5 file with users in it")
     x, y = np.concatenate(xs), np.concatenate(ys)
     split = set(parts) <= STAGES[0]
     train = np.repeat([part == "train" for part in parts], sizes) if split else None
@@ -61,6 +63,33 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     client = np.repeat(np.unique(owners, return_inverse=True)[1], sizes)
     dataset = from_arrays(x, y, client, name, train=train, classes=classes, copy=False)
     return Reading(dataset, tuple(map(repr, ALPHABET)) if x.dtype == np.int8 else ())
+
+
+Users = Iterator[tuple[str, str, Array, Array]]
+"""Every user's name, part, samples and labels."""
+
+
+def _written(files: Files, classes: int | None) -> Users:
+    """Yield the users of LEAF's JSON."""
+    for path, part in latest(files.names):
+        content = json.loads(files.read(path))
+        for user in content["users"]:
+            if content["user_data"][user]["y"]:
+                where = f"{path}, user `{user}`"
+                yield user, part, *_samples(content["user_data"][user], where, classes)
+
+
+def _stored(files: Files, paths: list[str], classes: int | None) -> Users:
+    """Yield the users of HDF5 files: examples / USER / pixels and label."""
+    import h5py
+
+    for path in paths:
+        part = "train" if path.endswith("_train.h5") else "test"
+        with h5py.File(io.BytesIO(files.read(path)), "r") as content:
+            for user, group in content["examples"].items():
+                x, y = group["pixels"][()], group["label"][()]
+                where = f"{path}, user `{user}`"
+                yield user, part, _pixels(x.reshape(len(y), -1), where), _labels(y, where, classes)
 
 
 def _samples(user: dict[str, Any], where: str, classes: int | None) -> tuple[Array, Array]:
@@ -73,7 +102,7 @@ def _samples(user: dict[str, Any], where: str, classes: int | None) -> tuple[Arr
 
 
 def _labels(y: Array, where: str, classes: int | None) -> Array:
-    """Return classes as whole numbers; checked here, before digits are told from letters."""
+    """Return classes as whole numbers."""
     last = np.iinfo(np.int32).max if classes is None else classes - 1
     wrong = y[~((y == np.rint(y)) & (y >= 0) & (y <= last))]
     if wrong.size:
@@ -89,7 +118,8 @@ def _pixels(x: Array, where: str) -> Array:
     if x.shape[1] != 28 * 28:
         return x.astype(np.float32)
     levels = np.rint(x * 255)
-    if not ((np.abs(x * 255 - levels) < 1e-6) & (levels >= 0) & (levels <= 255)).all():
+    # What was stored in float32 is near enough.
+    if not ((np.abs(x * 255 - levels) < 1e-4) & (levels >= 0) & (levels <= 255)).all():
         text = "an image of 28 x 28 has values that are not k/255; LEAF's images have no others"
         raise MasqueradeError("E302", f"{where}: {text}")
     images: Array = levels.astype(np.uint8).reshape(-1, 1, 28, 28)
