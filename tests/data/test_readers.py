@@ -446,6 +446,11 @@ def test_gray_images_have_one_channel_and_all_have_one_size(tmp_path: Path) -> N
     refused(write(tmp_path, {"0/odd.png": png(IMAGES[0][:20])}), "E301", "different sizes .*odd")
 
 
+def test_a_ppm_of_bytes_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, {"cat/b.ppm": b"P6 # small\n1 1\n255\n#9#"})
+    assert of(path).x.flatten().tolist() == list(b"#9#")
+
+
 def test_a_csv_has_features_targets_and_clients(tmp_path: Path) -> None:
     text = "height,y,client,width,train\n1.5,cat,ann,2,true\n0.5,dog,bob,3,False\n-1,cat,ann,4,1\n"
     reading = read(write(tmp_path, {"mine.csv": text.encode()}) / "mine.csv", "mine")
@@ -633,6 +638,12 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
         {"cat/a.png": deep_colors(), "cat/b.png": png(COLORS[0].transpose(1, 2, 0).copy())},
         "E301",
         r"cat/a\.png has pixels of more than 8 bits",
+    ),
+    "image in 16 bits of PPM": (
+        "images",
+        {"cat/a.ppm": b"P6 # wide\n1 1\n65535\n" + bytes(6), "cat/b.ppm": b"P6 1 1 255\n###"},
+        "E301",
+        r"cat/a\.ppm has pixels of more than 8 bits",
     ),
     "image without folder": ("images", {"a.png": png(IMAGES[0])}, "E301", "lies in no folder"),
     "zip that leads out": (

@@ -1,6 +1,7 @@
 """A folder of images: the folder that an image lies in is its class."""
 
 import io
+import re
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -13,6 +14,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
 
 MODES = {"1", "L", "P", "RGB", "RGBA", "LA"}
 """Pillow's names of what becomes bytes of gray or RGB without loss, but for transparency."""
+
+PPM = re.compile(rb"P[36]\s+\d+\s+\d+\s+(\d+)\s")
+"""How a PPM begins, up to its largest value."""
 
 
 def read(files: Files, name: str) -> Reading:
@@ -57,5 +61,8 @@ def _decoded(files: Files, paths: list[str]) -> Array:
 
 
 def _deep(data: bytes) -> bool:
-    """Return whether this is a PNG of 16 bits: Pillow opens such colors as if they had 8."""
-    return data.startswith(b"\x89PNG") and data[24] == 16
+    """Return whether this is a PNG or PPM of 16 bits: Pillow opens such colors as if they had 8."""
+    if data.startswith(b"\x89PNG"):
+        return data[24] == 16
+    levels = PPM.match(re.sub(rb"#.*", b"", data[:1000]))
+    return levels is not None and int(levels[1]) > 255
