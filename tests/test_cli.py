@@ -130,7 +130,6 @@ def test_every_command_is_known_here() -> None:
         (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
         (["run", "--data", "cifar10"], 3, "E301 .*masquerade data fetch cifar10"),
         (["data", "fetch", "cifra10"], 3, "E301 .*did you mean `cifar10`"),
-        (["data", "fetch", "femnist"], 3, "E301 .*data add femnist"),
         (["data", "add", "mine", "--from", "no"], 3, "E301 .*does not exist"),
         (["data", "add", "../mine", "--from", "."], 2, "E203 .*`../mine`"),
         (["data", "show", "torn.npz"], 3, "E301 .*torn.npz"),

@@ -393,8 +393,6 @@ def collect(path: Path) -> list[Record]:
                 )
                 raise MasqueradeError("E401", text) from None
             return found
-    raise MasqueradeError(
-        "E408",
-        f"no results in {path}: it has neither results.json nor summary.json. "
-        f"If a run stopped there: masquerade resume {path}",
-    )
+    begun = (path / "config.toml").is_file()
+    then = f"a run stopped there, so: masquerade resume {path}" if begun else "check the path"
+    raise MasqueradeError("E408", f"no results in {path}; {then}")
