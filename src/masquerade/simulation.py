@@ -96,7 +96,7 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
-        self._limits: dict[int, dict[str, int]] = {}
+        self._limits: dict[int, dict[str, dict[str, int]]] = {}
         self._told: set[str] = set()
         preflight.warn_of_small_limits(method, self.task, self.whos[0])
         degrees = evaluate.degrees if federation.clients > 1 else (0,)
@@ -152,9 +152,10 @@ class Simulation:
     def advance(self, progress: Progress) -> Record:
         """Do one round, in place; return what it cost. Before round 0, greet the clients."""
         number = progress.number
+        greeted: dict[int, str] = {}
         if number == 0 and self.method.greet(self.task, self.setting.round("hello", None, 0)):
             progress.costs["hello"] = dict.fromkeys(COSTS, 0.0)
-            self._exchange(progress, "hello", None, self.eligible, 0)
+            _, greeted = self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
         returning = self.participation.returning(number, ids)
         cost, refused = self._exchange(
@@ -171,8 +172,9 @@ class Simulation:
         line: Record = {"round": progress.number, "clients": used, **cost}
         if len(back) < len(ids):
             line["lost"] = sorted(set(ids.tolist()) - set(back))
-        if refused:
-            line["refused"] = {str(id): code for id, code in refused.items()}
+        for name, found in (("refused", refused), ("refused_hello", greeted)):
+            if found:
+                line[name] = {str(id): code for id, code in found.items()}
         return line
 
     def _exchange(
@@ -226,29 +228,36 @@ class Simulation:
     def _refused(
         self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
     ) -> dict[int, str]:
-        """Judge the uploads; warn of the first that is refused for a reason."""
-        limits = [self._limit(id) if round.kind == "train" else {} for id in ids.tolist()]
+        """Judge the uploads; warn of the first refused for a reason, and of the first all of it."""
+        sent = "upload" if round.kind == "train" else round.kind
+        limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
         found = admission.judge(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
         progress.refused += len(refused)
-        if refused and len(refused) == len(ids) and set(refused.values()) == {"W604"}:
-            self._diverged(progress, number)
-            return refused
         for id, code in refused.items():
-            if code not in self._told:
-                self._told.add(code)
-                warnings.warn(
-                    f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
-                    "ignored, and so are others like it (metrics.jsonl lists them)",
-                    MasqueradeWarning,
-                    stacklevel=2,
-                )
+            text = (
+                f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
+                "ignored, and so are others like it (metrics.jsonl lists them)"
+            )
+            self._tell_once(code, text)
+        if len(refused) == len(ids) and set(refused.values()) == {"W604"}:
+            text = (
+                f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
+                "others like it (lower method.rate?)"
+            )
+            self._tell_once("round", text)
         return refused
 
-    def _limit(self, id: int) -> dict[str, int]:
-        """Return the most entries of a tensor that a client may send."""
+    def _tell_once(self, about: str, text: str) -> None:
+        """Warn of something the first time."""
+        if about not in self._told:
+            self._told.add(about)
+            warnings.warn(text, MasqueradeWarning, stacklevel=3)
+
+    def _limit(self, id: int) -> dict[str, dict[str, int]]:
+        """Return the most entries of a tensor that a client may send, by occasion."""
         if id not in self._limits:
-            self._limits[id] = self.method.limit(self.task, self.whos[id])["upload"]
+            self._limits[id] = self.method.limit(self.task, self.whos[id])
         return self._limits[id]
 
     def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
@@ -275,12 +284,6 @@ class Simulation:
         numbers = [value for value in states if value.is_floating_point()]
         # A sum is finite only if all of its terms are, and costs one pass without a mask.
         if not all(bool(value.sum().isfinite()) for value in numbers):
-            self._diverged(progress, number)
-
-    @staticmethod
-    def _diverged(progress: Progress, number: int) -> None:
-        """Note and warn once that training has left the finite numbers."""
-        if progress.diverged is None:
             progress.diverged = number
             warnings.warn(
                 f"W604 training diverged in round {number}: values that are not finite; "
@@ -301,7 +304,7 @@ class Simulation:
         judged = torch.tensor(self.novel if novel else self.known, dtype=torch.int64)
         for ids in torch.split(judged, self.compute.width):
             rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-            job = Job(progress.server, rows, clients, {}, ids, self._now(progress), progress.number)
+            job = Job(progress.server, rows, clients, {}, ids, self.now(progress), progress.number)
             if novel:
                 job = self._joining(progress, job)
             round = self.setting.round("adapt", (view, novel), progress.number)
@@ -309,7 +312,7 @@ class Simulation:
             found.append(self.engine.judge(dataclasses.replace(job, round=round), chosen))
         return Judgement.joined(found)
 
-    def _now(self, progress: Progress) -> Round:
+    def now(self, progress: Progress) -> Round:
         """Return the last round that was done, as others took part in it."""
         number = max(0, progress.number - 1)
         return self.setting.round("train", self.method.schedule(number, self.train.rounds), number)

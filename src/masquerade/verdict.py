@@ -308,13 +308,19 @@ def _kept_parameters(made: Simulation, personal: list[Message]) -> Record:
 
 
 def _storage(made: Simulation, progress: Progress, personal: list[Message]) -> Record:
-    """Return the bytes on a client's device as means: its model, and what it keeps beside it."""
-    model = sum(storage.model_bytes(model) for model in personal)
-    state = 0
+    """Return the bytes on a client's device as means: model, state, and for the wire's session."""
+    model = state = session = 0
     for id, one in zip(made.known, personal, strict=True):
-        client = tree.take(progress.clients.take(torch.tensor([id])), 0)
+        ids = torch.tensor([id])
+        row, client = (tree.take(s.take(ids), 0) for s in (progress.rows, progress.clients))
+        download = made.method.download(made.task, progress.server, row, made.now(progress))
+        download = made.setting.wired(download, id, None)
+        known = {name: words[id].to(made.device) for name, words in progress.session.items()}
+        model += storage.model_bytes(one)
         state += storage.state_bytes(client, one)
-    return {"model": model / len(personal), "state": state / len(personal)}
+        session += storage.session_bytes(known, download, client, one)
+    figures = {"model": model, "state": state, "session": session}
+    return {name: total / len(personal) for name, total in figures.items()}
 
 
 def _participations(made: Simulation, progress: Progress) -> float:

@@ -167,7 +167,7 @@ def test_what_the_batched_engine_runs_is_what_torch_counts(chosen: list[int], wi
     assert float(flops.executed.sum()) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "heterofl", "dmpfl", "fedrep"])
+@pytest.mark.parametrize("name", METHOD_TABLE)
 def test_what_the_loop_runs_is_what_torch_counts(name: str) -> None:
     made, _ = run(METHOD_TABLE[name], rounds=1)
     job = _job(made, [0, 1, 2])

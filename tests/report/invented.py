@@ -47,7 +47,7 @@ def result(
         "density": 1.0,
         "parameters": 12345,
         "kept": 12345.0,
-        "storage": {"model": 49380.0, "state": 8.0},
+        "storage": {"model": 49380.0, "state": 8.0, "session": 0.0},
         "participations": 30.0,
         "memory": {"process": 4.2e8},
         "seconds": 12.3,

@@ -54,6 +54,15 @@ class Orders:
         """Count the steps of an epoch for the largest client."""
         return self.keys.shape[-1]
 
+    def drawn(self) -> Tensor:
+        """Count the samples of an epoch in every draw of its steps: [clients, draws]."""
+        draw, counts = torch.arange(self.draws), torch.tensor(self.counts)[:, None]
+        stride = self.size * self.draws
+        # What is left over is dealt out in turn, if there is one sample for every draw.
+        rest = counts % stride
+        dealt = (rest - draw + self.draws - 1) // self.draws
+        return counts // stride * self.size + torch.where(rest < self.draws, 0, dealt)
+
 
 @dataclass(frozen=True)
 class Feed:

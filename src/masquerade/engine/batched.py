@@ -212,7 +212,7 @@ class Batched:
             single = plain[stage.name]
             x, y = feed.federation.x[:1], feed.federation.y[:1]
             per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
-            seen = torch.tensor(made.counts, dtype=torch.float64) * stage.epochs
+            seen = per_sample.samples(made.drawn()) * stage.epochs
             keep = compute.shares(stage, work, lead=1)
             ran = self._ran(packs[stage.name], len(ids) - padding)
             total += setting.meter.stage(single, per_sample, seen, keep, x, ran)

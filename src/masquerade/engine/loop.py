@@ -105,8 +105,8 @@ class Loop:
         def observe(stage: Stage, work: State) -> None:
             x, y = feed.federation.x[:1], feed.federation.y[:1]
             per_sample = setting.meter.step(stage, work, x, y, round)
-            count = orders[stage.name].counts[place] * stage.epochs
-            seen = torch.tensor([count], dtype=torch.float64)
+            drawn = orders[stage.name].drawn()[place : place + 1]
+            seen = per_sample.samples(drawn) * stage.epochs
             keep = compute.shares(stage, work, lead=0)
             slices = compute.slices(stage, work)
             diary.flops += setting.meter.stage(stage, per_sample, seen, keep, x, slices=slices)

@@ -145,10 +145,12 @@ def _device(groups: Groups, rate: Bandwidth) -> Made:
         "Kept": _column(groups, 1.0, "kept"),
         "kB model": _column(groups, 1e3, "storage", "model"),
         "kB beside it": _column(groups, 1e3, "storage", "state"),
+        "kB for the wire": _column(groups, 1e3, "storage", "session"),
     }
     note = (
-        "The model that a client uses, packed with its mask, and what it keeps beside it from round"
-        " to round; both without the initial weights."
+        "The model that a client uses, packed with its mask, what it keeps beside it from round to"
+        " round, and what for the wire alone: the last download and the masks it sent last, where"
+        " they lie nowhere else, so that they are not sent again. All without the initial weights."
     )
     return "On the client's device", note, columns
 
