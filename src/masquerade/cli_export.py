@@ -163,6 +163,9 @@ def bench_model(
     from masquerade.export import session, timing
 
     if (path / session.MANIFEST).is_file():
+        if client is not None or view is not None:
+            text = f"{path} is the bundle of one model; --client and --view choose in a run"
+            raise MasqueradeError("E201", text)
         found = timing.measure(session.open_bundle(path), repeats)
     else:
         from masquerade import exporting

@@ -50,7 +50,7 @@ class Train:
     """How many clients are sampled in a round; 0 takes `participation` of them."""
     available: str = "always"
     """When a client can be sampled: "always", "random:SHARE" of the clients in each round, or
-    "cycle:GROUPS", one group after another."""
+    "cycle:GROUPS", one group after another. A round in which nobody can be changes nothing."""
     drop: float = 0.0
     """Share of the sampled clients whose round is lost: they were sent the model, and nothing comes
     back."""

@@ -23,6 +23,7 @@ from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
+from masquerade.participation import check as check_available
 from masquerade.progress import COSTS, WAYS, Progress, Record, by_layer, label, totals
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.wire import session
@@ -65,6 +66,7 @@ class Simulation:
                 "E304", f"no client has a sample to be judged on ({evaluate.split})"
             )
         preflight.try_out(self.task, self.federation)
+        check_available(train.available, federation.clients)
         self.participation = Participation.of(
             self.eligible, train.participation, train.cohort, train.available, train.drop, seed
         )
@@ -186,8 +188,11 @@ class Simulation:
     ) -> tuple[dict[str, float], dict[int, str]]:
         """Do the clients' rounds; return what they cost, and which clients were refused and why.
 
-        Those whose places do not return, or who are refused, are as if never asked.
+        Those whose places do not return, or who are refused, are as if never asked. Where nobody
+        is asked nothing changes.
         """
+        if not len(ids):
+            return dict.fromkeys(COSTS, 0.0), {}
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = self._sessions(progress, ids)

@@ -10,6 +10,7 @@ from masquerade.core.part import Message
 from masquerade.cost import memory, storage
 from masquerade.cost.compute import Flops
 from masquerade.data.corrupted import Corrupted
+from masquerade.data.named import note_of
 from masquerade.engine.setting import Judgement
 from masquerade.progress import WAYS, Progress, Record, timed
 from masquerade.report.overlap import overlap
@@ -145,10 +146,12 @@ def _summary(
             "samples": made.samples[made.known].tolist(),
             "ids": made.known,
         },
-        "never_sampled": _never_sampled(made, progress),
+        **_never(made, progress),
         "rounds_to_80": _rounds_to_80(made, history),
         "history": history,
     }
+    if note := note_of(made.federation.name):
+        summary["data_note"] = note
     if made.corrupted is not None:
         summary["corrupted_images"] = made.corrupted.source
     if made.novel:
@@ -162,13 +165,16 @@ def _summary(
     return summary
 
 
-def _never_sampled(made: Simulation, progress: Progress) -> int:
-    """Count the clients that could have taken part, and of whom no round was received."""
-    taken: set[int] = set()
+def _never(made: Simulation, progress: Progress) -> Record:
+    """Count the clients that could have taken part and never were asked, or never answered."""
+    sampled: set[int] = set()
+    heard: set[int] = set()
     for number in range(progress.number):
         ids = made.cohort(number)
-        taken |= set(ids[made.participation.returning(number, ids)].tolist())
-    return len(made.eligible) - len(taken)
+        sampled |= set(ids.tolist())
+        heard |= set(ids[made.participation.returning(number, ids)].tolist())
+    there = len(made.eligible)
+    return {"never_sampled": there - len(sampled), "never_heard": there - len(heard)}
 
 
 def _ids(made: Simulation, group: Group) -> list[int]:

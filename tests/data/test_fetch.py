@@ -175,6 +175,37 @@ def test_too_few_samples_are_refused(toy: Named, monkeypatch: pytest.MonkeyPatch
     assert cache.names() == []
 
 
+def test_a_bad_file_without_a_published_hash_is_asked_for_again(
+    host: Host, toy: Named, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = toy.files
+    monkeypatch.setitem(NAMED, "toy", replace(toy, files=(replace(images, known=""), labels)))
+    host.files["/train-images-idx3-ubyte"] = b"<html>come again later</html>"
+    with pytest.raises(MasqueradeError, match=r"^E301 "):
+        fetch("toy")
+    host.files["/train-images-idx3-ubyte"] = FILES["train-images-idx3-ubyte"]
+    assert fetch("toy").samples == 40
+    # The labels were what was published, and are kept.
+    assert [path for path, _ in host.asked].count("/train-labels-idx1-ubyte") == 1
+
+
+@pytest.mark.parametrize("place", ["cache", "cache/.downloads"])
+def test_a_cache_that_is_a_file_is_the_disks_refusal(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).touch()
+    with pytest.raises(MasqueradeError, match=r"^E502 cannot write .*Not a directory"):
+        fetch("toy")
+
+
+def test_a_disk_that_fills_up_during_a_download_is_named() -> None:
+    def full(*step: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(MasqueradeError, match=r"^E501 .*No space left.*what has come is kept"):
+        fetch("toy", watch=full)
+    assert fetch("toy").samples == 40
+
+
 def test_nothing_is_fetched_twice_or_without_being_asked(host: Host) -> None:
     with pytest.raises(MasqueradeError, match=r"^E301 .*data fetch toy"):
         load("toy")

@@ -193,6 +193,9 @@ def test_inputs_are_read_from_every_kind_of_file(opened: session.Bundle, tmp_pat
     found = session.read_inputs(opened, tmp_path / "x.png")
     np.testing.assert_allclose(found[0, 0], pixels / 255, atol=1e-7)
     assert found.dtype == np.float32
+    # The same bytes mean the same, whatever file they come in.
+    np.save(tmp_path / "x.npy", pixels.reshape(found.shape))
+    assert np.array_equal(session.read_inputs(opened, tmp_path / "x.npy"), found)
 
 
 def _digits(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """Tables: what is averaged over what, who is bold, and what is refused."""
 
+import html
 import io
 import math
 import re
@@ -11,8 +12,10 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
+from masquerade.data.named import NAMED
 from masquerade.errors import MasqueradeError
 from masquerade.report.fitted import terminal
+from masquerade.report.page import page
 from masquerade.report.tables import half_interval, markdown, rows, winners
 from tests.report.invented import corrupted, result, six_methods
 
@@ -166,6 +169,15 @@ def test_corruption_has_a_column_a_note_and_a_table_of_kinds() -> None:
         "| All kinds | 60.0 ± 4.0 | 70.0 ± 4.0 |",
     ]
     assert "orrupt" not in markdown([result()])
+
+
+def test_a_stand_in_for_the_papers_data_is_called_so() -> None:
+    note = NAMED["har_signals"].note
+    assert "stand-in" in note
+    noted = [each | {"data_note": note} for each in six_methods()]
+    for shown in (markdown(noted), " ".join(printed(noted).split()), page(noted, "", "")):
+        assert note in html.unescape(shown)
+    assert note not in markdown(six_methods())
 
 
 def test_results_without_shift_have_no_columns_of_shift() -> None:

@@ -11,7 +11,7 @@ Differs: motion is blurred along whole pixels as ImageMagick does it, but by our
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -106,11 +106,13 @@ def _impulse_noise(x: Images, amount: float, keys: Tensor) -> Images:
     return np.where(np.abs(drawn) < amount, drawn > 0, x)
 
 
-def _blurred(x: Images, sigma: float, truncate: float = 4.0) -> Images:
+def _blurred(
+    x: Images, sigma: float, truncate: float = 4.0, mode: Literal["nearest", "reflect"] = "nearest"
+) -> Images:
     from scipy.ndimage import gaussian_filter
 
     smooth: Images = gaussian_filter(
-        x, sigma, mode="nearest", truncate=truncate, axes=(x.ndim - 2, x.ndim - 1)
+        x, sigma, mode=mode, truncate=truncate, axes=(x.ndim - 2, x.ndim - 1)
     )
     return smooth
 
@@ -255,16 +257,19 @@ def _contrast(x: Images, share: float, keys: Tensor) -> Images:
     return (x - mean) * share + mean
 
 
-def _sampled(x: Images, rows: Images, columns: Images) -> Images:
-    """Read images at places between pixels [n, height, width]; borders mirror."""
+def _sampled(x: Images, rows: Images, columns: Images, twice: bool) -> Images:
+    """Read images at places between pixels [n, height, width].
+
+    Borders mirror; `twice` says whether the outermost pixels are then beside themselves.
+    """
     every = np.arange(len(x))[:, None, None]
 
     def at(row: Images, column: Images) -> Images:
         places = []
         for place, size in ((row, x.shape[2]), (column, x.shape[3])):
-            period = 2 * (size - 1)
-            inside = np.abs(place.astype(np.int64)) % period
-            places.append(np.minimum(inside, period - inside))
+            period = 2 * (size - 1 + twice)
+            inside = place.astype(np.int64) % period
+            places.append(np.minimum(inside, period - twice - inside))
         found: Images = x[every, :, places[0], places[1]].transpose(0, 3, 1, 2)
         return found
 
@@ -286,10 +291,12 @@ def _elastic_transform(x: Images, constants: tuple[float, ...], keys: Tensor) ->
     back = np.linalg.inv(np.concatenate([pulled, ones], axis=2)) @ corners
     grid = np.stack([*np.indices((size, size)), np.ones((size, size))], axis=-1)
     places = np.einsum("hwk,nkp->nphw", grid, back)
-    moved = _sampled(x, places[:, 0], places[:, 1])
-    shifts = strength * _blurred(_uniform(keys, "shifts", 2, size, size), sigma, truncate=3)
+    # The published program mirrors its borders in two ways: OpenCV's, and then SciPy's.
+    moved = _sampled(x, places[:, 0], places[:, 1], twice=False)
+    noise = _uniform(keys, "shifts", 2, size, size)
+    shifts = strength * _blurred(noise, sigma, truncate=3, mode="reflect")
     near = np.indices((size, size)) + shifts
-    return _sampled(moved, near[:, 0], near[:, 1])
+    return _sampled(moved, near[:, 0], near[:, 1], twice=True)
 
 
 def _each(x: Images, change: Callable[[Any], Any]) -> Images:

@@ -34,6 +34,8 @@ class Named:
     clients: int | None = None
     classes: int | None = None
     class_names: tuple[str, ...] = ()
+    note: str = ""
+    """What whoever reads results on it has to know."""
 
     def how(self, name: str) -> str:
         """Say how to get it."""
@@ -88,7 +90,7 @@ def _emnist(part: str, samples: int, class_names: tuple[str, ...]) -> Named:
         "Cohen, Afshar, Tapson and van Schaik, EMNIST: an extension of MNIST to handwritten "
         "letters, 2017",
         (_EMNIST_FILE,),
-        {"choose": f"emnist-{part}-"},
+        {"choose": f"emnist-{part}-", "classes": len(class_names)},
         samples,
         classes=len(class_names),
         class_names=class_names,
@@ -128,7 +130,7 @@ def _cifar(classes: int, known: str, **more: Any) -> Named:
     )
 
 
-def _har(title: str, **options: Any) -> Named:
+def _har(title: str, note: str = "", **options: Any) -> Named:
     base = "human+activity+recognition+using+smartphones"
     return Named(
         title,
@@ -149,6 +151,7 @@ def _har(title: str, **options: Any) -> Named:
         10_299,
         30,
         6,
+        note=note,
     )
 
 
@@ -176,6 +179,7 @@ NAMED: dict[str, Named] = {
         "LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document "
         "recognition, 1998",
         _MNIST_FILES,
+        {"classes": 10},
         samples=70_000,
         classes=10,
     ),
@@ -186,6 +190,7 @@ NAMED: dict[str, Named] = {
         "MIT",
         "Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset, 2017",
         _FASHION_FILES,
+        {"classes": 10},
         samples=70_000,
         classes=10,
         class_names=tuple(_FASHION.split(",")),
@@ -231,7 +236,11 @@ NAMED: dict[str, Named] = {
         classes=10,
     ),
     "har": _har("UCI HAR, 561 features, by subject"),
-    "har_signals": _har("UCI HAR, raw signals, by subject", signals=True),
+    "har_signals": _har(
+        "UCI HAR, raw signals, by subject",
+        "The raw signals of UCI HAR are a stand-in for the 561 features of the papers (`har`).",
+        signals=True,
+    ),
     "shakespeare": Named(
         "Shakespeare, next character, by speaking role",
         "gutenberg",
@@ -255,3 +264,8 @@ NAMED: dict[str, Named] = {
     ),
 }
 """The datasets that `masquerade data fetch` and `add` know by name."""
+
+
+def note_of(name: str) -> str:
+    """Return what whoever reads results on a dataset has to know; often there is nothing."""
+    return NAMED[name].note if name in NAMED else ""

@@ -153,13 +153,16 @@ def read_inputs(bundle: Bundle, path: Path) -> Array:
         read = readers[suffix](bundle, path)
     except (OSError, ValueError, KeyError) as fault:
         raise MasqueradeError("E301", f"{path} cannot be read: {fault}") from None
+    if read.dtype == np.uint8 and np.issubdtype(bundle.type, np.floating):
+        # Bytes are pixels, whatever file they come in; this model takes them from 0 to 1.
+        read = read / 255
     return _fitting(bundle, read, path)
 
 
 def _npz(bundle: Bundle, path: Path) -> Array:
     with np.load(path, allow_pickle=False) as arrays:
         if "x" not in arrays:
-            raise KeyError(f"it has {', '.join(arrays.files)}; name the samples `x`")
+            raise ValueError(f"it has {', '.join(arrays.files)}; name the samples `x`")
         found: Array = arrays["x"]
         return found
 
@@ -175,7 +178,7 @@ def _csv(bundle: Bundle, path: Path) -> Array:
 
 
 def _image(bundle: Bundle, path: Path) -> Array:
-    """Read one image; where the model takes numbers, pixels become 0 to 1."""
+    """Read the pixels of one image."""
     from PIL import Image
 
     channels = bundle.shape[0] if len(bundle.shape) == 3 else 0
@@ -184,8 +187,7 @@ def _image(bundle: Bundle, path: Path) -> Array:
         raise ValueError(f"the model takes inputs of shape {bundle.shape}, which are no images")
     with Image.open(path) as opened:
         pixels = np.asarray(opened.convert(modes[channels]))
-    first = pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)[None]
-    return first if bundle.type == np.uint8 else first / 255
+    return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)[None]
 
 
 def _fitting(bundle: Bundle, x: Array, path: Path) -> Array:

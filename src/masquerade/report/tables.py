@@ -249,6 +249,7 @@ def footnotes(results: Results) -> list[str]:
             " averaged over all degrees, 0 % included."
         )
     notes += _about_corruption(results)
+    notes += sorted({str(result["data_note"]) for result in results if "data_note" in result})
     notes.append(
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."
