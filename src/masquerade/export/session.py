@@ -74,13 +74,30 @@ def open_bundle(path: Path) -> Bundle:
         intact = False
     if not intact:
         raise _damaged(path, f"{MANIFEST}: hash differs")
-    if manifest["version"] != VERSION:
+    if isinstance(manifest, dict) and manifest.get("version", VERSION) != VERSION:
         text = f"{path} has format {manifest['version']}, but {VERSION} is read here"
         raise MasqueradeError("E402", f"{text}; export the model again")
+    if not _is_whole(manifest):
+        raise _damaged(path, f"{MANIFEST}: it lacks what a manifest has")
     bundle = Bundle(path, manifest)
     for name in manifest["files"]:
         bundle.file(name)
     return bundle
+
+
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Tell whether a manifest says what answering needs; a hash does not tell who made it."""
+    try:
+        shape, labels = manifest["input"]["shape"], manifest["labels"]
+        np.dtype(manifest["input"]["type"])
+        return (
+            "version" in manifest
+            and MODEL in manifest["files"]
+            and all(isinstance(size, int) and size > 0 for size in shape)
+            and (labels is None or all(isinstance(label, str) for label in labels))
+        )
+    except (KeyError, TypeError):
+        return False
 
 
 def _read(path: Path, name: str) -> bytes:
@@ -127,7 +144,18 @@ def outputs(session: Any, x: Array) -> Array:
 
 def predict(bundle: Bundle, x: Array) -> Array:
     """Return the outputs of a bundle's model for inputs [samples, …]: logits, of a classifier."""
-    return outputs(start(bundle.file(MODEL)), x)
+    model, labels = bundle.file(MODEL), bundle.manifest["labels"]
+    runtime()
+    try:
+        found = outputs(start(model), x)
+    except Exception as fault:
+        # What onnxruntime raises has no common name.
+        reason = str(fault).strip().partition("\n")[0]
+        raise _damaged(bundle.path, f"{MODEL}: {reason}") from None
+    if labels is not None and len(labels) != found.shape[-1]:
+        text = f"{MANIFEST}: {len(labels)} labels for {found.shape[-1]} outputs"
+        raise _damaged(bundle.path, text)
+    return found
 
 
 def answers(bundle: Bundle, found: Array) -> list[dict[str, Any]]:
