@@ -205,6 +205,8 @@ def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(
             (copy / session.MODEL).write_bytes(model)
         with pytest.raises(MasqueradeError, match=f"E406 .*{reason}.*Export the model again"):
             call("predict", copy, "--input", samples)
+    with pytest.raises(MasqueradeError, match=r"E406 .*model.onnx: "):
+        call("bench-model", copy)
 
 
 def test_the_command_ends_with_the_status_of_the_code(made: Path, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ the size and hash of every other file; it is wrapped with a hash of its own.
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,16 +144,23 @@ def outputs(session: Any, x: Array) -> Array:
     return np.concatenate([session.run(None, {given.name: piece})[0] for piece in pieces])
 
 
+@contextmanager
+def usable(bundle: Bundle, name: str) -> Iterator[None]:
+    """Refuse a bundle whose model onnxruntime cannot use; what it raises has no common name."""
+    try:
+        yield
+    except MasqueradeError:
+        raise
+    except Exception as fault:
+        reason = str(fault).strip().partition("\n")[0]
+        raise _damaged(bundle.path, f"{name}: {reason}") from None
+
+
 def predict(bundle: Bundle, x: Array) -> Array:
     """Return the outputs of a bundle's model for inputs [samples, …]: logits, of a classifier."""
-    model, labels = bundle.file(MODEL), bundle.manifest["labels"]
-    runtime()
-    try:
-        found = outputs(start(model), x)
-    except Exception as fault:
-        # What onnxruntime raises has no common name.
-        reason = str(fault).strip().partition("\n")[0]
-        raise _damaged(bundle.path, f"{MODEL}: {reason}") from None
+    with usable(bundle, MODEL):
+        found = outputs(start(bundle.file(MODEL)), x)
+    labels = bundle.manifest["labels"]
     if labels is not None and len(labels) != found.shape[-1]:
         text = f"{MANIFEST}: {len(labels)} labels for {found.shape[-1]} outputs"
         raise _damaged(bundle.path, text)
