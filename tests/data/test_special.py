@@ -95,7 +95,7 @@ def test_a_balance_that_floats_put_just_below_a_whole_number_is_that_number() ->
 def test_lottery_keeps_volume_and_balance(
     volume: int, balance: float, count: int, seed: int, split: tuple[float, float, float]
 ) -> None:
-    made = partition(labeled([200] * 5), 10, Lottery(volume, balance, count), seed, split)
+    made = partition(labeled([300] * 5), 10, Lottery(volume, balance, count), seed, split)
     everything = torch.cat(owned(made))
     assert len(everything.unique()) == len(everything)
     kept = tuple(map(torch.cat, zip(made.train, made.validation, strict=True)))
