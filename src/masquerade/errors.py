@@ -25,6 +25,12 @@ class MasqueradeWarning(UserWarning):
     """Something that was handled, but that a person should know of."""
 
 
+def listed(words: Iterable[object], most: int = 10) -> str:
+    """Write the first of some words."""
+    texts = list(map(str, words))
+    return ", ".join([*texts[:most], *["..."] * (len(texts) > most)])
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a suggestion to put after an unknown word, empty where nothing is near."""
     match = difflib.get_close_matches(word.lower(), known, n=1)

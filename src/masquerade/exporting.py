@@ -16,6 +16,7 @@ from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
+from masquerade.result import place_of
 from masquerade.rundir import client_file, decode_parts, decode_tensors
 
 SAMPLES = 32
@@ -33,19 +34,17 @@ class Found:
     """None where they began in a file."""
 
 
-def find(path: Path, client: int, view: str | None = None) -> Found:
-    """Read one client's model from the directory of a finished run."""
+def find(path: Path, client: int | str, view: str | None = None) -> Found:
+    """Read the model of one client, by its number or name, from the directory of a finished run."""
     summary = _summary(path, view)
-    ids = summary["per_client"]["ids"]
-    if client not in ids:
-        text = f"there is no model of client {client}; there are {ids[0]} to {ids[-1]}"
-        raise MasqueradeError("E202", text)
+    place = place_of(summary, client)
+    id = summary["per_client"]["ids"][place]
     config = configuration.parse(configuration.read_file(path / "config.toml"))
     (training,) = trainings(config)
     made = arrange(config, training)
     federation, task, train = made["federation"], made["task"], made["train"]
-    name = client_file(client, summary["view"], federation.clients)
-    model = Model(made["method"], task, _parts(path / name), _inputs(federation, client))
+    name = client_file(id, summary["view"], federation.clients)
+    model = Model(made["method"], task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:
         shape = tuple(federation.x.shape[1:])
@@ -54,7 +53,7 @@ def find(path: Path, client: int, view: str | None = None) -> Found:
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []
     labels = list(named) or [str(each) for each in range(federation.classes)]
-    return Found(model, _card(summary, client, ids.index(client), model), labels, origin)
+    return Found(model, _card(summary, place, model), labels, origin)
 
 
 def _summary(path: Path, view: str | None) -> Record:
@@ -93,10 +92,14 @@ def _inputs(federation: Federation, client: int) -> Tensor:
     return federation.x[own] if len(own) else federation.x[:SAMPLES]
 
 
-def _card(summary: Record, client: int, place: int, model: Model) -> Card:
-    """Write a model's card from the summary of its run."""
+def _card(summary: Record, place: int, model: Model) -> Card:
+    """Write a model's card from the summary of its run; `place` is the client's in its lists."""
+    listed = summary["per_client"]
+    client = str(listed["ids"][place])
+    if "names" in listed:
+        client += f" ({listed['names'][place]})"
     own, shift = summary["accuracy"]["own"], summary["accuracy"]["shift"]
-    mine = summary["per_client"]["own"][place]
+    mine = listed["own"][place]
     metric, unit = summary["metric"], "mean over clients ± std"
     facts: dict[str, dict[str, Any]] = {
         "Model": {
@@ -108,7 +111,7 @@ def _card(summary: Record, client: int, place: int, model: Model) -> Card:
         },
         "Run": {
             "data": summary["data"],
-            "client": f"{client}, with {summary['per_client']['samples'][place]} training samples",
+            "client": f"{client}, with {listed['samples'][place]} training samples",
             "clients": summary["clients"],
             "rounds": summary["rounds"],
             "seed": summary["seed"],

@@ -83,7 +83,10 @@ class Card:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    # Data bring names along, and a bar or a new line would end a cell.
+    return " ".join(str(value).split()).replace("|", r"\|")
 
 
 def write(
