@@ -78,6 +78,8 @@ class Progress:
     """The first round that left values which are not finite."""
     refused: int = 0
     """Updates that were not taken."""
+    turned_away: dict[int, str] = field(default_factory=dict)
+    """Clients that came after training and were refused, and the code that says why."""
 
     def snapshot(self) -> Callable[[], dict[str, Tensor]]:
         """Copy all tensors where they lie, and return what fetches the copies, by name.

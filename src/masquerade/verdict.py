@@ -163,6 +163,7 @@ def _summary(
             **_names(made, made.novel),
             "accuracy": theirs,
             "gap": accuracy["own"]["mean"] - theirs["own"]["mean"],
+            "refused": {str(id): code for id, code in sorted(progress.turned_away.items())},
         }
     return summary
 
