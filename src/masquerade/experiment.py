@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from masquerade import config as configuration
+from masquerade import parts
 from masquerade.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.core import tree
 from masquerade.core.method import Method
@@ -322,7 +323,7 @@ def _finish(
     for view, own in personal.items() if models else ():
         for id, model in zip(simulation.known, own, strict=True):
             name = client_file(id, view, len(simulation.whos))
-            directory.write_tensors(name, tree.named(model), parts=model)
+            parts.write(directory, name, model)
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
 

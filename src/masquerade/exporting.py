@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from masquerade import __version__, comparison, experiment
+from masquerade import __version__, comparison, experiment, parts
 from masquerade import config as configuration
-from masquerade.core.part import Message, Part
+from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.data import Federation, cache
 from masquerade.errors import MasqueradeError
@@ -17,7 +17,7 @@ from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
 from masquerade.result import place_of
-from masquerade.rundir import client_file, decode_parts, decode_tensors
+from masquerade.rundir import client_file
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -74,16 +74,9 @@ def _summary(path: Path, view: str | None) -> Record:
 
 
 def _parts(path: Path) -> Message:
-    """Read a personal model: names are PART/FIELD/TENSOR; a part may have no tensors."""
     if not path.is_file():
         raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
-    data = path.read_bytes()
-    tensors = decode_tensors(data, path.name)
-    found: dict[str, dict[str, Any]] = {part: {"values": {}} for part in decode_parts(data)}
-    for name, value in tensors.items():
-        part, kind, tensor = name.split("/", 2)
-        found.setdefault(part, {"values": {}}).setdefault(kind, {})[tensor] = value
-    return {part: Part(**held) for part, held in found.items()}
+    return parts.read(path.read_bytes(), path.name)
 
 
 def _inputs(federation: Federation, client: int) -> Tensor:
