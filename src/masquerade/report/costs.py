@@ -84,7 +84,9 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
         f"{name} in all": [None if total is None else total / size for total in totals],
     }
     note = (
-        "Per client, over all of training, as encoded, masks included. Times are those of the"
+        "Per client, over all of training, as encoded, masks included. A first download that is the"
+        " initial model (FedAvg's) costs nothing: clients have that from the start. One that comes"
+        " with a mask (DM-PFL's) is another, and is sent. Times are those of the"
         f" messages at {rate.text}: in a round that the client takes part in, and in all of them."
     )
     return "Bytes, and the time they take", note, columns
