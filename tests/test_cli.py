@@ -95,6 +95,19 @@ def finished(call: Call, mine: Path, tmp_path: Path) -> Path:
     return tmp_path / "done"
 
 
+def test_the_first_line_says_what_is_trained(call: Call, mine: Path) -> None:
+    named = ["--method", "local", "--seed", "4"]
+    for options, said in (
+        (
+            [],
+            r"Training FedAvg, FedAvg\+FT on [^ ]*: 3 rounds, seed 1. No method was named; --method",
+        ),
+        (named, "Training Local on [^ ]*: 3 rounds, seed 4.$"),
+    ):
+        first = call("run", "--data", mine, *TINY, *options).err.splitlines()[0]
+        assert re.match(said, first)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(call: Call, command: str) -> None:
     status, out, _ = call(*command.split(), "--help")
@@ -118,7 +131,7 @@ def test_every_command_is_known_here() -> None:
         (["run", "--nonsense"], 2, "--nonsense"),
         (["run", "--rounds", "many"], 2, "many"),
         (["dance"], 2, "dance"),
-        (["run", "--set", "train.rouns=3"], 2, "E201 .*`train.rouns`.*`rounds`"),
+        (["run", "--set", "train.rouns=3"], 2, "E201 command line: .*`train.rouns`.*`rounds`"),
         (["run", "--method", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
         (["compare", "--methods", "local,dmfpl"], 2, "E201 .*`dmfpl` .did you mean `dmpfl`"),
         (["methods", "fedporx"], 2, "E201 .*`fedporx` .did you mean `fedprox`"),

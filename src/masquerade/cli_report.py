@@ -39,7 +39,7 @@ def report(
     Example: masquerade report out/demo --costs --bandwidth 50Mbps:10Mbps
     """
     from masquerade import comparison, experiment
-    from masquerade.config import parse, read_file
+    from masquerade.config import load
     from masquerade.cost import transfer
     from masquerade.report import clients as by_client
     from masquerade.report import costs as by_cost
@@ -50,7 +50,7 @@ def report(
         known = " or ".join(by_cost.CONVENTIONS)
         raise MasqueradeError("E201", f"`--convention {convention}` is unknown; take {known}")
     results = experiment.collect(path)
-    comparison.write_report(path, results, parse(read_file(path / "config.toml")), rate)
+    comparison.write_report(path, results, load(path / "config.toml"), rate)
     if costs and markdown:
         typer.echo(by_cost.markdown(results, rate, convention))
     elif costs:

@@ -33,7 +33,7 @@ def start(config: Config, path: Path, watch: Watch) -> list[Record]:
 def carry_on(path: Path, watch: Watch) -> list[Record]:
     """Do what is left of a comparison: finished trainings are read, others resumed or begun."""
     with RunDirectory.open(path) as directory:
-        config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
+        config = configuration.load(directory.path / "config.toml")
         return _complete(directory, config, watch)
 
 

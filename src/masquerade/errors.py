@@ -31,7 +31,7 @@ def listed(words: Iterable[object], most: int = 10) -> str:
     return ", ".join([*texts[:most], *["..."] * (len(texts) > most)])
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], most: int = 1) -> str:
     """Return a suggestion to put after an unknown word, empty where nothing is near."""
-    match = difflib.get_close_matches(word.lower(), known, n=1)
-    return f" (did you mean `{match[0]}`?)" if match else ""
+    found = [f"`{each}`" for each in difflib.get_close_matches(word.lower(), known, n=most)]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""

@@ -243,7 +243,7 @@ def obtain(
 def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
-        config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
+        config = configuration.load(directory.path / "config.toml")
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))

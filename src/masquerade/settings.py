@@ -131,18 +131,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compute.store": ("device", "host"),
 }
 
+NEXT = 1e-9
+"""How far a bound is from a number that it leaves out."""
 RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
     "data.seed": (0, math.inf),
-    "data.budgets": (1e-9, 1),
-    "data.novel": (0, 1 - 1e-9),
-    "data.fraction": (1e-9, 1),
+    "data.budgets": (NEXT, 1),
+    "data.novel": (0, 1 - NEXT),
+    "data.fraction": (NEXT, 1),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
-    "train.participation": (1e-9, 1),
+    "train.participation": (NEXT, 1),
     "train.cohort": (0, math.inf),
-    "train.drop": (0, 1 - 1e-9),
-    "train.rate_decay": (1e-9, 1),
+    "train.drop": (0, 1 - NEXT),
+    "train.rate_decay": (NEXT, 1),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),
     "evaluate.severities": (1, 5),
