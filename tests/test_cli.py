@@ -100,7 +100,7 @@ def test_the_first_line_says_what_is_trained(call: Call, mine: Path) -> None:
     for options, said in (
         (
             [],
-            r"Training FedAvg, FedAvg\+FT on [^ ]*: 3 rounds, seed 1. No method was named; --method",
+            r"Training FedAvg, FedAvg\+FT on [^ ]*: 3 rounds, seed 1. No method was named; ",
         ),
         (named, "Training Local on [^ ]*: 3 rounds, seed 4.$"),
     ):

@@ -96,8 +96,9 @@ _READING = {
     " are counted apart from training.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
     "Bold": "The best value of its column as shown; where values tie, all of them.",
-    "Leads": "A lead smaller than the intervals over seeds is no lead, and a single seed has no"
-    " interval. The ± over clients says how different clients are, not how sure the mean is.",
+    "Leads": "A lead smaller than the intervals over seeds is no lead, and fewer than three seeds"
+    " have no interval. The ± over clients says how different clients are, not how sure the mean"
+    " is.",
 }
 
 _ABOUT_OVERLAP = (

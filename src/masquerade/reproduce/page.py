@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from masquerade.progress import Record
-from masquerade.report.tables import ABSENT, Figure, half_interval, mean, numbers, show
+from masquerade.report.tables import ABSENT, Figure, about_seeds, half_width, mean, numbers, show
 from masquerade.reproduce.table import Column, Table
 
 Done = Mapping[str, Sequence[Record]]
@@ -30,7 +30,7 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
         return None
     path = column.paths[0].split(".")
     spread = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
-    return Figure(sum(values) / len(values), spread, half_interval(values))
+    return Figure(sum(values) / len(values), spread, half_width(values))
 
 
 def _values(column: Column, seeds: Sequence[Record]) -> list[float]:
@@ -131,8 +131,7 @@ def remarks(table: Table, results: Done) -> list[str]:
     found = []
     if any(len(paper) > 1 for papers in table.figures.values() for paper in papers):
         found.append("± is the standard deviation over clients.")
-    if any(len(seeds) > 1 for seeds in results.values()):
-        found.append("In parentheses: half of the 95 % interval over seeds (Student's t).")
+    found += about_seeds(results.values())
     if bounds:
         found.append(f"{MISS} misses by more than {' or '.join(f'{b:g}' for b in bounds)}.")
     lost = [row for row, seeds in results.items() if any(s["diverged"] is not None for s in seeds)]
