@@ -138,6 +138,8 @@ def test_every_command_is_known_here() -> None:
         (["run", "--config", "no.toml"], 2, "E201 .*no.toml"),
         (["run", "--partition", "dirichlett:1"], 2, "E201 .*`dirichlett:1`"),
         (["run", "--set", "train.model=mpl"], 2, "E201 .*`mpl` .did you mean `mlp`"),
+        (["run", "--set", "evaluate.bandwidth=10"], 2, "E201 .*`evaluate.bandwidth` must be str"),
+        (["run", "--set", "evaluate.bandwidth=fast"], 2, "E201 .*`bandwidth` is 'fast'; give 10MB"),
         (["run", "--set", "train.seeds=[1,2]"], 2, "E201 .*`compare` takes several"),
         (["run", "--data", "digit"], 3, "E301 .*`digit` .did you mean `digits`"),
         (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
@@ -297,6 +299,13 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     seconds = sent["down"] / 1000 + sent["up"] / 500
     assert first["s in all"] == pytest.approx(seconds)
     assert first["s per round"] == pytest.approx(seconds / 3)
+    page = finished / "report.html"
+    assert "8kbps down, 4kbps up" in page.read_text()
+    # Unasked, the page has the bandwidth of its run.
+    config = finished / "config.toml"
+    config.write_text(config.read_text().replace('bandwidth = "10MB/s"', 'bandwidth = "20Mbps"'))
+    assert call("report", finished, "--quiet")[0] == 0
+    assert "20Mbps both ways" in page.read_text()
     for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
         assert call("report", finished, "--costs", *wrong)[0] == 2
     assert "As papers count" in call("report", finished, "--costs", "--convention", "paper")[1]

@@ -11,6 +11,7 @@ from typing import Any
 
 from masquerade.budgets import check as check_budgets
 from masquerade.core.method import Bounds, Choices, Method
+from masquerade.cost.transfer import bandwidth
 from masquerade.data import parse as parse_partition
 from masquerade.data.corrupt import KINDS
 from masquerade.errors import MasqueradeError, listed, nearest
@@ -239,6 +240,7 @@ def _check_rest(config: Config, problems: Problems) -> None:
         partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
         partial(check_available, train.available),
         partial(check_budgets, data.budgets),
+        partial(bandwidth, evaluate.bandwidth),
     ):
         try:
             checked()

@@ -78,6 +78,8 @@ class Evaluate:
     """Kinds of corruption that clients' own images are judged under; "all" are all fifteen."""
     severities: tuple[int, ...] = (1, 3, 5)
     """How severe corruptions are, from 1 to 5."""
+    bandwidth: str = "10MB/s"
+    """What a client has, for the times of the page: one for both ways, or DOWN:UP."""
 
 
 @dataclass(frozen=True)

@@ -205,3 +205,10 @@ def test_the_same_results_give_the_same_page(six: str) -> None:
 def test_results_that_do_not_belong_together_make_no_page() -> None:
     with pytest.raises(MasqueradeError, match="E305"):
         page([result(), result("b", clients=3)], CONFIG, "Two")
+
+
+def test_a_page_of_one_look_says_why_it_has_no_figure_by_round() -> None:
+    once = page([result(history=[{"round": 3, "own": 80.0}])], CONFIG, "One")
+    assert "Own data against rounds" not in once
+    assert "There is no figure by round, because models were looked at once" in once
+    assert "There is no figure by round" not in page([result()], CONFIG, "More")

@@ -107,6 +107,11 @@ _ABOUT_OVERLAP = (
     " is the mean over all pairs and all layers."
 )
 
+_ABOUT_ROUNDS = (
+    "There is no figure by round, because models were looked at once, at the end; a smaller"
+    " evaluate.every looks more often."
+)
+
 _ABOUT_GLOBAL = (
     "The shared model in everyone's hands, for the methods that keep one beside the personal"
     " models: what personalization is worth on own data, and what it costs under shift."
@@ -132,7 +137,7 @@ def page(
     sections = (
         _headline(results, title, notes),
         _section("Results", _results(results, groups)),
-        _section("Figures", _figures(drawn, "Figures")),
+        _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
         _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
         _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
         _section("Masks", _figures(drawn, "Masks") + _overlaps(groups)),
@@ -223,6 +228,13 @@ def _drawn(svg: str, caption: str) -> str:
 def _figures(drawn: dict[str, str], section: str) -> str:
     found = "\n".join(drawn[name] for name in _SECTIONS[section] if name in drawn)
     return f'<div class="figures">\n{found}\n</div>' if found else ""
+
+
+def _left_out(results: Results, drawn: dict[str, str]) -> str:
+    """Say why there is no figure by round, where results were looked at once."""
+    if "rounds" in drawn or not any(result.get("history") for result in results):
+        return ""
+    return _element("p", _ABOUT_ROUNDS, "soft")
 
 
 def _shift(results: Results, groups: list[list[Result]]) -> str:
