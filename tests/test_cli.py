@@ -297,8 +297,8 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     (first, _) = strict(costs[1])
     sent = summaries[0]["bytes"]
     seconds = sent["down"] / 1000 + sent["up"] / 500
-    assert first["s in all"] == pytest.approx(seconds)
-    assert first["s per round"] == pytest.approx(seconds / 3)
+    assert first["s to send, in all"] == pytest.approx(seconds)
+    assert first["s to send, a round"] == pytest.approx(seconds / 3)
     page = finished / "report.html"
     assert "8kbps down, 4kbps up" in page.read_text()
     # Unasked, the page has the bandwidth of its run.

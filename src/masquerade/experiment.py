@@ -27,7 +27,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
 from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
-from masquerade.progress import Progress, Record, timed
+from masquerade.progress import Progress, Record, set_apart, timed
 from masquerade.result import Result
 from masquerade.rundir import Committer, RunDirectory, client_file
 from masquerade.settings import Compute, Config, Evaluate, Train
@@ -158,11 +158,17 @@ def carry_on(
     clock, committer = progress.seconds, None
     if directory is not None:
         committer = Committer(directory, simulation.compute.commit_every)
+    clock["start-up"] += simulation.seconds
     lines: list[Record] = []
+    laps: list[float] = []
     try:
         while progress.number < simulation.train.rounds:
+            before = clock["training"]
             with timed(clock, "training"):
                 line = simulation.advance(progress)
+            laps.append(clock["training"] - before)
+            if len(laps) == 2:
+                set_apart(clock, laps)
             every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
             record = None
             if every and (progress.number % every == 0) and not last:

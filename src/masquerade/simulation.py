@@ -1,6 +1,7 @@
 """One run: data → rounds → judgement. It can be stopped anywhere and continued to the same bits."""
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +46,7 @@ class Simulation:
         budgets: Sequence[float] | None = None,
         novel: Sequence[int] = (),
     ) -> None:
+        begun = time.monotonic()
         self.method, self.train, self.evaluate, self.seed = method, train, evaluate, seed
         self.views = views
         found = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,6 +110,7 @@ class Simulation:
         }
         self.kinds = kinds_of(evaluate.corruptions) if evaluate.severities else ()
         self.corrupted = Corrupted.of(self.federation, evaluate.split) if self.kinds else None
+        self.seconds = time.monotonic() - begun
 
     def begin(self) -> Progress:
         """Return the state before round 0."""
@@ -141,8 +144,9 @@ class Simulation:
             if name.startswith("session/")
         }
         progress.number, progress.costs = number, facts["costs"]
-        for name in ("layers", "history", "seconds", "memory", "diverged", "refused"):
+        for name in ("layers", "history", "memory", "diverged", "refused"):
             setattr(progress, name, facts[name])
+        progress.seconds |= facts["seconds"]
         return progress
 
     def cohort(self, number: int) -> Tensor:
