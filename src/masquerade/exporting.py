@@ -18,6 +18,7 @@ from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
 from masquerade.result import place_of
 from masquerade.rundir import client_file
+from masquerade.settings import Data
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -53,7 +54,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []
     labels = list(named) or [str(each) for each in range(federation.classes)]
-    return Found(model, _card(summary, place, model), labels, origin)
+    return Found(model, _card(summary, place, model, config.data), labels, origin)
 
 
 def _summary(path: Path, view: str | None) -> Record:
@@ -85,7 +86,7 @@ def _inputs(federation: Federation, client: int) -> Tensor:
     return federation.x[own] if len(own) else federation.x[:SAMPLES]
 
 
-def _card(summary: Record, place: int, model: Model) -> Card:
+def _card(summary: Record, place: int, model: Model, data: Data) -> Card:
     """Write a model's card from the summary of its run; `place` is the client's in its lists."""
     listed = summary["per_client"]
     client = str(listed["ids"][place])
@@ -104,10 +105,13 @@ def _card(summary: Record, place: int, model: Model) -> Card:
         },
         "Run": {
             "data": summary["data"],
+            "partition": f"`{data.partition}` over {data.clients} clients",
+            "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),
+            "data seed": data.seed,
             "client": f"{client}, with {listed['samples'][place]} training samples",
-            "clients": summary["clients"],
+            "clients in training": summary["clients"],
             "rounds": summary["rounds"],
-            "seed": summary["seed"],
+            "training seed": summary["seed"],
             "masquerade": __version__,
         },
         f"{metric.capitalize()} on test data": {
