@@ -15,7 +15,7 @@ Record = dict[str, Any]
 WIDTH = 110
 """Characters of a line."""
 BOUNDS = (0.15, 0.85, 1.15)
-KINDS = ("No growth", "less than linear", "linear", "more than linear")
+KINDS = ("no growth", "less than linear", "linear", "more than linear")
 """What growth is called by its exponent, between the bounds."""
 
 TEXT = """# What growth costs
@@ -184,6 +184,7 @@ def said(measured: Record) -> list[str]:
                 alike = len(those) == len(known)
                 kinds[kind].append(name if alike else f"{name} ({', '.join(those)})")
         told = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names)
+        told = told[:1].upper() + told[1:]
         sentences.append(f"**{axis['name'].capitalize()}** ({measured['place']}). {told}.")
     return [*sentences, _states(measured)]
 
@@ -208,11 +209,15 @@ def tables(measured: Record) -> list[str]:
         rows = [[axis["name"], "method", "engine", *(f"{f.name} ({f.unit})" for f in FIGURES)]]
         for method in methods(measured):
             for value, point in along(measured, axis, method):
-                cells = [f"{each.read(point):.3g}" for each in FIGURES]
+                cells = [_shown(each.read(point)) for each in FIGURES]
                 rows.append([f"{value:,}", method, point["engine"], *cells])
         head = f"## Against {_noun(axis['name'])}: {fixed} ({measured['place']})"
         found.append(f"{head}\n\n{markdown(rows)}")
     return found
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _noun(name: str) -> str:
@@ -247,7 +252,7 @@ def plot(found: list[Record]) -> str:
 def _paint(figure: "Figure", found: list[Record]) -> None:
     from masquerade.report.drawing import COLORS, MARKERS
 
-    panels = figure.subplots(len(found[0]["axes"]), 2, squeeze=False)
+    panels = figure.subplots(len(found[0]["axes"]), 2, squeeze=False, sharey="col")
     titles = {"seconds per round": _seconds("round"), "peak memory of rounds (MB)": memory("round")}
     for row, axis in zip(panels, found[0]["axes"], strict=True):
         for panel, read in zip(row, titles.values(), strict=True):

@@ -71,7 +71,7 @@ def test_exponents_are_those_of_the_figures(tmp_path: Path) -> None:
     write(tmp_path / "scaling.md")
     page = (tmp_path / "scaling.md").read_text(encoding="utf-8")
     assert "| clients | CPU | FedAvg | 2.00 | 0.00 | 1.00 | 0.00 | 0.50 | 1.00 |" in page
-    assert "| 40 | FedAvg | loop | 1.6e+03 | 9 | 0.5 | 40 | 1 | 4 | 4 | 4 | 0.0004 |" in page
+    assert "| 40 | FedAvg | loop | 1,600 | 9 | 0.5 | 40 | 1 | 4 | 4 | 4 | 0.0004 |" in page
     assert (tmp_path / "scaling.svg").read_text(encoding="utf-8").count("FedAvg, ") == 2
 
 
