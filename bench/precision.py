@@ -25,7 +25,7 @@ from masquerade.reproduce.table import settings
 from masquerade.settings import Config
 from masquerade.verdict import verdict
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 PRECISIONS = {"cuda": ("float32", "tf32", "bfloat16"), "cpu": ("float32", "bfloat16")}
 
 TEXT = """# What mixed precision changes
@@ -34,8 +34,9 @@ The same trainings, seed by seed, with products in other precisions (`compute.pr
 sums and losses stay float32. A CPU has no TF32: it is float32 there. Differences (Δ) are those
 to float32 with the same seed, averaged over seeds. In parentheses stands half of the 95 % interval
 over seeds (Student's t), where there are several: a difference that is smaller than its own is not
-one that these runs can show. Seconds are those of training and judging, by the clock. Every figure
-is made from the files in [`precision`](precision); `python bench/precision.py` wrote the page.
+one that these runs can show. Seconds are those of training and judging on a card, by the clock; a
+CPU is shared with others. Every figure is made from the files in [`precision`](precision);
+`python bench/precision.py` wrote the page.
 
 {sections}
 """
@@ -65,6 +66,8 @@ def train(config: Config, training: Training) -> tuple[list[Record], Record]:
 def run(source: Path, assignments: Sequence[str], folder: Path) -> None:
     """Do what is missing of a configuration in every precision that its device has."""
     tables = configuration.apply(configuration.read_file(source), assignments)
+    path = source.resolve()
+    named = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
     device = configuration.parse(tables).compute.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -83,7 +86,7 @@ def run(source: Path, assignments: Sequence[str], folder: Path) -> None:
             summaries, made = train(config, training)
             for name, file, summary in zip(training.names, files, summaries, strict=True):
                 title = configuration.title_of(name, config)
-                record = {"source": source.as_posix(), "title": title, "precision": precision}
+                record = {"source": named, "title": title, "precision": precision}
                 record |= {"made": made, "result": summary, "settings": alone}
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -144,8 +147,8 @@ def row(title: str, precision: str, by_seed: dict[str, dict[int, Record]]) -> li
         pairs = [(read(one), read(exact[seed])) for seed, one in results.items() if seed in exact]
         alike = precision == "float32" or not pairs
         cells.append("–" if alike else _shown([one - other for one, other in pairs], "+.2f"))
-    seconds = [one["seconds"] for one in results.values()]
-    return [*cells, f"{sum(seconds) / len(seconds):.1f}"]
+    seconds = [one["seconds"] for one in results.values() if "cuda" in one["memory"]]
+    return [*cells, f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"]
 
 
 def _shown(values: list[float], form: str = ".2f") -> str:

@@ -109,14 +109,15 @@ def test_the_quick_size_measures_every_axis_and_each_point_has_its_own_peak(tmp_
 def test_differences_are_taken_seed_by_seed() -> None:
     from precision import row
 
-    def result(own: float, shifted: float) -> Record:
+    def result(own: float, shifted: float, *where: str) -> Record:
         shift = {"0": {"mean": own}, "100": {"mean": shifted}}
-        return {"accuracy": {"shift": shift}, "seconds": 2.0}
+        memory = dict.fromkeys(("process", *where), 1.0)
+        return {"accuracy": {"shift": shift}, "seconds": 2.0, "memory": memory}
 
     by_seed = {
         "float32": {1: result(70, 40), 2: result(80, 50), 3: result(0, 0)},
         "tf32": {},
-        "bfloat16": {1: result(71, 40), 2: result(81, 48)},
+        "bfloat16": {1: result(71, 40, "cuda"), 2: result(81, 48, "cuda")},
     }
     # Own data +1 with both seeds, so no spread; shifted 0 and −2, of which half the interval is
     # t = 12.706 times √2 / √2.
@@ -124,7 +125,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
     assert cells[5:] == ["+1.00 (0.00)", "-1.00 (12.71)", "2.0"]
     # 70, 80 and 0: 4.303 · 43.589 / √3; 40, 50 and 0: 4.303 · 26.458 / √3.
     exact = row("FedAvg", "float32", by_seed)
-    assert exact[3:] == ["50.00 (108.29)", "30.00 (65.73)", "–", "–", "2.0"]
+    assert exact[3:] == ["50.00 (108.29)", "30.00 (65.73)", "–", "–", "–"]
 
 
 def test_precisions_are_trained_once_each_and_stand_on_the_page(
@@ -144,3 +145,4 @@ def test_precisions_are_trained_once_each_and_stand_on_the_page(
     files = sorted((tmp_path / "precision").iterdir())
     first, second = (json.loads(file.read_text())["settings"] for file in files[:2])
     assert first == second
+    assert "`python bench/precision.py runs/precision/digits.toml`: " in page
