@@ -43,9 +43,10 @@ INTRO = (
     " process of its own. *Start* is everything before the first round, the *first* round stands"
     " apart, a *round* is the median of those after it, a *look* judges every client on its own"
     " data, and a *commit* writes everything to a disk. On a CPU seconds are those of one core, so"
-    " that waiting for the disk is not in them, and memory is the peak of the process, less what it"
-    " had when it began; on a GPU they are those of a clock, and memory is what was allocated"
-    " there. Peaks are those up to the end of the rounds, of the look and of the commit."
+    " that waiting for the disk is not in them, and memory is that of the process, less what it had"
+    " when it began; on a GPU they are those of a clock, and memory is what was allocated there."
+    " Memory is the most from when data and network are in place to the end of the rounds, of the"
+    " look and of the commit."
 )
 
 
