@@ -29,7 +29,7 @@ from masquerade.participation import check as check_available
 from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
 from masquerade.progress import Progress, Record, set_apart, timed
 from masquerade.result import Result
-from masquerade.rundir import Committer, RunDirectory, client_file
+from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
@@ -328,7 +328,7 @@ def _finish(
         }
     for view, own in personal.items() if models else ():
         for id, model in zip(simulation.known, own, strict=True):
-            name = client_file(id, view, len(simulation.whos))
+            name = parts.client_file(id, view, len(simulation.whos))
             parts.write(directory, name, model)
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries

@@ -17,7 +17,6 @@ from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
 from masquerade.result import place_of
-from masquerade.rundir import client_file
 from masquerade.settings import Data
 
 SAMPLES = 32
@@ -44,7 +43,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     (training,) = trainings(config)
     made = arrange(config, training)
     federation, task, train = made["federation"], made["task"], made["train"]
-    name = client_file(id, summary["view"], federation.clients)
+    name = parts.client_file(id, summary["view"], federation.clients)
     model = Model(made["method"], task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:

@@ -8,10 +8,15 @@ from typing import Any
 
 from masquerade.core import tree
 from masquerade.core.part import Axis, Blocks, Entry, Grain, Message, Part
-from masquerade.rundir import RunDirectory, decode_facts, decode_tensors
+from masquerade.rundir import RunDirectory, decode_tensors
 
 FACTS = "message"
 """The name under which a file says what its tensors are parts of."""
+
+
+def client_file(id: int, view: str, clients: int) -> str:
+    """Name the file of a client's model in a run directory."""
+    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
 
 
 def write(directory: RunDirectory, name: str, message: Message) -> None:
@@ -26,7 +31,7 @@ def write(directory: RunDirectory, name: str, message: Message) -> None:
 def read(data: bytes, name: str) -> Message:
     """Read a model from the bytes of the file `name`."""
     tensors = decode_tensors(data, name)
-    facts: dict[str, Any] = json.loads(decode_facts(data).get(FACTS, "{}"))
+    facts: dict[str, Any] = json.loads(_metadata(data).get(FACTS, "{}"))
     # A part may have no tensors.
     found: dict[str, dict[str, Any]] = {part: {"values": {}} for part in facts}
     for part, fact in facts.items():
@@ -36,6 +41,13 @@ def read(data: bytes, name: str) -> Message:
         part, field, tensor = path.split("/", 2)
         found.setdefault(part, {"values": {}}).setdefault(field, {})[tensor] = value
     return {part: Part(**fields) for part, fields in found.items()}
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """Return the texts beside the tensors of a safetensors file that is intact."""
+    size = int.from_bytes(data[:8], "little")
+    found: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    return found
 
 
 def _stated(grain: Grain) -> list[Any]:

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import torch
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -90,11 +89,6 @@ def check_name(name: str) -> str:
     raise MasqueradeError("E203", f"A name may hold {allowed} (got {name!r}).")
 
 
-def client_file(id: int, view: str, clients: int) -> str:
-    """Name the file of a client's model in a run directory."""
-    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
-
-
 def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
     """Read the bytes of the safetensors file `name`; anything else is refused by its content."""
     # Here and below: simulating without a run directory needs torch and numpy alone.
@@ -110,21 +104,26 @@ def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
         raise MasqueradeError("E403", f"{name} is {kind}. Only safetensors is read.") from fault
 
 
-def decode_facts(data: bytes) -> dict[str, str]:
-    """Return the facts that `write_tensors` was given, from the bytes of a file that is intact."""
-    size = int.from_bytes(data[:8], "little")
-    facts: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    return facts
-
-
 def _encode(tensors: Tensors, facts: dict[str, str] | None = None) -> bytes:
     from safetensors.torch import save
 
-    # Safetensors takes neither strided tensors nor two names for one memory.
-    own = torch.contiguous_format
-    copies = {name: each.detach().cpu().clone(memory_format=own) for name, each in tensors.items()}
-    data: bytes = save(copies, metadata=facts)
+    data: bytes = save(_apart(tensors), metadata=facts)
     return data
+
+
+def _apart(tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors as safetensors takes them: not strided, and no memory under two names.
+
+    Only these are copied: the states of thousands of clients are large.
+    """
+    found: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, each in tensors.items():
+        here = each.detach().cpu().contiguous()
+        memory = here.untyped_storage().data_ptr()
+        found[name] = here.clone() if memory in taken else here
+        taken.add(memory)
+    return found
 
 
 def _fingerprint(data: bytes) -> dict[str, object]:
