@@ -92,6 +92,9 @@ CHANGES: dict[str, tuple[str, Change, str]] = {
     "step-negative-zero": ("int8", put(BODY + 1, struct.pack("<f", -0.0)), "a step of -0.0"),
     "step-too-large": ("int8", put(BODY + 1, struct.pack("<f", 3e38)), "a step of"),
     "step-zero-and-values": ("int8", put(BODY + 1, bytes(4)), "steps that no encoder takes"),
+    "step-too-fine": ("int8", put(BODY + 1, struct.pack("<f", 1e-40)), "a step of 9.99"),
+    "step-doubled": ("int8", lambda d: _double(d, BODY + 1), "steps that no encoder takes"),
+    "step-and-nothing": ("int8", lambda d: _zero(d, BODY + 5), "steps that no encoder takes"),
     "a-step-of-minus-128": ("int8", put(BODY + 5, b"\x80"), "steps that no encoder takes"),
 }
 TORN: dict[str, tuple[str, Change, str]] = {
@@ -109,6 +112,19 @@ def _swap(data: bytearray, place: int) -> None:
 
 def _repeat(data: bytearray, place: int) -> None:
     data[place : place + 2] = data[place + 2 : place + 4]
+
+
+def _double(data: bytearray, place: int) -> None:
+    """Say values by steps twice as long, each of them half as often: the largest is 63 steps."""
+    (step,) = struct.unpack_from("<f", data, place)
+    struct.pack_into("<f", data, place, 2 * step)
+    count = len(data) - place - 4
+    steps = struct.unpack_from(f"{count}b", data, place + 4)
+    struct.pack_into(f"{count}b", data, place + 4, *(int(each / 2) for each in steps))
+
+
+def _zero(data: bytearray, place: int) -> None:
+    data[place:] = bytes(len(data) - place)
 
 
 REPLAYED = {

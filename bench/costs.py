@@ -165,8 +165,9 @@ def reasons(found: dict[str, Forecast], known: Facts) -> list[str]:
             " gradients that regrowth reads cost operations. The first layer needs no gradient of"
             " its input, so a step is less than three forward passes. A forecast knows the first"
             " masks alone, which all clients share; what personal refine trains later, the weights"
-            " that a client does not share, is missing from DM-PFL's figure in our convention. A"
-            " run counts it.",
+            " that a client does not share, is missing from DM-PFL's figure in our convention, and"
+            " every mask is counted as new. A run counts what it trains, and sends what changed of"
+            " a mask.",
         )
     ]
 

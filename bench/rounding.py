@@ -70,7 +70,7 @@ def main(page: Path, seeds: list[int]) -> None:
             mean = sum(sent) / len(sent)
             whole.setdefault(name, mean)
             own = spread([one["accuracy"]["own"]["mean"] for one in found])
-            shift = spread([one["accuracy"]["shift"]["averaged"] for one in found])
+            shift = spread([one["accuracy"]["shift"]["averaged"]["mean"] for one in found])
             share = f"{100 * mean / whole[name]:.1f} %"
             rows.append(f"| {name} | {wire} | {own} | {shift} | {mean:.3f} | {share} |")
             print(rows[-1], flush=True)

@@ -3,8 +3,8 @@
     python bench/wire.py            # exit status 1 when a bar is missed
     python bench/wire.py --sizes    # without the speeds
 
-Sizes are lengths of encoded messages. Speeds are megabytes of float32 parameters per second, on one
-thread, the best of several repetitions; the message has a million parameters and their mask.
+Sizes are lengths of encoded messages. Speeds are megabytes of float32 parameters per second of one
+core's time, the best of several repetitions; the message has a million parameters and their mask.
 """
 
 import argparse
@@ -125,12 +125,12 @@ def messages() -> Iterator[Bar]:
 
 
 def best(action: Callable[[], object], repetitions: int) -> float:
-    """Seconds that an action takes when nothing disturbs it."""
+    """Seconds of processor time that an action takes, whatever else the machine does."""
     taken = []
     for _ in range(repetitions):
-        begun = time.perf_counter()
+        begun = time.process_time()
         action()
-        taken.append(time.perf_counter() - begun)
+        taken.append(time.process_time() - begun)
     return min(taken)
 
 

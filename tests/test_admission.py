@@ -78,11 +78,13 @@ def spoiled(value: float, meant: bool = True) -> Poison:
 
 def inflated(uploads: Message, place: int) -> Message:
     """One client claims every entry."""
-    part = uploads["params"]
-    keep = {name: bits.clone() for name, bits in part.keep.items()}
-    for bits in keep.values():
-        bits[place] = True
-    return {**uploads, "params": replace(part, keep=keep)}
+    spoilt = {}
+    for name, part in uploads.items():
+        keep = {tensor: bits.clone() for tensor, bits in part.keep.items()}
+        for bits in keep.values():
+            bits[place] = True
+        spoilt[name] = replace(part, keep=keep)
+    return spoilt
 
 
 def trained(name: str, places: tuple[int, ...], poison: Poison | None) -> Progress:
@@ -138,6 +140,26 @@ def test_a_mask_over_its_budget_is_refused() -> None:
         assert refused.refused == 2 * len(places)
 
 
+def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
+    """FedMask's structures are sent there and nowhere else; who has none decides no pruned bit."""
+    made: Simulation = make(METHOD_TABLE["fedmask"], rounds=1, participation=1.0)
+    made.engine = Poisoned(made.engine, inflated, (1,))
+    progress = made.begin()
+    bad = int(made.eligible[1])
+    with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
+        line = made.advance(progress)
+    assert line["refused_hello"] == {str(bad): "W607"}
+    assert progress.refused == 1
+    assert bad in line["clients"]
+    structures = progress.rows.state["structure"]
+    assert structures
+    for name, keep in structures.items():
+        assert keep[bad].all()
+        honest = keep.sum(0) - 1
+        assert torch.equal(progress.server["defined"][name], honest >= 2)
+        assert (honest == 1).any()
+
+
 def test_what_a_mask_hides_may_be_anything() -> None:
     clean, hidden = (trained("dmpfl", (0,), p) for p in (lambda u, _: u, spoiled(math.nan, False)))
     assert hidden.refused == 0
@@ -164,18 +186,24 @@ def test_a_refusal_is_reported_once_and_counted_always() -> None:
     assert (summary["refused"], summary["diverged"]) == (3, None)
 
 
-def test_a_round_that_is_refused_altogether_changes_nothing_and_has_diverged() -> None:
-    made: Simulation = make(METHOD_TABLE["fedavg"], rounds=3)
+def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() -> None:
+    everybody = (0, 1, 2, 3)
+    absent = trained("fedavg", everybody, None)
+    refused = trained("fedavg", everybody, spoiled(math.nan))
+    assert_same(absent, refused)
+    assert (absent.diverged, refused.diverged) == (None, None)
+    assert (absent.refused, refused.refused) == (0, 8)
+    made: Simulation = make(METHOD_TABLE["fedavg"], rounds=2)
+    made.engine = Poisoned(made.engine, spoiled(math.nan), everybody)
     progress = made.begin()
-    made.advance(progress)
-    before = progress.tensors()
-    made.engine = Poisoned(made.engine, spoiled(math.nan), (0, 1, 2, 3))
-    with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 1") as seen:
-        line = made.advance(progress)
-    assert len(seen) == 1
-    assert line["clients"] == []
-    assert progress.diverged == 1
-    assert all(torch.equal(value, progress.tensors()[name]) for name, value in before.items())
+    with pytest.warns(MasqueradeWarning) as seen:
+        lines = [made.advance(progress) for _ in range(2)]
+    first, round = (str(each.message) for each in seen)
+    assert "round 0: values that are not finite; its update is ignored" in first
+    assert "W604 round 0: no update is finite, so the round changes nothing" in round
+    for number, line in enumerate(lines):
+        assert line["clients"] == []
+        assert line["refused"] == {str(id): "W604" for id in made.cohort(number).tolist()}
 
 
 def test_entries_are_counted_by_what_a_bit_covers() -> None:
@@ -190,6 +218,7 @@ def test_entries_are_counted_by_what_a_bit_covers() -> None:
 
 def test_no_upload_is_no_refusal() -> None:
     assert admission.judge({}, [{}, {}]) == {}
+    assert admission.judge({"p": Part({"w": torch.ones(0, 3)})}, []) == {}
     assert admission.judge({"p": Part({})}, [{"w": 1}]) == {}
 
 

@@ -57,7 +57,7 @@ def test_a_configuration_survives_toml() -> None:
         methods=tuple(METHODS),
         data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
-        evaluate=Evaluate(0, (0, 50), 2, True, "validation"),
+        evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,)),
         compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0),
         method=method | {"epochs": 2},
     )
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         ("train.rounds=7", "train", "rounds", 7),
         ("train.rate_decay = 0.5", "train", "rate_decay", 0.5),
         ("train.seeds=[1, 2]", "train", "seeds", (1, 2)),
-        ("evaluate.pooled=true", "evaluate", "pooled", True),
+        ("evaluate.corruptions=['fog']", "evaluate", "corruptions", ("fog",)),
         ("data.partition=dirichlet:0.3:capped", "data", "partition", "dirichlet:0.3:capped"),
         ('data.name="my data.npz"', "data", "name", "my data.npz"),
         ("data.name=a=b.npz", "data", "name", "a=b.npz"),
@@ -299,7 +299,8 @@ def put(path: Place, value: Any) -> dict[str, Any]:
 
 def wrong_type(path: Place) -> st.SearchStrategy[Any]:
     value = at(TABLES, path)
-    kind = type(value[0]) if isinstance(value, list) else type(value)
+    # The one list that is empty by default holds names.
+    kind = type([*value, ""][0]) if isinstance(value, list) else type(value)
     wrong = st.one_of(*(SCALARS[each] for each in SCALARS if each not in FITTING[kind]))
     return st.lists(wrong, min_size=1, max_size=3) if isinstance(value, list) else wrong
 

@@ -14,6 +14,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.participation import Participation, novel
 from masquerade.plan import rehearse, settle
+from masquerade.verdict import verdict
 from tests.support import federation, network, simulation
 
 EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
@@ -48,11 +49,11 @@ def test_groups_are_available_in_turn() -> None:
 def test_a_share_is_available_at_random() -> None:
     made = participation(available="random:0.25")
     there = [made.there(number).tolist() for number in range(400)]
-    absent = [ids for ids in there if len(ids) == len(EVERYBODY)]
     mean = sum(map(len, there)) / len(there)
-    # Nobody is there in 0.75 ** 8 = 10 % of the rounds, and then everybody counts as there.
-    assert 0.05 < len(absent) / len(there) < 0.16
-    assert mean == pytest.approx(8 * 0.25 + 8 * 0.1, rel=0.15)
+    # Nobody is there in 0.75 ** 8 = 10 % of the rounds, and then nobody is sampled.
+    assert 0.05 < there.count([]) / len(there) < 0.16
+    assert not len(made.cohort(there.index([])))
+    assert mean == pytest.approx(8 * 0.25, rel=0.15)
     assert all(set(made.cohort(number).tolist()) <= set(there[number]) for number in range(400))
 
 
@@ -67,6 +68,35 @@ def test_a_share_of_the_cohort_is_lost() -> None:
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(MasqueradeError, match=r"^E201 .*train.available"):
         parse({"train": {"available": text}})
+
+
+def test_more_groups_than_clients_are_refused() -> None:
+    assert len(run(FedAvg(epochs=1), available="cycle:6", views=["global"]).summaries) == 1
+    with pytest.raises(MasqueradeError, match=r"^E201 .*'cycle:7', and there are 6 clients"):
+        run(FedAvg(epochs=1), available="cycle:7")
+
+
+def test_a_round_in_which_nobody_is_there_changes_nothing() -> None:
+    # In round 1 the second of three groups has its turn, and nobody of it can train.
+    made = simulation(DMPFL(epochs=1), rounds=3)
+    few = torch.tensor([0, 2, 3, 5])
+    made.participation = replace(made.participation, eligible=few, available="cycle:3")
+    progress = made.begin()
+    assert made.advance(progress)["clients"] == [0, 3]
+    before = {name: value.clone() for name, value in progress.tensors().items()}
+    spent = dict(progress.costs["train"])
+    line = made.advance(progress)
+    assert (line["round"], line["clients"], line["down"], line["masked"]) == (2, [], 0, 0)
+    assert progress.costs["train"] == spent
+    assert before.keys() == progress.tensors().keys()
+    for name, value in progress.tensors().items():
+        assert torch.equal(value, before[name]), name
+    assert made.advance(progress)["clients"] == [2, 5]
+
+
+def test_a_run_in_which_nobody_is_ever_there_ends() -> None:
+    (summary,) = run(FedAvg(epochs=1), novel=(), available="random:1e-9").summaries[:1]
+    assert (summary["never_sampled"], summary["participations"]) == (6, 0)
 
 
 def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
@@ -97,7 +127,9 @@ def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
     _, _, (some, *_) = trained(FedAvg(epochs=1), rounds=2, asked=6, drop=0.5)
     assert some["down"] == whole["down"]
     assert some["masked"] == whole["masked"]
-    assert some["up"] == pytest.approx(whole["up"] * len(some["clients"]) / 6)
+    assert some["down/params"] == whole["down/params"]
+    for received in ("up", "up/params", "values_up"):
+        assert some[received] == pytest.approx(whole[received] * len(some["clients"]) / 6)
 
 
 def test_a_round_that_everybody_leaves_changes_nothing() -> None:
@@ -206,7 +238,13 @@ def test_those_never_sampled_are_counted() -> None:
     (summary,) = mq.run(
         FedAvg(epochs=1), network(torch.float32), federation(), 1, cohort=2, views=["global"]
     ).summaries
-    assert summary["never_sampled"] == 4
+    assert (summary["never_sampled"], summary["never_heard"]) == (4, 4)
+
+
+def test_those_who_are_sampled_and_lost_are_never_heard() -> None:
+    made, progress, _ = trained(FedAvg(epochs=1), rounds=1, drop=1 - 1e-12, asked=6)
+    summary = verdict(made, progress)[0][0]
+    assert (summary["never_sampled"], summary["never_heard"]) == (0, 6)
 
 
 @pytest.mark.parametrize("given", [[-1], [99], [1, 1], 0.3, 2])

@@ -1,5 +1,6 @@
 """`mq.run` with a directory: interrupted and called again, it ends in the same bits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import masquerade as mq
 from masquerade.core import tree
+from masquerade.data.named import NAMED
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Result
 from tests.support import federation, network
@@ -81,3 +83,13 @@ def test_whole_numbers_for_a_network_without_an_embedding_are_explained() -> Non
     data = mq.partition(mq.from_arrays(x, y), clients=2, by=mq.IID())
     with pytest.raises(MasqueradeError, match=r"^E202 .*tokens.*float32"):
         mq.run(mq.methods.FedAvg(), torch.nn.Linear(3, 2), data, rounds=1)
+
+
+def test_a_summary_says_that_its_data_are_a_stand_in() -> None:
+    names = ("har_signals", "har")
+    noted, plain = (
+        mq.run(mq.methods.FedAvg(epochs=1), network(), replace(federation(), name=name), 1)
+        for name in names
+    )
+    assert all(one["data_note"] == NAMED["har_signals"].note for one in noted.summaries)
+    assert not any("data_note" in one for one in plain.summaries)

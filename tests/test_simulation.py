@@ -165,8 +165,10 @@ def test_every_degree_replaces_its_share_and_averages_every_draw(found: dict[str
     }
     means = {"0": 82.5, "20": 68.5, "50": 51.25, "100": 18}
     shift = dict(found["personal"]["accuracy"]["shift"])
-    # All four degrees count, 0 and 100 too: 220.25 / 4.
-    assert shift.pop("averaged") == pytest.approx(55.0625)
+    # All four degrees count, 0 and 100 too: 220.25 / 4. Clients have 61.95, 44, 52.8 and 61.5 on
+    # average, whose deviations are 6.8875, 11.0625, 2.2625 and 6.4375: √(216.3769 / 4).
+    averaged = {"mean": pytest.approx(55.0625), "std": pytest.approx(7.35488)}
+    assert shift.pop("averaged") == averaged
     assert shift.keys() == figures.keys()
     for degree, values in figures.items():
         mean = means[degree]
@@ -212,7 +214,8 @@ def test_the_global_view_stands_beside_every_other(views: tuple[str, ...]) -> No
     for summary in made.values():
         beside = summary["accuracy"]["global"]
         assert beside["own"] == flat | {"weighted": 50, "bottom_decile": 50}
-        assert beside["shift"] == {str(degree): flat for degree in DEGREES} | {"averaged": 50}
+        assert beside["shift"] == dict.fromkeys([*map(str, DEGREES), "averaged"], flat)
+        assert beside["pooled"] == beside["shift"]
     assert made["personal"]["accuracy"]["own"]["mean"] == 82.5
 
 
@@ -260,6 +263,8 @@ def test_hello_and_adapt_stand_apart(found: dict[str, Record]) -> None:
         # All four clients once: two numbers down, seven up, two epochs of three samples, dense.
         assert summary["hello"] == {
             "bytes": {"down": message(2), "up": message(7)},
+            # A flag for the part and one for its tensor.
+            "parts": {"down": {"hello": 2 + 8}, "up": {"up": 2 + 28}},
             "flops": dict.fromkeys(WAYS, 6 * 12),
             "paper": {"bytes": (8 + 28) / 2, "flops": 6 * 18},
         }

@@ -47,6 +47,10 @@ QUIET = {
 """One thread, and nobody calls home."""
 
 
+Where = tuple[str, str]
+"""A device and a precision."""
+
+
 def venv(name: str) -> Path:
     """Return where a peer's virtual environment is made; git ignores it."""
     return ROOT / f".venv-{name}"
@@ -71,14 +75,13 @@ def interpreters(given: list[str]) -> dict[str, str]:
     return found | dict(pair.split("=", 1) for pair in given)
 
 
-def measure(run: str, protocol: Protocol, python: str | None, folder: Path, device: str) -> dict:
+def measure(run: str, protocol: Protocol, python: str | None, folder: Path, where: Where) -> dict:
     """Let one framework do the work in a process of its own, or in this one; return its report."""
     framework, _, workers = run.partition(":")
     job, out = folder / "work.json", folder / "report.json"
     out.unlink(missing_ok=True)
-    work = dataclasses.replace(
-        protocol.work(str(folder / "data"), device), workers=int(workers or 1), begun=time.time()
-    )
+    work = protocol.work(str(folder / "data"), *where)
+    work = dataclasses.replace(work, workers=int(workers or 1), begun=time.time())
     save(work, job)
     if python is None:
         module = import_module(f"run_{framework}")
@@ -87,7 +90,7 @@ def measure(run: str, protocol: Protocol, python: str | None, folder: Path, devi
     home = {"FLWR_HOME": str(folder / "flower"), "PYTHONPATH": str(HERE)}
     done = subprocess.run(
         [python, str(HERE / f"run_{framework}.py"), str(job), str(out)],
-        env=os.environ | QUIET | home | {"PFL_PYTORCH_DEVICE": device},
+        env=os.environ | QUIET | home | {"PFL_PYTORCH_DEVICE": where[0]},
         capture_output=True,
         text=True,
     )
@@ -101,7 +104,7 @@ def compare(
     runs: list[str],
     pythons: dict[str, str | None],
     repetitions: int,
-    device: str,
+    where: Where,
 ) -> dict[str, list[dict]]:
     """Measure every framework on a protocol, in turn and so many times."""
     found: dict[str, list[dict]] = {run: [] for run in runs}
@@ -111,14 +114,15 @@ def compare(
         for _ in range(repetitions):
             for run in runs:
                 python = pythons[run.partition(":")[0]]
-                found[run].append(measure(run, protocol, python, folder, device))
+                found[run].append(measure(run, protocol, python, folder, where))
     return found
 
 
 def unequal(protocol: Protocol, found: dict[str, list[dict]]) -> list[str]:
     """Say where frameworks did not do the same work, or did not end at the same accuracy."""
     faults = []
-    reference = statistics.median(report["accuracy"] for report in found["bare"])
+    first = "bare" if "bare" in found else next(iter(found))
+    reference = statistics.median(report["accuracy"] for report in found[first])
     for run, reports in found.items():
         steps = {report["steps"] for report in reports} - {None, protocol.steps}
         looks = {report["looks"] for report in reports} - {protocol.looks}
@@ -129,7 +133,7 @@ def unequal(protocol: Protocol, found: dict[str, list[dict]]) -> list[str]:
             faults.append(f"{protocol.name}: {run} evaluated {looks} times, not {protocol.looks}")
         if abs(accuracy - reference) > protocol.apart:
             faults.append(
-                f"{protocol.name}: {run} ends at {accuracy:.1f} %, the bare loop at {reference:.1f}"
+                f"{protocol.name}: {run} ends at {accuracy:.1f} %, {first} at {reference:.1f}"
             )
     return faults
 
@@ -157,6 +161,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--runs", nargs="+", help="frameworks, such as ours ours:2 bare pfl")
     parser.add_argument("--rounds", type=int, help="measured rounds, instead of the protocol's")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["float32", "tf32"], default="float32")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--peer-python", nargs="+", default=[], metavar="NAME=PATH")
     parser.add_argument("--data", choices=["real", "random"], default="real")
@@ -176,7 +181,8 @@ def main() -> int:
         protocol = PROTOCOLS[name].sized(given.rounds, given.quick, given.data)
         runs = [run for run in given.runs or protocol.runs if run.partition(":")[0] in pythons]
         repetitions = 1 if given.quick else given.repetitions
-        found = compare(protocol, runs, pythons, repetitions, given.device)
+        where = given.device, given.precision
+        found = compare(protocol, runs, pythons, repetitions, where)
         print(page.table(protocol, found), flush=True)
         results.append((protocol, found))
         unfair += unequal(protocol, found) if not given.quick else []
@@ -186,10 +192,10 @@ def main() -> int:
     for line in slow:
         print("MISSED", line)
     whole = not (given.quick or given.rounds or given.runs) and given.only == list(PROTOCOLS)
-    where = given.page or (ROOT / "docs" / "results" / "peers.md" if whole else None)
-    if where is not None:
+    written = given.page or (ROOT / "docs" / "results" / "peers.md" if whole else None)
+    if written is not None:
         command = "python bench/peers " + " ".join(sys.argv[1:])
-        where.write_text(page.text(results, slow + unfair, began, command), encoding="utf-8")
+        written.write_text(page.text(results, slow + unfair, began, command), encoding="utf-8")
     return 2 if unfair else 1 if slow else 0
 
 

@@ -35,6 +35,7 @@ class Work:
     """Rounds between central evaluations; 0 evaluates at the end alone, outside of the time."""
     device: str
     workers: int
+    precision: str
     phases: list[str] = field(default_factory=list)
     """The phases of DM-PFL's rounds."""
     begun: float = 0.0
@@ -194,6 +195,9 @@ def read(path: str) -> tuple[Work, Data, nn.Module]:
     """Read the work, the data and the network."""
     torch.set_num_threads(1)
     work = Work(**json.loads(Path(path).read_text(encoding="utf-8")))
+    # Torch's own default is one precision for matrices and another for convolutions.
+    for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        backend.allow_tf32 = work.precision == "tf32"
     data = Data.read(work.folder, work.device)
     torch.manual_seed(1)
     return work, data, network(work.network, data)

@@ -59,7 +59,7 @@ class Protocol:
         """Central evaluations within the time."""
         return self.rounds // self.every if self.every else 0
 
-    def work(self, folder: str, device: str) -> Work:
+    def work(self, folder: str, device: str, precision: str) -> Work:
         """Return what a framework is told."""
         total = self.warm + self.rounds
         phases = [str(DMPFL().schedule(number, total)[0]) for number in range(total)]
@@ -75,6 +75,7 @@ class Protocol:
             self.every,
             device,
             1,
+            precision,
             phases if self.method == "dmpfl" else [],
         )
 

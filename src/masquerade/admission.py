@@ -25,7 +25,7 @@ def judge(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, st
     `limits` has for every client the most entries of a tensor. Values outside a mask are not meant,
     so they may be anything.
     """
-    if not uploads:
+    if not uploads or not limits:
         return {}
     # A sum is finite only if all of its terms are, and needs no mask; values that no mask holds, or
     # large ones, may make it infinite without harm, and then each is looked at.

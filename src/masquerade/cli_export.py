@@ -163,6 +163,9 @@ def bench_model(
     from masquerade.export import session, timing
 
     if (path / session.MANIFEST).is_file():
+        if client is not None or view is not None:
+            text = f"{path} is the bundle of one model; --client and --view choose in a run"
+            raise MasqueradeError("E201", text)
         found = timing.measure(session.open_bundle(path), repeats)
     else:
         from masquerade import exporting
@@ -189,7 +192,8 @@ def _draw(found: "dict[str, Figures]") -> None:
 
     counted = all(figures.joules is not None for figures in found.values())
     energy = "" if counted else "; energy is absent: this machine lets nobody read a counter"
-    drawn = Table(title="One model, three forms", caption=f"medians on one thread{energy}")
+    note = f"medians on one thread; dense is one network, also of a model of several{energy}"
+    drawn = Table(title="One model, three forms", caption=note)
     drawn.add_column("form")
     columns = [f"ms, batch {size}" for size in BATCHES] + ["memory, MB", "file, MB"]
     for column in columns + ["mJ per answer"] * counted:

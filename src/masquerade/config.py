@@ -12,6 +12,7 @@ from typing import Any
 from masquerade.budgets import check as check_budgets
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.data import parse as parse_partition
+from masquerade.data.corrupt import KINDS
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
 from masquerade.models import MODELS
@@ -39,7 +40,7 @@ class Limits:
 def limits(cls: type[Any], section: str) -> Limits:
     """Collect the limits of a section's settings, or of a method's and those it inherits."""
     if not issubclass(cls, Method):
-        return Limits(RANGES, CHOICES)
+        return Limits(RANGES, CHOICES | {"evaluate.corruptions": ("all", *KINDS)})
     lines = [line for line in reversed(cls.__mro__) if issubclass(line, Method)]
     return Limits(
         {f"{section}.{key}": value for line in lines for key, value in line.bounds.items()},
@@ -49,13 +50,15 @@ def limits(cls: type[Any], section: str) -> Limits:
 
 def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems) -> Any:
     """Return a value in the type of the default; note what is wrong with it."""
-    if key in RULES and isinstance(value, str):
-        return value
     if isinstance(default, tuple):
+        if key in RULES and isinstance(value, str):
+            return value
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
             problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")
-        return tuple(_fits(one, default[0], key, within, problems) for one in many)
+        # A list that is empty by default is one of names.
+        first = default[0] if default else ""
+        return tuple(_fits(one, first, key, within, problems) for one in many)
     if isinstance(default, float) and type(value) is int:
         # TOML has integers of any size; one beyond all floats is outside of every range.
         value = float(value) if abs(value) < 1e300 else math.nan
@@ -201,6 +204,8 @@ def _check_rest(config: Config, problems: Problems) -> None:
         problems.append(
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
         )
+    if evaluate.corruptions and not evaluate.severities:
+        problems.append("`evaluate.severities` is empty; give one or more, from 1 to 5")
     for checked in (
         partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
         partial(check_available, train.available),

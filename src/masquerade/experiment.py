@@ -376,7 +376,8 @@ def _finish(
         }
     for view, own in personal.items() if models else ():
         for id, model in zip(simulation.known, own, strict=True):
-            directory.write_tensors(client_file(id, view, len(simulation.whos)), tree.named(model))
+            name = client_file(id, view, len(simulation.whos))
+            directory.write_tensors(name, tree.named(model), parts=model)
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
 
@@ -388,13 +389,9 @@ def collect(path: Path) -> list[Record]:
             try:
                 found: list[Record] = json.loads((path / name).read_text(encoding="utf-8"))
             except ValueError as error:
-                text = (
-                    f"{path / name} is damaged ({error}); remove it, then: masquerade resume {path}"
-                )
-                raise MasqueradeError("E401", text) from None
+                text = f"{path / name} is damaged ({error}); remove it"
+                raise MasqueradeError("E401", f"{text}, then: masquerade resume {path}") from None
             return found
-    raise MasqueradeError(
-        "E408",
-        f"no results in {path}: it has neither results.json nor summary.json. "
-        f"If a run stopped there: masquerade resume {path}",
-    )
+    begun = (path / "config.toml").is_file()
+    then = f"a run stopped there, so: masquerade resume {path}" if begun else "check the path"
+    raise MasqueradeError("E408", f"no results in {path}; {then}")

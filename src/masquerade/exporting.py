@@ -16,7 +16,7 @@ from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
-from masquerade.rundir import client_file, decode_tensors
+from masquerade.rundir import client_file, decode_parts, decode_tensors
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -75,14 +75,16 @@ def _summary(path: Path, view: str | None) -> Record:
 
 
 def _parts(path: Path) -> Message:
-    """Read a personal model: names are PART/values/TENSOR and PART/keep/TENSOR."""
+    """Read a personal model: names are PART/FIELD/TENSOR; a part may have no tensors."""
     if not path.is_file():
         raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
-    found: dict[str, dict[str, dict[str, Tensor]]] = {}
-    for name, value in decode_tensors(path.read_bytes(), path.name).items():
+    data = path.read_bytes()
+    tensors = decode_tensors(data, path.name)
+    found: dict[str, dict[str, Any]] = {part: {"values": {}} for part in decode_parts(data)}
+    for name, value in tensors.items():
         part, kind, tensor = name.split("/", 2)
-        found.setdefault(part, {"values": {}, "keep": {}})[kind][tensor] = value
-    return {part: Part(held["values"], held["keep"]) for part, held in found.items()}
+        found.setdefault(part, {"values": {}}).setdefault(kind, {})[tensor] = value
+    return {part: Part(**held) for part, held in found.items()}
 
 
 def _inputs(federation: Federation, client: int) -> Tensor:

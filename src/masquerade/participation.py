@@ -32,16 +32,14 @@ class Participation:
         return cls(eligible, max(1, asked), available, drop, seed)
 
     def there(self, number: int) -> Tensor:
-        """Return the clients that can be sampled in a round; all of them, were there none."""
+        """Return the clients that can be sampled in a round, which may be none."""
         match self.available.split(":"):
             case ["random", share]:
                 drawn = uniform(fold(self.seed, "available", number), (len(self.eligible),))
-                found = self.eligible[drawn < float(share)]
+                return self.eligible[drawn < float(share)]
             case ["cycle", groups]:
-                found = self.eligible[(self.eligible - number) % int(groups) == 0]
-            case _:
-                found = self.eligible
-        return found if len(found) else self.eligible
+                return self.eligible[(self.eligible - number) % int(groups) == 0]
+        return self.eligible
 
     def cohort(self, number: int) -> Tensor:
         """Sample the clients of a round, in ascending order."""
@@ -57,14 +55,20 @@ class Participation:
         return torch.nonzero(kept).flatten()
 
 
-def check(available: str) -> None:
-    """Refuse a text that is none of the forms."""
+def check(available: str, clients: int | None = None) -> None:
+    """Refuse a text that is none of the forms, and more groups than clients where these are known.
+
+    A group without clients would be a round that changes nothing, in every cycle.
+    """
     try:
         match available.split(":"):
             case ["always"]:
                 return
             case ["cycle", groups] if int(groups) >= 1:
-                return
+                if clients is None or int(groups) <= clients:
+                    return
+                text = f"`train.available` is {available!r}, and there are {clients} clients"
+                raise MasqueradeError("E201", f"{text}; give no more groups than clients")
             case ["random", share] if 0 < float(share) <= 1:
                 return
     except ValueError:

@@ -17,6 +17,7 @@ from masquerade.core.round import Who
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
 from masquerade.data import ByClient, Dataset, Federation, load, parse, partition, share
+from masquerade.data.corrupt import check_images
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, Named
 from masquerade.models import MODELS, build, load_weights, suitable
@@ -199,6 +200,8 @@ def rehearse(config: Config) -> None:
     for training in trainings(config):
         made = arrange(config, training)
         method, task = made["method"], made["task"]
+        if config.evaluate.corruptions:
+            check_images(made["federation"].x)
         method.server_init(task)
         # Whoever has more room than the smallest and less than the largest can begin as they do.
         for budget in {min(made["budgets"]), max(made["budgets"])}:

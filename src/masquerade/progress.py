@@ -28,9 +28,10 @@ _stream: Callable[[], Any] = torch.cuda.Stream
 
 
 def totals(outcome: Outcome) -> dict[str, float]:
-    """Add up what a cohort's rounds cost."""
-    columns = (*astuple(outcome.traffic), *astuple(outcome.flops))
-    return {name: float(column.sum()) for name, column in zip(COSTS, columns, strict=True)}
+    """Add up what a cohort's rounds cost; bytes also by direction and part."""
+    *sent, parts = astuple(outcome.traffic)
+    columns = dict(zip(COSTS, (*sent, *astuple(outcome.flops)), strict=True)) | parts
+    return {name: float(column.sum()) for name, column in columns.items()}
 
 
 def by_layer(outcome: Outcome, layers: list[str]) -> dict[str, dict[str, float]]:
@@ -66,7 +67,7 @@ class Progress:
     clients: Store
     session: Session
     costs: dict[str, dict[str, float]]
-    """Sums over clients, by kind of round: "train", "hello"."""
+    """Sums over clients by kind of round ("train", "hello"): `COSTS`, and parts as "up/params"."""
     history: list[Record]
     layers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """FLOPs over clients, by phase and layer: dense, masked, executed."""

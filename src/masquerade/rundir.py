@@ -15,7 +15,7 @@ import re
 import socket
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,13 +110,20 @@ def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
         raise MasqueradeError("E403", f"{name} is {kind}. Only safetensors is read.") from fault
 
 
-def _encode(tensors: Tensors) -> bytes:
+def decode_parts(data: bytes) -> list[str]:
+    """Return what `write_tensors` was told of parts, from the bytes of a file that is intact."""
+    size = int.from_bytes(data[:8], "little")
+    facts: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    return facts.get("parts", "").split()
+
+
+def _encode(tensors: Tensors, parts: Collection[str] = ()) -> bytes:
     from safetensors.torch import save
 
     # Safetensors takes neither strided tensors nor two names for one memory.
     own = torch.contiguous_format
     copies = {name: each.detach().cpu().clone(memory_format=own) for name, each in tensors.items()}
-    data: bytes = save(copies)
+    data: bytes = save(copies, metadata={"parts": " ".join(parts)} if parts else None)
     return data
 
 
@@ -258,10 +265,13 @@ class RunDirectory:
         with self._faults(f"writing {name}"):
             _replace(self._inside(name), text.encode())
 
-    def write_tensors(self, name: str, tensors: Tensors) -> None:
-        """Write a file such as `clients/3.safetensors`, which appears whole or not at all."""
+    def write_tensors(self, name: str, tensors: Tensors, parts: Collection[str] = ()) -> None:
+        """Write a file such as `clients/3.safetensors`, which appears whole or not at all.
+
+        It also names the `parts` that the tensors are of, because some may have none.
+        """
         with self._faults(f"writing {name}"):
-            _replace(self._inside(name), _encode(tensors))
+            _replace(self._inside(name), _encode(tensors, parts))
 
     def _claim(self) -> None:
         """Take the kernel's lock, which dies with the process; the text only says who has it."""

@@ -50,7 +50,7 @@ class Train:
     """How many clients are sampled in a round; 0 takes `participation` of them."""
     available: str = "always"
     """When a client can be sampled: "always", "random:SHARE" of the clients in each round, or
-    "cycle:GROUPS", one group after another."""
+    "cycle:GROUPS", one group after another. A round in which nobody can be changes nothing."""
     drop: float = 0.0
     """Share of the sampled clients whose round is lost: they were sent the model, and nothing comes
     back."""
@@ -68,13 +68,16 @@ class Evaluate:
     every: int = 5
     """Rounds between looks at the accuracy on own data; 0 looks at the end only."""
     degrees: tuple[int, ...] = (0, 20, 40, 60, 80, 100)
-    """Shares of shifted test samples, in percent."""
+    """Shares of shifted test samples, in percent: by those of one other client, and by those of all
+    others, pooled."""
     draws: int = 1
-    """How many partners the shifted samples of a client come from, one after another."""
-    pooled: bool = False
-    """Whether shifted samples come from all other clients instead of one."""
+    """How often shifted samples are drawn, from one partner after another, or from the pool."""
     split: str = "test"
     """"test", or "validation" where settings are being chosen."""
+    corruptions: tuple[str, ...] = ()
+    """Kinds of corruption that clients' own images are judged under; "all" are all fifteen."""
+    severities: tuple[int, ...] = (1, 3, 5)
+    """How severe corruptions are, from 1 to 5."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.rate_decay": (1e-9, 1),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),
+    "evaluate.severities": (1, 5),
     "compute.workers": (1, math.inf),
     "compute.width": (1, math.inf),
     "compute.threads": (1, math.inf),

@@ -17,11 +17,13 @@ from masquerade.core.task import Task
 from masquerade.cost.compute import Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
+from masquerade.data.corrupted import Corrupted, kinds_of
 from masquerade.engine import auto
 from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.participation import Participation
+from masquerade.participation import check as check_available
 from masquerade.progress import COSTS, WAYS, Progress, Record, by_layer, label, totals
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.wire import session
@@ -64,6 +66,7 @@ class Simulation:
                 "E304", f"no client has a sample to be judged on ({evaluate.split})"
             )
         preflight.try_out(self.task, self.federation)
+        check_available(train.available, federation.clients)
         self.participation = Participation.of(
             self.eligible, train.participation, train.cohort, train.available, train.drop, seed
         )
@@ -93,17 +96,18 @@ class Simulation:
             Who(id, int(count), fold(seed, "client", id), shares[id])
             for id, count in enumerate(self.samples)
         ]
-        self._limits: dict[int, dict[str, int]] = {}
+        self._limits: dict[int, dict[str, dict[str, int]]] = {}
         self._told: set[str] = set()
         preflight.warn_of_small_limits(method, self.task, self.whos[0])
-        self.sets = shift_sets(
-            federation,
-            evaluate.degrees if federation.clients > 1 else (0,),
-            evaluate.draws,
-            seed,
-            evaluate.pooled,
-            evaluate.split,
-        )
+        degrees = evaluate.degrees if federation.clients > 1 else (0,)
+        self.sets = {
+            name: shift_sets(
+                federation, degrees, evaluate.draws, seed, name == "pooled", evaluate.split
+            )
+            for name in ("shift", "pooled")
+        }
+        self.kinds = kinds_of(evaluate.corruptions) if evaluate.severities else ()
+        self.corrupted = Corrupted.of(self.federation, evaluate.split) if self.kinds else None
 
     def begin(self) -> Progress:
         """Return the state before round 0."""
@@ -148,9 +152,10 @@ class Simulation:
     def advance(self, progress: Progress) -> Record:
         """Do one round, in place; return what it cost. Before round 0, greet the clients."""
         number = progress.number
+        greeted: dict[int, str] = {}
         if number == 0 and self.method.greet(self.task, self.setting.round("hello", None, 0)):
             progress.costs["hello"] = dict.fromkeys(COSTS, 0.0)
-            self._exchange(progress, "hello", None, self.eligible, 0)
+            _, greeted = self._exchange(progress, "hello", None, self.eligible, 0)
         ids = self.cohort(number)
         returning = self.participation.returning(number, ids)
         cost, refused = self._exchange(
@@ -167,8 +172,9 @@ class Simulation:
         line: Record = {"round": progress.number, "clients": used, **cost}
         if len(back) < len(ids):
             line["lost"] = sorted(set(ids.tolist()) - set(back))
-        if refused:
-            line["refused"] = {str(id): code for id, code in refused.items()}
+        for name, found in (("refused", refused), ("refused_hello", greeted)):
+            if found:
+                line[name] = {str(id): code for id, code in found.items()}
         return line
 
     def _exchange(
@@ -182,8 +188,11 @@ class Simulation:
     ) -> tuple[dict[str, float], dict[int, str]]:
         """Do the clients' rounds; return what they cost, and which clients were refused and why.
 
-        Those whose places do not return, or who are refused, are as if never asked.
+        Those whose places do not return, or who are refused, are as if never asked. Where nobody
+        is asked nothing changes.
         """
+        if not len(ids):
+            return dict.fromkeys(COSTS, 0.0), {}
         round = self.setting.round(kind, phase, number)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = self._sessions(progress, ids)
@@ -194,7 +203,8 @@ class Simulation:
             # What was lost had been sent down and computed; it was not received.
             ids, rows = ids[returning], tree.take(rows, returning.to(self.device))
             outcome = outcome.take(returning)
-            cost |= {name: totals(outcome)[name] for name in ("up", "values_up")}
+            back = totals(outcome).items()
+            cost |= {n: value for n, value in back if n in ("up", "values_up") or n[:3] == "up/"}
         self._add(progress.costs[kind], cost)
         layers = list(self.setting.meter.forward(self.federation.x[:1]))
         done = progress.layers.setdefault(kind if phase is None else label(phase), {})
@@ -218,29 +228,36 @@ class Simulation:
     def _refused(
         self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
     ) -> dict[int, str]:
-        """Judge the uploads; warn of the first that is refused for a reason."""
-        limits = [self._limit(id) if round.kind == "train" else {} for id in ids.tolist()]
+        """Judge the uploads; warn of the first refused for a reason, and of the first all of it."""
+        sent = "upload" if round.kind == "train" else round.kind
+        limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
         found = admission.judge(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
         progress.refused += len(refused)
-        if refused and len(refused) == len(ids) and set(refused.values()) == {"W604"}:
-            self._diverged(progress, number)
-            return refused
         for id, code in refused.items():
-            if code not in self._told:
-                self._told.add(code)
-                warnings.warn(
-                    f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
-                    "ignored, and so are others like it (metrics.jsonl lists them)",
-                    MasqueradeWarning,
-                    stacklevel=2,
-                )
+            text = (
+                f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
+                "ignored, and so are others like it (metrics.jsonl lists them)"
+            )
+            self._tell_once(code, text)
+        if len(refused) == len(ids) and set(refused.values()) == {"W604"}:
+            text = (
+                f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
+                "others like it (lower method.rate?)"
+            )
+            self._tell_once("round", text)
         return refused
 
-    def _limit(self, id: int) -> dict[str, int]:
-        """Return the most entries of a tensor that a client may send."""
+    def _tell_once(self, about: str, text: str) -> None:
+        """Warn of something the first time."""
+        if about not in self._told:
+            self._told.add(about)
+            warnings.warn(text, MasqueradeWarning, stacklevel=3)
+
+    def _limit(self, id: int) -> dict[str, dict[str, int]]:
+        """Return the most entries of a tensor that a client may send, by occasion."""
         if id not in self._limits:
-            self._limits[id] = self.method.limit(self.task, self.whos[id])["upload"]
+            self._limits[id] = self.method.limit(self.task, self.whos[id])
         return self._limits[id]
 
     def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
@@ -257,7 +274,7 @@ class Simulation:
     @staticmethod
     def _add(total: dict[str, float], cost: dict[str, float]) -> None:
         for name, value in cost.items():
-            total[name] += value
+            total[name] = total.get(name, 0.0) + value
 
     def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
         """Look whether training has left the finite numbers in what is kept."""
@@ -267,12 +284,6 @@ class Simulation:
         numbers = [value for value in states if value.is_floating_point()]
         # A sum is finite only if all of its terms are, and costs one pass without a mask.
         if not all(bool(value.sum().isfinite()) for value in numbers):
-            self._diverged(progress, number)
-
-    @staticmethod
-    def _diverged(progress: Progress, number: int) -> None:
-        """Note and warn once that training has left the finite numbers."""
-        if progress.diverged is None:
             progress.diverged = number
             warnings.warn(
                 f"W604 training diverged in round {number}: values that are not finite; "
@@ -293,7 +304,7 @@ class Simulation:
         judged = torch.tensor(self.novel if novel else self.known, dtype=torch.int64)
         for ids in torch.split(judged, self.compute.width):
             rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-            job = Job(progress.server, rows, clients, {}, ids, self._now(progress), progress.number)
+            job = Job(progress.server, rows, clients, {}, ids, self.now(progress), progress.number)
             if novel:
                 job = self._joining(progress, job)
             round = self.setting.round("adapt", (view, novel), progress.number)
@@ -301,7 +312,7 @@ class Simulation:
             found.append(self.engine.judge(dataclasses.replace(job, round=round), chosen))
         return Judgement.joined(found)
 
-    def _now(self, progress: Progress) -> Round:
+    def now(self, progress: Progress) -> Round:
         """Return the last round that was done, as others took part in it."""
         number = max(0, progress.number - 1)
         return self.setting.round("train", self.method.schedule(number, self.train.rounds), number)

@@ -9,9 +9,18 @@ from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.cost import memory, storage
 from masquerade.cost.compute import Flops
+from masquerade.data.corrupted import Corrupted
+from masquerade.data.named import note_of
+from masquerade.engine.setting import Judgement
 from masquerade.progress import WAYS, Progress, Record, timed
 from masquerade.report.overlap import overlap
 from masquerade.simulation import Simulation
+
+Group = tuple[str, bool]
+"""A view, at the clients of the training or at novel ones."""
+Figures = dict[str, list[float | None]]
+"""One figure per client, by the step of something: a degree, a severity."""
+AVERAGED = "averaged"
 
 
 def look(made: Simulation, progress: Progress) -> Record:
@@ -61,7 +70,7 @@ def spread(
 
 
 def verdict(made: Simulation, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
-    """Judge every view, shifted and not: one summary per view, and the personal models."""
+    """Judge every view, shifted, corrupted and not: one summary per view, and personal models."""
     with timed(progress.seconds, "evaluation"):
         summaries, personal = _judged(made, progress)
     progress.memory = memory.most(progress.memory, memory.peak(made.device))
@@ -73,103 +82,177 @@ def verdict(made: Simulation, progress: Progress) -> tuple[list[Record], dict[st
 
 
 def _judged(made: Simulation, progress: Progress) -> tuple[list[Record], dict[str, list[Message]]]:
-    asked = [
-        torch.unique(torch.cat([chosen[id] for draws in made.sets.values() for chosen in draws]))
-        for id in range(len(made.whos))
-    ]
+    asked = _asked(made)
     views = list(made.views)
     if "global" in made.method.views and "global" not in views:
         views.append("global")
-    judged, costs, personal = {}, {}, {}
-    for view in views:
-        found = made.judge(progress, view, asked)
-        personal[view], costs[view] = found.models, found.flops
-        judged[view] = _accuracy(made, asked, [score.cpu() for score in found.scores])
-    summaries = []
-    for view in made.views:
-        accuracy = dict(judged[view])
-        per_client = accuracy.pop("per_client")
-        if "global" in judged:
-            accuracy["global"] = {key: judged["global"][key] for key in ("own", "shift")}
-        history = _history(made, progress, view, accuracy["own"])
-        history[-1] |= _notes(made, view, personal[view])
-        summaries.append(
-            {
-                "view": view,
-                "seed": made.seed,
-                "rounds": progress.number,
-                "clients": len(made.known),
-                "network": made.train.model or type(made.task.module).__name__,
-                "metric": getattr(made.task.metric, "__name__", "metric"),
-                "better": made.task.better,
-                "accuracy": accuracy,
-                **_cost(made, progress, costs[view] if made.trains(view) else None),
-                "layers": _layers(made, progress),
-                **_kept_parameters(made, personal[view]),
-                "storage": _storage(made, progress, personal[view]),
-                **overlap(personal[view]),
-                "participations": _participations(made, progress),
-                "diverged": progress.diverged,
-                "refused": progress.refused,
-                "per_client": {
-                    "own": per_client,
-                    "samples": made.samples[made.known].tolist(),
-                    "ids": made.known,
-                },
-                "never_sampled": _never_sampled(made, progress),
-                "rounds_to_80": _rounds_to_80(made, history),
-                "history": history,
-            }
-            | _of_novel(made, progress, view, asked, accuracy)
-        )
-    return summaries, {view: personal[view] for view in made.views}
+    groups = [(view, False) for view in views]
+    groups += [(view, True) for view in made.views if made.novel]
+    found = {(view, novel): made.judge(progress, view, asked, novel) for view, novel in groups}
+    judged = {
+        group: _accuracy(made, asked, [score.cpu() for score in each.scores], _ids(made, group))
+        for group, each in found.items()
+    }
+    if made.corrupted is not None:
+        models = {group: each.models for group, each in found.items()}
+        for group, figures in under_corruption(made, made.corrupted, models).items():
+            judged[group]["corruption"] = figures
+    summaries = [_summary(made, progress, view, found, judged) for view in made.views]
+    return summaries, {view: found[view, False].models for view in made.views}
 
 
-def _never_sampled(made: Simulation, progress: Progress) -> int:
-    """Count the clients that could have taken part, and of whom no round was received."""
-    taken: set[int] = set()
+def _asked(made: Simulation) -> list[Tensor]:
+    """Return by client every sample that it is judged on at any degree of shift."""
+    draws = [draw for sets in made.sets.values() for draws in sets.values() for draw in draws]
+    return [
+        torch.unique(torch.cat([chosen[id] for chosen in draws])) for id in range(len(made.whos))
+    ]
+
+
+def _summary(
+    made: Simulation,
+    progress: Progress,
+    view: str,
+    found: dict[Group, Judgement],
+    judged: dict[Group, Record],
+) -> Record:
+    """Return everything that is known of a view at the end."""
+    accuracy, models = dict(judged[view, False]), found[view, False].models
+    per_client = accuracy.pop("per_client")
+    shared = judged.get(("global", False))
+    if shared is not None:
+        accuracy["global"] = {key: shared[key] for key in shared if key != "per_client"}
+    history = _history(made, progress, view, accuracy["own"])
+    history[-1] |= _notes(made, view, models)
+    summary = {
+        "view": view,
+        "seed": made.seed,
+        "rounds": progress.number,
+        "clients": len(made.known),
+        "network": made.train.model or type(made.task.module).__name__,
+        "metric": getattr(made.task.metric, "__name__", "metric"),
+        "better": made.task.better,
+        "accuracy": accuracy,
+        **_cost(made, progress, found[view, False].flops if made.trains(view) else None),
+        "layers": _layers(made, progress),
+        **_kept_parameters(made, models),
+        "storage": _storage(made, progress, models),
+        **overlap(models),
+        "participations": _participations(made, progress),
+        "diverged": progress.diverged,
+        "refused": progress.refused,
+        "per_client": {
+            "own": per_client,
+            "samples": made.samples[made.known].tolist(),
+            "ids": made.known,
+        },
+        **_never(made, progress),
+        "rounds_to_80": _rounds_to_80(made, history),
+        "history": history,
+    }
+    if note := note_of(made.federation.name):
+        summary["data_note"] = note
+    if made.corrupted is not None:
+        summary["corrupted_images"] = made.corrupted.source
+    if made.novel:
+        theirs = judged[view, True]
+        summary["novel"] = {
+            "clients": len(made.novel),
+            "ids": made.novel,
+            "accuracy": theirs,
+            "gap": accuracy["own"]["mean"] - theirs["own"]["mean"],
+        }
+    return summary
+
+
+def _never(made: Simulation, progress: Progress) -> Record:
+    """Count the clients that could have taken part and never were asked, or never answered."""
+    sampled: set[int] = set()
+    heard: set[int] = set()
     for number in range(progress.number):
         ids = made.cohort(number)
-        taken |= set(ids[made.participation.returning(number, ids)].tolist())
-    return len(made.eligible) - len(taken)
+        sampled |= set(ids.tolist())
+        heard |= set(ids[made.participation.returning(number, ids)].tolist())
+    there = len(made.eligible)
+    return {"never_sampled": there - len(sampled), "never_heard": there - len(heard)}
 
 
-def _of_novel(
-    made: Simulation, progress: Progress, view: str, asked: list[Tensor], known: Record
-) -> Record:
-    """Judge the clients that were kept out of training, and say how far they fall behind."""
-    if not made.novel:
-        return {}
-    found = made.judge(progress, view, asked, novel=True)
-    accuracy = _accuracy(made, asked, [score.cpu() for score in found.scores], made.novel)
-    gap = known["own"]["mean"] - accuracy["own"]["mean"]
-    return {"novel": {"clients": len(made.novel), "accuracy": accuracy, "gap": gap}}
+def _ids(made: Simulation, group: Group) -> list[int]:
+    """Return the clients of a group, in the order in which they are judged."""
+    return made.novel if group[1] else made.known
 
 
 def _accuracy(
-    made: Simulation, asked: list[Tensor], scores: list[Tensor], ids: Sequence[int] | None = None
+    made: Simulation, asked: list[Tensor], scores: list[Tensor], ids: Sequence[int]
 ) -> Record:
     """Read the figures of all shift degrees off the metric of each (client, sample)."""
-    judged = dict(zip(ids or made.known, scores, strict=True))
+    judged = dict(zip(ids, scores, strict=True))
 
     def figure(id: int, chosen: list[Tensor]) -> float | None:
-        means = [
-            float(judged[id][torch.searchsorted(asked[id], index)].double().mean())
-            for index in chosen
-            if len(index)
-        ]
-        return sum(means) / len(means) if means else None
+        places = [torch.searchsorted(asked[id], index) for index in chosen]
+        return _mean([found for place in places for found in _means([judged[id][place]])])
 
-    shift: Record = {}
+    found: Record = {}
     own: list[float | None] = []
-    for degree, draws in made.sets.items():
-        per_client = [figure(id, [chosen[id] for chosen in draws]) for id in judged]
-        described = spread(made, per_client, ids)
-        shift[str(degree)] = {"mean": described["mean"], "std": described["std"]}
-        if degree == 0:
-            own = per_client
-    shift["averaged"] = sum(entry["mean"] for entry in shift.values()) / len(shift)
-    return {"own": spread(made, own, ids), "shift": shift, "per_client": own}
+    for name, sets in made.sets.items():
+        figures = {
+            str(degree): [figure(id, [chosen[id] for chosen in draws]) for id in judged]
+            for degree, draws in sets.items()
+        }
+        own = figures["0"]
+        found[name] = _steps(made, figures, ids)
+    return {"own": spread(made, own, ids), **found, "per_client": own}
+
+
+def _steps(made: Simulation, figures: Figures, ids: Sequence[int]) -> Record:
+    """Describe figures per client at every step of something, and their average over the steps."""
+    averages = [_mean(values) for values in zip(*figures.values(), strict=True)]
+    described = {
+        step: spread(made, values, ids) for step, values in (figures | {AVERAGED: averages}).items()
+    }
+    return {step: {key: one[key] for key in ("mean", "std")} for step, one in described.items()}
+
+
+def under_corruption(
+    made: Simulation, corrupted: Corrupted, models: dict[Group, list[Message]]
+) -> dict[Group, Record]:
+    """Judge models on their clients' own samples, corrupted, by group of clients.
+
+    Figures are kind → severity → mean and std over clients. Either may be "averaged", which is the
+    mean over all of them at each client.
+    """
+    steps = [str(severity) for severity in made.evaluate.severities]
+    figures: dict[Group, dict[str, Figures]] = {group: {} for group in models}
+    for kind in made.kinds:
+        for step in steps:
+            for group, found in _corrupted(made, corrupted, models, kind, int(step)).items():
+                figures[group].setdefault(kind, {})[step] = found
+    described = {}
+    for group, kinds in figures.items():
+        every = {step: [kinds[kind][step] for kind in made.kinds] for step in steps}
+        kinds[AVERAGED] = {
+            step: [_mean(values) for values in zip(*found, strict=True)]
+            for step, found in every.items()
+        }
+        ids = _ids(made, group)
+        described[group] = {kind: _steps(made, found, ids) for kind, found in kinds.items()}
+    return described
+
+
+def _corrupted(
+    made: Simulation,
+    corrupted: Corrupted,
+    models: dict[Group, list[Message]],
+    kind: str,
+    severity: int,
+) -> dict[Group, list[float | None]]:
+    """Judge all groups on one corrupted copy of the samples, which is then given up."""
+    x, y = corrupted.x(kind, severity), corrupted.y
+    own = {group: [corrupted.own[id] for id in _ids(made, group)] for group in models}
+    return {
+        group: _means(made.engine.score(judged, own[group], x, y))
+        for group, judged in models.items()
+    }
 
 
 def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
@@ -180,6 +263,7 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
         mean = {name: value / clients for name, value in sums.items()}
         costs = {
             "bytes": {"down": mean["down"], "up": mean["up"]},
+            "parts": {way: _parts(mean, way) for way in ("down", "up")},
             "flops": {way: mean[way] for way in WAYS},
             "paper": {
                 "bytes": (mean["values_down"] + mean["values_up"]) / 2,
@@ -194,6 +278,12 @@ def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
             "paper": {"bytes": 0.0, "flops": float(adapt.summed().paper.mean())},
         }
     return found
+
+
+def _parts(costs: Record, way: str) -> Record:
+    """Return the bytes of one direction by part."""
+    prefix = f"{way}/"
+    return {n.removeprefix(prefix): size for n, size in costs.items() if n.startswith(prefix)}
 
 
 def _layers(made: Simulation, progress: Progress) -> Record:
@@ -218,13 +308,19 @@ def _kept_parameters(made: Simulation, personal: list[Message]) -> Record:
 
 
 def _storage(made: Simulation, progress: Progress, personal: list[Message]) -> Record:
-    """Return the bytes on a client's device as means: its model, and what it keeps beside it."""
-    model = sum(storage.model_bytes(model) for model in personal)
-    state = 0
+    """Return the bytes on a client's device as means: model, state, and for the wire's session."""
+    model = state = session = 0
     for id, one in zip(made.known, personal, strict=True):
-        client = tree.take(progress.clients.take(torch.tensor([id])), 0)
+        ids = torch.tensor([id])
+        row, client = (tree.take(s.take(ids), 0) for s in (progress.rows, progress.clients))
+        download = made.method.download(made.task, progress.server, row, made.now(progress))
+        download = made.setting.wired(download, id, None)
+        known = {name: words[id].to(made.device) for name, words in progress.session.items()}
+        model += storage.model_bytes(one)
         state += storage.state_bytes(client, one)
-    return {"model": model / len(personal), "state": state / len(personal)}
+        session += storage.session_bytes(known, download, client, one)
+    figures = {"model": model, "state": state, "session": session}
+    return {name: total / len(personal) for name, total in figures.items()}
 
 
 def _participations(made: Simulation, progress: Progress) -> float:
@@ -280,3 +376,9 @@ def _kept(model: Message, name: str) -> int:
 def _means(scores: Sequence[Tensor]) -> list[float | None]:
     """Average each client's samples; a client without samples has no figure, not a zero."""
     return [float(score.double().mean()) if len(score) else None for score in scores]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Average what is there."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None

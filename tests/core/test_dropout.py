@@ -28,7 +28,7 @@ def test_the_share_is_dropped_and_the_mean_stays(share: float) -> None:
 
 
 def test_noise_is_spread_evenly_over_entries_that_share_a_hash() -> None:
-    drawn = noise(KEY, torch.Size((50_000, 4)))
+    drawn = noise(KEY, torch.Size((50_000, 4))).long() + 32_768
     counts = drawn.flatten().bincount(minlength=65_536).reshape(16, -1).sum(1)
     # 12,500 are expected in each of sixteen; five standard deviations are 541.
     assert (counts - 12_500).abs().max() < 541

@@ -153,7 +153,7 @@ def test_samples_of_several_draws_are_counted_once_each() -> None:
     x = torch.ones(3, 6)
     stage = Stage("both", both, draws=2)
     found = Meter(task).step(stage, {"params": task.initial}, x, classes(x), now())
-    assert found == Step(2 * (HIDDEN + LAST) + LAST, HIDDEN + LAST)
+    assert found == Step(2 * (HIDDEN + LAST) + LAST, HIDDEN + LAST, draws=(1.0, 1.0))
 
 
 def test_masks_of_a_cohort_give_a_density_per_client() -> None:

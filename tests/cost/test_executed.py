@@ -130,7 +130,7 @@ def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
     if width is not None:
         made.engine.width = width
     begun, chosen = made.begin(), torch.tensor(ids)
-    known = {name: value[chosen] for name, value in begun.known.items()}
+    known = {name: value[chosen] for name, value in begun.session.items()}
     round = made.setting.round("train", made.method.schedule(0, 1), 0)
     rows, clients = begun.rows.take(chosen), begun.clients.take(chosen)
     return Job(begun.server, rows, clients, known, chosen, round, 0)
@@ -167,7 +167,7 @@ def test_what_the_batched_engine_runs_is_what_torch_counts(chosen: list[int], wi
     assert float(flops.executed.sum()) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "heterofl", "dmpfl", "fedrep"])
+@pytest.mark.parametrize("name", METHOD_TABLE)
 def test_what_the_loop_runs_is_what_torch_counts(name: str) -> None:
     made, _ = run(METHOD_TABLE[name], rounds=1)
     job = _job(made, [0, 1, 2])

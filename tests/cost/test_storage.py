@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from masquerade.core import Axis, Message, Part
-from masquerade.cost.storage import model_bytes, state_bytes
+from masquerade.cost.storage import model_bytes, session_bytes, state_bytes
 from masquerade.verdict import verdict
+from masquerade.wire.words import packed
 from tests.support import METHOD_TABLE, simulate
 
 run: Callable[..., Any] = simulate
@@ -66,20 +67,37 @@ def test_parts_in_a_state_are_counted_by_their_masks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "state"),
+    ("name", "model", "state", "session"),
     [
         # 6 → 8 → 6 → 3 in float64: 131 parameters.
-        ("fedavg", 131 * 8, 0),
-        ("local", 131 * 8, 0),
-        ("ditto", 131 * 8, 0),
-        ("fedper", 131 * 8, 0),
-        # The mixture is used; the own model and its share are kept.
-        ("apfl", 131 * 8, 131 * 8 + 8),
+        ("fedavg", 131 * 8, 0, 0),
+        ("local", 131 * 8, 0, 0),
+        # The shared model is not the one in use: it stays for the wire.
+        ("ditto", 131 * 8, 0, 131 * 8),
+        ("fedper", 131 * 8, 0, 0),
+        # The mixture is used; the own model and its share are kept, and the shared one.
+        ("apfl", 131 * 8, 131 * 8 + 8, 131 * 8),
     ],
 )
-def test_storage_of_methods_by_hand(name: str, model: int, state: int) -> None:
+def test_storage_of_methods_by_hand(name: str, model: int, state: int, session: int) -> None:
     made, progress = run(METHOD_TABLE[name], rounds=3, participation=1.0)
-    assert verdict(made, progress)[0][0]["storage"] == {"model": model, "state": state}
+    found = verdict(made, progress)[0][0]["storage"]
+    assert found == {"model": model, "state": state, "session": session}
+
+
+def test_a_session_is_the_last_download_and_the_bits_sent_last() -> None:
+    download: Message = {"params": Part({"w": VALUES}, {"w": KEEP})}
+    personal: Message = {"params": Part({"w": VALUES + 1}, {"w": ~KEEP})}
+    # Of the download seven float32 values, and twenty bits in three bytes.
+    assert session_bytes({}, download, {}, personal) == 28 + 3
+    assert session_bytes({}, download, {"keep": {"w": KEEP}}, personal) == 28
+    assert session_bytes({}, download, {}, download) == 0
+    # Bits that went up lie in words of eight bytes, unless a mask of that name is the same.
+    for sent, size in ((KEEP, 0), (~KEEP, 0), (VALUES > 9, 8), (VALUES < 0, 0)):
+        session = {"up/params/w": packed(sent), "down/params/w": packed(KEEP)}
+        assert session_bytes(session, download, {}, personal) == 31 + size
+    other = {"up/params/v": packed(KEEP), "up/bits/v=": packed(~KEEP)}
+    assert session_bytes(other, download, {}, personal) == 31 + 8 + 8
 
 
 def test_a_device_of_dmpfl_holds_two_sparse_models_at_most() -> None:
@@ -89,3 +107,5 @@ def test_a_device_of_dmpfl_holds_two_sparse_models_at_most() -> None:
     # Half of the two last layers' 48 + 18 weights go; their 66 bits take 6 + 3 bytes.
     assert found["model"] == (131 - 33) * 8 + 9
     assert 8 <= found["state"] <= found["model"] + 8
+    # The last download is as large; of the bits sent last there are two words and one.
+    assert 0 < found["session"] <= found["model"] + 24

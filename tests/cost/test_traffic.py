@@ -11,9 +11,10 @@ from masquerade.core import Message, Part, tree
 from masquerade.core.random import uniform
 from masquerade.cost.traffic import Traffic, measure
 from masquerade.methods import DMPFL, FedAvg
+from masquerade.verdict import verdict
 from masquerade.wire import digest, encode, nbytes
 from masquerade.wire.session import ANY, Seen, Session, begin
-from tests.support import network, simulate
+from tests.support import METHOD_TABLE, network, simulate
 
 FLAG = 24 + 1
 """A header and one part that is as the other side has it."""
@@ -129,7 +130,7 @@ def test_a_cohort_costs_what_its_clients_cost() -> None:
     together, after = measure(tree.stack(downloads), tree.stack(uploads), known, lead=1)
     for place, (down, up) in enumerate(zip(downloads, uploads, strict=True)):
         alone, then = measure(down, up, tree.take(known, place), lead=0)
-        columns = zip(vars(together).values(), vars(alone).values(), strict=True)
+        columns = zip(tree.leaves(vars(together)), tree.leaves(vars(alone)), strict=True)
         assert all(float(many[place]) == float(one) for many, one in columns)
         assert after.keys() == then.keys()
         assert all(torch.equal(value[place], then[name]) for name, value in after.items())
@@ -206,3 +207,30 @@ def test_dmpfl_sends_its_masks_when_they_change(engine: str) -> None:
 
 
 MASKED = ("2.weight", "4.weight")
+
+
+def test_bytes_by_part_are_all_but_the_headers() -> None:
+    """Two parts of three numbers: one that the client has, one that it has not."""
+    down: Message = {"old": SAME["params"], "new": ONE["params"]}
+    traffic, _ = measure(down, ONE, first(), lead=0)
+    found = {name: float(size) for name, size in traffic.parts.items()}
+    assert found == {"down/old": 1, "down/new": 1 + 1 + 12, "up/params": 1 + 1 + 12}
+    assert float(traffic.down) == 24 + 1 + 14
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("name", ["fedmask", "scaffold", "dmpfl"])
+def test_a_run_adds_up_by_part(name: str, engine: str) -> None:
+    run: Callable[..., Any] = simulate
+    made, progress = run(METHOD_TABLE[name], rounds=3, engine=engine)
+    for sums in progress.costs.values():
+        for way in ("down", "up"):
+            parts = {n: size for n, size in sums.items() if n.startswith(f"{way}/")}
+            headers = sums[way] - sum(parts.values())
+            assert headers % 24 == 0
+            assert 0 < headers <= 24 * 3 * 6
+    summary = verdict(made, progress)[0][0]
+    sent = progress.costs["train"]
+    assert summary["parts"]["up"] == {
+        n.removeprefix("up/"): size / 6 for n, size in sent.items() if n.startswith("up/")
+    }

@@ -1,7 +1,9 @@
 """The cache: whole or not at all, compared before use, mapped instead of read."""
 
+import hashlib
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,54 @@ def test_a_disk_that_refuses_leaves_what_was_there(
         assert tree(root) == before
 
 
+def test_what_was_there_comes_back_when_the_new_cannot_take_its_place(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write("mine.v2", reading())
+    before = tree(root)
+    rename = os.rename
+
+    def refusing(source: Path, target: Path) -> None:
+        # The new dataset has a name of 32 digits at its end, and may not leave it.
+        if len(source.name.rsplit("-")[-1]) == 32:
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr("masquerade.data.cache.os.rename", refusing)
+    with pytest.raises(MasqueradeError, match=r"^E502 .*Input/output error; nothing was changed"):
+        cache.write("mine.v2", reading(classes=7), replace=True)
+    assert tree(root) == before
+
+
+def test_two_that_replace_a_dotted_name_do_not_share_a_place(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write("mine.v2", reading())
+    moved = []
+    rename = os.rename
+
+    def watched(source: Path, target: Path) -> None:
+        moved.append(target.name)
+        rename(source, target)
+
+    monkeypatch.setattr("masquerade.data.cache.os.rename", watched)
+    for _ in range(2):
+        cache.write("mine.v2", reading(), replace=True)
+    first, _, second, _ = moved
+    assert first != second
+
+
+def test_what_a_killed_writer_left_is_swept_away_after_a_day(root: Path) -> None:
+    for name, age in (("lost", 2), ("lost.old", 2), ("busy", 0)):
+        left = root / f".tmp-{name}"
+        left.mkdir(parents=True)
+        (left / "x.npy").touch()
+        then = time.time() - age * 86_400
+        os.utime(left, (then, then))
+    cache.write("mine", reading())
+    assert sorted(each.name for each in root.iterdir()) == [".tmp-busy", "mine"]
+
+
 def test_bad_files_leave_the_cache_untouched(root: Path, tmp_path: Path) -> None:
     cache.write("mine", reading())
     before = tree(root)
@@ -169,17 +219,49 @@ def test_a_dataset_with_too_few_samples_does_not_get_a_known_name(
 def test_a_known_name_brings_its_origin_and_license(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], samples=30, classes=4))
+    monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], samples=30))
     originals.write_idx(tmp_path / "files", "", "train", X[:, 0], Y.astype(np.uint8))
+    named = NAMED["mnist"]
+    with pytest.raises(MasqueradeError, match=r"^E301 .*idx\d-ubyte\.gz is not the published file"):
+        add("mnist", tmp_path / "files")
+    contents = {
+        file.name: (tmp_path / "files" / file.name).read_bytes() for file in named.files[:2]
+    }
+    files = tuple(
+        replace(file, known=f"sha256:{hashlib.sha256(contents[file.name]).hexdigest()}")
+        for file in named.files[:2]
+    )
+    monkeypatch.setitem(NAMED, "mnist", replace(named, files=files))
     manifest = add("mnist", tmp_path / "files")
-    assert (manifest.origin, manifest.citation) == (NAMED["mnist"].origin, NAMED["mnist"].citation)
+    assert (manifest.origin, manifest.citation) == (named.origin, named.citation)
+
+
+def test_files_that_no_hash_is_known_of_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], samples=30))
+    files = tmp_path / "files"
+    originals.write_idx(files, "", "train", X[:, 0], Y.astype(np.uint8), packed=False)
+    manifest = add("mnist", files)
+    assert manifest.origin == f"added from {files}, not compared with a published hash"
+    assert manifest.citation == NAMED["mnist"].citation
+
+
+def test_a_known_name_is_counted_in_every_format(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "few.npz"
+    np.savez(path, x=X, y=Y)
+    for name, words in (("cifar10", "30 samples"), ("femnist", "4 classes")):
+        with pytest.raises(MasqueradeError, match=rf"^E301 .*holds {words}.*--format npz"):
+            add(name, path, "npz")
+    np.savez(path, x=np.zeros((10_299, 1)), y=np.arange(10_299) % 6)
+    with pytest.raises(MasqueradeError, match=r"^E301 .*holds no clients, and UCI HAR.* has 30"):
+        add("har", path, "npz")
+    assert not root.exists()
 
 
 def test_a_known_dataset_that_is_not_here_says_how_to_get_it() -> None:
     with pytest.raises(MasqueradeError, match=r"^E301 .*data fetch cifar10`.*data add cifar10"):
         load("cifar10")
-    with pytest.raises(MasqueradeError, match=r"^E301 .*preprocess\.sh.*data add femnist"):
-        load("femnist")
 
 
 def test_an_unknown_name_lists_what_is_here_and_what_can_be_had() -> None:

@@ -5,14 +5,60 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, map_coordinates
 from torch import Tensor
 
 from masquerade.data import cache, from_arrays
+from masquerade.data import corrupt as module
 from masquerade.data.corrupt import KINDS, corrupt
 from masquerade.data.readers.reading import Reading
 from masquerade.data.source import published
 from masquerade.errors import MasqueradeError
+
+PUBLISHED = {
+    "gaussian_noise": [0.04, 0.06, 0.08, 0.09, 0.10],
+    "shot_noise": [500, 250, 100, 75, 50],
+    "impulse_noise": [0.01, 0.02, 0.03, 0.05, 0.07],
+    # Radius, and blur of the disk.
+    "defocus_blur": [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)],
+    # Sigma, reach, times.
+    "glass_blur": [(0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)],
+    # Radius, sigma.
+    "motion_blur": [(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)],
+    # Up to this factor, in steps of 0.01.
+    "zoom_blur": [1.06, 1.11, 1.16, 1.21, 1.26],
+    # Mean and deviation, zoom, threshold, radius, sigma, share of the image.
+    "snow": [
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ],
+    # Share of the image, share of the ice.
+    "frost": [(1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)],
+    # Thickness, decay.
+    "fog": [(0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)],
+    "brightness": [0.05, 0.1, 0.15, 0.2, 0.3],
+    "contrast": [0.75, 0.5, 0.4, 0.3, 0.15],
+    # Strength, sigma and pull, each of 32 pixels.
+    "elastic_transform": [
+        (0, 0, 0.08),
+        (0.05, 0.2, 0.07),
+        (0.08, 0.06, 0.06),
+        (0.1, 0.04, 0.05),
+        (0.1, 0.03, 0.03),
+    ],
+    "pixelate": [0.95, 0.9, 0.85, 0.75, 0.65],
+    "jpeg_compression": [80, 65, 58, 50, 40],
+}
+"""By severity, as `make_cifar_c.py` of Hendrycks and Dietterich has them, in the paper's order."""
+
+
+def test_kinds_and_constants_are_the_published_ones() -> None:
+    assert list(KINDS) == list(PUBLISHED)
+    assert {kind: list(constants) for kind, (_, constants) in KINDS.items()} == PUBLISHED
+
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 LEVELS = range(1, 6)
@@ -84,6 +130,25 @@ def test_elastic_images_are_bent_ever_more() -> None:
     assert found[4] == pytest.approx(expected, rel=0.2)
 
 
+def test_elastic_borders_are_those_of_the_published_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the pull of corners it is SciPy's smoothing and sampling, both of mode "reflect"."""
+    noise = np.random.default_rng(3).uniform(-1, 1, (1, 2, 16, 16))
+    drawn = {"corners": np.zeros((1, 3, 2)), "shifts": noise}
+    monkeypatch.setattr(module, "_uniform", lambda keys, purpose, *shape: drawn[purpose])
+    image = np.random.default_rng(4).uniform(0, 1, (1, 1, 16, 16))
+    # So strong that places lie outside, by more than an image at some.
+    found = module._elastic_transform(image, (5.0, 0.1, 0.05), torch.zeros(1, dtype=torch.int64))
+    shifts = [
+        5.0 * 16 * gaussian_filter(part, 0.1 * 16, mode="reflect", truncate=3) for part in noise[0]
+    ]
+    places = np.indices((16, 16)) + shifts
+    assert places.min() < -16
+    expected = map_coordinates(image[0, 0], places, order=1, mode="reflect")
+    np.testing.assert_allclose(found[0, 0], expected, atol=1e-9)
+
+
 @each_kind
 @pytest.mark.parametrize(("channels", "size"), [(3, 32), (1, 28)])
 def test_what_is_random_depends_on_the_images_number_alone(
@@ -103,6 +168,17 @@ def test_what_is_random_depends_on_the_images_number_alone(
 def test_another_seed_draws_anew(kind: str) -> None:
     images = smooth(2)
     assert not torch.equal(corrupt(images, kind, 3, seed=1), corrupt(images, kind, 3, seed=2))
+
+
+@each_kind
+def test_numbers_from_0_to_1_are_corrupted_like_bytes(kind: str) -> None:
+    images = smooth(3, 1, 8)
+    numbers = corrupt(images.float() / 255, kind, 4, seed=7)
+    assert numbers.dtype == torch.float32
+    # What is a whole level in bytes may lie just below it as a number.
+    torch.testing.assert_close(
+        numbers * 255, corrupt(images, kind, 4, seed=7).float(), rtol=0, atol=1.001
+    )
 
 
 def test_the_images_given_stay_as_they_are() -> None:
@@ -161,7 +237,8 @@ def test_a_blur_leaves_an_even_image_as_it_is(kind: str) -> None:
         (gray(0, 1), "gausian_noise", 1, "E201", "did you mean `gaussian_noise`"),
         (gray(0, 1), "fog", 0, "E201", "severity 0"),
         (gray(0, 1), "fog", 6, "E201", "severity 6"),
-        (gray(0, 1).float(), "fog", 1, "E202", "float32"),
+        (gray(2, 1).float(), "fog", 1, "E202", "float32"),
+        (gray(0, 1)[..., :30], "fog", 1, "E202", r"\[1, 3, 32, 30\] uint8"),
         (gray(0, 1)[0], "fog", 1, "E202", r"\[3, 32, 32\]"),
     ],
 )

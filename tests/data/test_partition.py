@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from masquerade.data.dataset import from_arrays
+from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.menu import describe
 from masquerade.data.partition import partition, share
 from masquerade.data.rules import IID, ByClient, Dirichlet, Pathological, Rule, Shards
@@ -106,6 +106,13 @@ def test_impossible_dirichlet_ends_with_an_error_that_names_the_knobs() -> None:
     for rule in (Dirichlet(0.01, least=9), Dirichlet(1.0, least=11)):
         with pytest.raises(MasqueradeError, match=r"^E303 .*`alpha`.*`clients`.*`least`"):
             partition(dataset, 10, rule)
+
+
+def test_an_impossible_capped_dirichlet_names_only_the_knobs_it_has() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E303 .*dirichlet:ALPHA:capped") as caught:
+        partition(labeled([50, 50]), 10, "dirichlet:0.3:capped")
+    assert "LEAST" not in str(caught.value)
+    assert "`least`" not in str(caught.value)
 
 
 @settings(deadline=None, max_examples=50)
@@ -356,6 +363,13 @@ def test_a_share_is_of_clients_where_the_data_name_them() -> None:
     # Whoever is taken is taken whole, and clients keep their order.
     assert taken.client.bincount().tolist() == [5, 5, 5]
     assert torch.equal(before.argsort(stable=True), taken.client.argsort(stable=True))
+
+
+def test_a_share_is_rounded_down() -> None:
+    # pFedGate's tenth of EMNIST's 814,255 samples are 81,425; 0.29 x 100 is 28.999... in floats.
+    for count, fraction, taken in ((814_255, 0.1, 81_425), (99, 0.5, 49), (100, 0.29, 29)):
+        dataset = Dataset("some", torch.zeros(count), torch.zeros(count).long(), 1)
+        assert len(share(dataset, fraction).y) == taken
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5, float("nan")])

@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import struct
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +280,33 @@ def test_leaf_images_become_the_bytes_they_were(tmp_path: Path) -> None:
     assert (digits.y.tolist(), digits.classes) == ([2, 4, 9, 0], 10)
 
 
+def test_a_label_out_of_range_is_not_taken_for_a_letter_that_is_left_out(tmp_path: Path) -> None:
+    files = {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 62])})}
+    options = NAMED["femnist_digits"].options
+    refused(write(tmp_path, files), "E302", "label 62 .*outside 0 to 61", "leaf", **options)
+    stored = originals.fed_emnist({"u": (IMAGES[:2], [1, 62])})
+    path = write(tmp_path, {"fed_emnist_train.h5": stored})
+    refused(path, "E302", "_train.h5, user `u`: label 62 ", "leaf", **options)
+
+
+def test_femnist_in_hdf5_is_read_by_writer_and_part(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    train = originals.fed_emnist({"f1": (images[:2], [3, 61]), "f0": (images[2:4], [1, 2])})
+    test = originals.fed_emnist({"f0": (images[4:], [40, 9])})
+    path = write(tmp_path, {"fed_emnist_train.h5": train, "fed_emnist_test.h5": test})
+    dataset = of(path, None, **NAMED["femnist"].options)
+    # Files in the order of their names, users in theirs.
+    order = [4, 5, 2, 3, 0, 1]
+    assert torch.equal(dataset.x, torch.from_numpy(images[order])[:, None])
+    assert dataset.y.tolist() == [40, 9, 1, 2, 3, 61]
+    assert dataset.client is not None
+    assert dataset.client.tolist() == [0, 0, 0, 0, 1, 1]
+    assert dataset.train is not None
+    assert dataset.train.tolist() == [False, False, True, True, True, True]
+    digits = of(path, None, **NAMED["femnist_digits"].options)
+    assert digits.y.tolist() == [9, 1, 2, 3]
+
+
 def test_of_leafs_stages_the_last_is_read_and_no_sample_twice(tmp_path: Path) -> None:
     flat = (IMAGES / 255).reshape(7, -1).tolist()
     stages = {
@@ -382,6 +411,19 @@ def png(pixels: Array) -> bytes:
     return buffer.getvalue()
 
 
+def deep_colors() -> bytes:
+    """A PNG with 16 bits for each of three colors, which Pillow reads but does not write."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", 32, 32, 16, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(32 * (1 + 32 * 6)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
 def test_images_have_the_class_of_their_folder(tmp_path: Path) -> None:
     color = COLORS[:4].transpose(0, 2, 3, 1).copy()
     files = {
@@ -402,6 +444,11 @@ def test_gray_images_have_one_channel_and_all_have_one_size(tmp_path: Path) -> N
     assert np.array_equal(dataset.x[:, 0], IMAGES[[0, 2, 1, 3]])
     assert dataset.train is None
     refused(write(tmp_path, {"0/odd.png": png(IMAGES[0][:20])}), "E301", "different sizes .*odd")
+
+
+def test_a_ppm_of_bytes_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, {"cat/b.ppm": b"P6 # small\n1 1\n255\n#9#"})
+    assert of(path).x.flatten().tolist() == list(b"#9#")
 
 
 def test_a_csv_has_features_targets_and_clients(tmp_path: Path) -> None:
@@ -493,6 +540,24 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
         "E301",
         "train labels",
     ),
+    "idx label": (
+        "idx",
+        {
+            "train-images-idx3-ubyte": originals.idx(IMAGES),
+            "train-labels-idx1-ubyte": originals.idx(LABELS + (LABELS == 9)),
+        },
+        "E302",
+        "sample 2 has label 10, outside 0 to 9",
+    ),
+    "idx cut off at the end": (
+        "idx",
+        {
+            "train-images-idx3-ubyte.gz": gzip.compress(originals.idx(IMAGES))[:-1],
+            "train-labels-idx1-ubyte.gz": gzip.compress(originals.idx(LABELS)),
+        },
+        "E301",
+        "checksum of gzip, is missing",
+    ),
     "idx of nothing": (
         "idx",
         {"train-images-idx3-ubyte": b"", "train-labels-idx1-ubyte": b""},
@@ -522,7 +587,25 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
         "leaf",
         {"a.json": originals.leaf({"u": ([[float("nan")] * 784], [1])})},
         "E302",
-        "not k/255",
+        r"a\.json, user `u`: a value is NaN",
+    ),
+    "leaf NaN without pixels": (
+        "leaf",
+        {"b.json": originals.leaf({"u": ([[0.5]], [1]), "v": ([[float("nan")]], [1])})},
+        "E302",
+        r"b\.json, user `v`: a value is NaN",
+    ),
+    "leaf level": (
+        "leaf",
+        {"a.json": originals.leaf({"u": ([[0.5] * 784], [1])})},
+        "E302",
+        "user `u`: .*not k/255",
+    ),
+    "leaf label between": (
+        "leaf",
+        {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 1.5])})},
+        "E302",
+        r"a\.json, user `u`: label 1\.5 is no whole number",
     ),
     "leaf cut off": (
         "leaf",
@@ -541,8 +624,27 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
     "csv word": ("csv", {"a.csv": b"a,y\nhigh,0\n"}, "E301", "column `a`"),
     "csv uneven": ("csv", {"a.csv": b"a,y\n1,0\n1\n"}, "E301", "line 3"),
     "csv without y": ("csv", {"a.csv": b"a,b\n1,0\n"}, "E301", "no column `y`"),
+    "csv column twice": ("csv", {"a.csv": b"a,y,a\n1,0,2\n"}, "E301", "one column is named `a`"),
     "csv label": ("csv", {"a.csv": b"a,y\n1,-1\n"}, "E302", "label -1"),
     "image damaged": ("images", {"cat/a.png": without_end(png(IMAGES[0]))}, "E301", "as images"),
+    "image of 16 bits": (
+        "images",
+        {"cat/a.png": png(IMAGES[0].astype(np.uint16) * 257)},
+        "E301",
+        r"cat/a\.png has pixels of more than 8 bits",
+    ),
+    "image of 16 bits and colors": (
+        "images",
+        {"cat/a.png": deep_colors(), "cat/b.png": png(COLORS[0].transpose(1, 2, 0).copy())},
+        "E301",
+        r"cat/a\.png has pixels of more than 8 bits",
+    ),
+    "image in 16 bits of PPM": (
+        "images",
+        {"cat/a.ppm": b"P6 # wide\n1 1\n65535\n" + bytes(6), "cat/b.ppm": b"P6 1 1 255\n###"},
+        "E301",
+        r"cat/a\.ppm has pixels of more than 8 bits",
+    ),
     "image without folder": ("images", {"a.png": png(IMAGES[0])}, "E301", "lies in no folder"),
     "zip that leads out": (
         "images",
@@ -595,7 +697,8 @@ def test_bad_files_are_refused_with_a_code(tmp_path: Path, fault: str) -> None:
     write(tmp_path, files)
     single = format == "csv" or "zip" in fault
     path = tmp_path / next(iter(files)) if single else tmp_path
-    refused(path, code, words, format, **NAMED["femnist"].options if format == "leaf" else {})
+    named = {"leaf": "femnist", "idx": "mnist"}.get(format)
+    refused(path, code, words, format, **NAMED[named].options if named else {})
 
 
 def test_an_idx_header_is_not_believed_even_when_packed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The special partitions of the papers: counts as promised, groups alike, outliers apart."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -77,6 +78,12 @@ def test_lottery_by_hand() -> None:
         assert counts_of(made, made.test)[client].argmax() == order
 
 
+def test_a_balance_that_floats_put_just_below_a_whole_number_is_that_number() -> None:
+    # 0.29 x 100 is 28.999... in floats.
+    made = partition(labeled([300, 300]), 2, Lottery(100, 0.29), split=(0.75, 0.0, 0.25))
+    assert all(sorted(held) == [29, 100] for held in counts_of(made, made.train))
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     volume=st.integers(2, 20),
@@ -88,11 +95,11 @@ def test_lottery_by_hand() -> None:
 def test_lottery_keeps_volume_and_balance(
     volume: int, balance: float, count: int, seed: int, split: tuple[float, float, float]
 ) -> None:
-    made = partition(labeled([200] * 5), 10, Lottery(volume, balance, count), seed, split)
+    made = partition(labeled([300] * 5), 10, Lottery(volume, balance, count), seed, split)
     everything = torch.cat(owned(made))
     assert len(everything.unique()) == len(everything)
     kept = tuple(map(torch.cat, zip(made.train, made.validation, strict=True)))
-    fewer = max(1, int(volume * balance))
+    fewer = max(1, math.floor(volume * balance + 1e-9))
     for held in counts_of(made, kept):
         assert sorted(held[held > 0]) == sorted([volume] + [fewer] * (count - 1))
     assert all((held > 0).sum() == count for held in counts_of(made, made.train))

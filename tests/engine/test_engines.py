@@ -457,15 +457,29 @@ def test_a_loss_that_is_not_one_number_per_sample_is_refused_before_any_work() -
             world(FedAvg(epochs=1), task, federation(), rounds=1)
 
 
-def test_training_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
+def test_training_whose_updates_leave_the_finite_numbers_is_said_and_counted() -> None:
     made = world(FedAvg(epochs=1, rate=1e300), Task(network()), federation(), rounds=2)
     # In round 0 some updates are finite, huge ones; in round 1 none is.
     with pytest.warns(MasqueradeWarning, match="W604") as seen:
         progress = finish(made)
-    ignored, diverged = (str(each.message) for each in seen)
+    ignored, lost = (str(each.message) for each in seen)
     assert "round 0: values that are not finite; its update is ignored" in ignored
-    assert "training diverged in round 1" in diverged
-    assert verdict(made, progress)[0][0]["diverged"] == 1
+    assert "round 1: no update is finite" in lost
+    assert verdict(made, progress)[0][0]["refused"] == progress.refused > 0
+
+
+def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
+    """Only a method's own arithmetic can do that: what is not finite is not taken."""
+
+    class Overflowing(FedAvg):
+        def aggregate(self, *given: Any) -> Any:
+            server, rows = super().aggregate(*given)
+            return tree.transform(lambda value: value * math.inf, server), rows
+
+    made = world(Overflowing(epochs=1), Task(network()), federation(), rounds=1)
+    with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0"):
+        progress = finish(made)
+    assert verdict(made, progress)[0][0]["diverged"] == 0
     fine = world(FedAvg(epochs=1), Task(network()), federation(), rounds=1)
     assert verdict(fine, finish(fine))[0][0]["diverged"] is None
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -160,13 +161,52 @@ def test_a_bundle_of_which_a_byte_changed_is_refused(made: Path, tmp_path: Path)
 def test_a_bundle_with_a_file_missing_or_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MasqueradeError, match="E408 no bundle"):
         session.open_bundle(tmp_path)
-    manifest = {"version": session.VERSION, "files": {"model.onnx": session.fingerprint(b"x")}}
+    manifest = {
+        "version": session.VERSION,
+        "input": {"shape": [2], "type": "float32"},
+        "labels": None,
+        "files": {"model.onnx": session.fingerprint(b"x")},
+    }
     (tmp_path / session.MANIFEST).write_bytes(session.seal(manifest))
     with pytest.raises(MasqueradeError, match=r"E406 .*model.onnx: No such file"):
         session.open_bundle(tmp_path)
     (tmp_path / session.MANIFEST).write_bytes(session.seal(manifest | {"version": 99}))
     with pytest.raises(MasqueradeError, match="E402"):
         session.open_bundle(tmp_path)
+
+
+def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(
+    made: Path, samples: Path, tmp_path: Path
+) -> None:
+    manifest = session.open_bundle(made).manifest
+    lacking = [
+        {name: value for name, value in manifest.items() if name != lost}
+        for lost in ("version", "input", "labels", "files")
+    ]
+    of_another_kind = [
+        manifest | {"labels": 3},
+        manifest | {"input": {"shape": [1, 8, 8], "type": "number"}},
+        manifest | {"input": {"shape": "1", "type": "float32"}},
+        manifest | {"files": {}},
+        [],
+    ]
+    garbage = b"no model"
+    forged = manifest | {"files": manifest["files"] | {session.MODEL: session.fingerprint(garbage)}}
+    cases = [(wrong, None, "lacks what") for wrong in lacking + of_another_kind]
+    cases += [
+        (manifest | {"labels": manifest["labels"][:3]}, None, "3 labels for 10 outputs"),
+        (forged, garbage, "model.onnx: "),
+    ]
+    for place, (wrong, model, reason) in enumerate(cases):
+        copy = tmp_path / str(place)
+        shutil.copytree(made, copy)
+        (copy / session.MANIFEST).write_bytes(session.seal(wrong))
+        if model is not None:
+            (copy / session.MODEL).write_bytes(model)
+        with pytest.raises(MasqueradeError, match=f"E406 .*{reason}.*Export the model again"):
+            call("predict", copy, "--input", samples)
+    with pytest.raises(MasqueradeError, match=r"E406 .*model.onnx: "):
+        call("bench-model", copy)
 
 
 def test_the_command_ends_with_the_status_of_the_code(made: Path, tmp_path: Path) -> None:
@@ -193,6 +233,9 @@ def test_inputs_are_read_from_every_kind_of_file(opened: session.Bundle, tmp_pat
     found = session.read_inputs(opened, tmp_path / "x.png")
     np.testing.assert_allclose(found[0, 0], pixels / 255, atol=1e-7)
     assert found.dtype == np.float32
+    # The same bytes mean the same, whatever file they come in.
+    np.save(tmp_path / "x.npy", pixels.reshape(found.shape))
+    assert np.array_equal(session.read_inputs(opened, tmp_path / "x.npy"), found)
 
 
 def _digits(folder: Path) -> Path:

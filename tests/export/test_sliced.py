@@ -1,12 +1,14 @@
 """Sliced = masked, for structured masks over every kind of network that slices pass through."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import avg_pool2d
 
 from masquerade.core.random import fold, normal, uniform
@@ -207,3 +209,116 @@ def test_what_is_not_understood_stays_whole_and_right() -> None:
         small = cut(program)
         assert weights(small) == weights(program)
         torch.testing.assert_close(small(x), model(x))
+
+
+class Spelled(nn.Module):
+    """Two convolutions, one added to the other or not, and something between them and the last."""
+
+    def __init__(self, middle: Callable[[Tensor, Tensor], Tensor], places: int = 1) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 6, 3), nn.Conv2d(1, 6, 3)
+        self.last, self.middle = nn.Linear(6 * places, 3), middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.middle(self.one(x), self.two(x)))
+        return logits
+
+
+def mean(x: Tensor) -> Tensor:
+    return x.mean((2, 3))
+
+
+SPELLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu_": lambda one, _: mean(functional.relu_(one)),
+    "hardtanh_": lambda one, _: mean(functional.hardtanh_(one)),
+    "relu6": lambda one, _: mean(functional.relu6(one)),
+    "relu6_": lambda one, _: mean(functional.relu6(one, inplace=True)),
+    "elu": lambda one, _: mean(functional.elu(one, 0.7)),
+    "elu_": lambda one, _: mean(functional.elu_(one)),
+    "add_": lambda one, two: mean(one.relu_().add_(two).relu_()),
+    "dropout": lambda one, _: mean(functional.dropout(one, training=False)),
+    "dropout2d": lambda one, _: mean(functional.dropout2d(one, training=False)),
+    "adaptive_max": lambda one, _: functional.adaptive_max_pool2d(one, 1).flatten(1),
+    "adaptive_avg": lambda one, _: functional.adaptive_avg_pool2d(one, 1).flatten(1),
+    "view": lambda one, _: one.view(one.shape[0], -1),
+    "view of a size": lambda one, _: one.relu().view(-1, 6 * 16),
+    "reshape": lambda one, _: one.tanh().reshape(one.shape[0], -1),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_every_spelling_of_a_layer_is_followed(name: str) -> None:
+    """Of six channels two have no weights and a bias, and the last layer reads one less."""
+    model = Spelled(SPELLINGS[name], 16 if "view" in name or "shape" in name else 1)
+    x = normal(1, (3, 1, 6, 6)).float()
+    with torch.no_grad():
+        for layer in (model.one, model.two):
+            layer.weight[[0, 4]] = 0
+            layer.bias[[0, 4]] = torch.tensor([0.7, -0.3])
+        places = model.last.in_features // 6
+        model.last.weight[:, :places] = 1
+        model.last.weight[:, 2 * places : 3 * places] = 0
+        small = cut(trace_function(model, x), block=1)
+        torch.testing.assert_close(small(x), model(x), rtol=1e-5, atol=1e-5)
+    used = 2 if name == "add_" else 1
+    assert weights(small) == 3 * (9 * used + 3 * places)
+
+
+class Pooling(nn.Module):
+    """A convolution of some dimension before a pool of that dimension."""
+
+    def __init__(self, first: nn.Module, pool: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.pool, self.last = first, pool, nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.pool(self.first(x)).flatten(1))
+        return logits
+
+
+POOLINGS: dict[str, tuple[Callable[[], nn.Module], int, Callable[[Tensor], Tensor]]] = {
+    "avg1": (lambda: nn.Conv1d(1, 6, 3), 1, lambda x: functional.adaptive_avg_pool1d(x, 1)),
+    "max1": (lambda: nn.Conv1d(1, 6, 3), 1, lambda x: functional.adaptive_max_pool1d(x, 1)),
+    "avg3": (lambda: nn.Conv3d(1, 6, 3), 3, lambda x: functional.adaptive_avg_pool3d(x, 1)),
+    "max3": (lambda: nn.Conv3d(1, 6, 3), 3, lambda x: functional.adaptive_max_pool3d(x, 1)),
+    "window1": (lambda: nn.Conv1d(1, 6, 3), 1, lambda x: functional.avg_pool1d(x, 4)),
+    "window3": (lambda: nn.Conv3d(1, 6, 3), 3, lambda x: functional.avg_pool3d(x, 4)),
+}
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_pools_of_every_dimension_are_followed(name: str) -> None:
+    first, dimensions, pool = POOLINGS[name]
+    model, x = Pooling(first(), pool), normal(1, (2, 1, *[6] * dimensions)).float()
+    with torch.no_grad():
+        model.first.weight[[0, 4]] = 0
+        small = cut(trace_function(model, x), block=1)
+        torch.testing.assert_close(small(x), model(x), rtol=1e-5, atol=1e-5)
+    assert weights(small) == 4 * 3**dimensions + 3 * 4
+
+
+def test_a_window_with_a_divisor_of_its_own_changes_even_a_steady_channel() -> None:
+    """Four times 0.7 by 3 is not 0.7, so that no bias takes it over."""
+    model = Spelled(lambda one, _: mean(avg_pool2d(one, 2, divisor_override=3)))
+    x = normal(1, (3, 1, 6, 6)).float()
+    with torch.no_grad():
+        model.one.weight[:3] = 0
+        model.one.bias[:3] = 0.7
+        small = cut(trace_function(model, x), block=1)
+        torch.testing.assert_close(small(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_value_that_is_overwritten_under_a_view_is_left_whole() -> None:
+    """The view was made before the ReLU, and reads what the ReLU wrote."""
+
+    def middle(one: Tensor, two: Tensor) -> Tensor:
+        view = one.view(one.shape[0], -1)
+        return view + one.relu_().flatten(1)
+
+    model = Spelled(middle, 16)
+    x = normal(1, (3, 1, 6, 6)).float()
+    with torch.no_grad():
+        model.one.weight[:3] = 0
+        model.one.bias[:3] = -0.7
+        small = cut(trace_function(model, x), block=1)
+        torch.testing.assert_close(small(x), model(x), rtol=1e-5, atol=1e-5)

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from masquerade.core import Batch, Round
 from masquerade.core.task import Task
+from masquerade.core.train import descend
 from masquerade.core.tree import Tree, leaves, split, stack, take
 from masquerade.errors import MasqueradeError
 from masquerade.models import MODELS, build
@@ -77,6 +79,9 @@ COUNTS = [
     ("leaf_cnn", (1, 28, 28), 62, 2_278_334),
     ("leaf_cnn", (1, 28, 28), 10, 2_171_786),
     ("vgg16", (3, 32, 32), 10, 134_301_514),
+    # One channel instead of three has 2 x 9 x 64 weights less, and 62 outputs have 52 x 4097 more.
+    ("vgg16", (1, 28, 28), 10, 134_301_514 - 2 * 9 * 64),
+    ("vgg16", (1, 28, 28), 62, 134_301_514 - 2 * 9 * 64 + 52 * 4097),
     ("vgg_slim", (3, 32, 32), 10, 256_690),
     ("mlp_1024_512", (561,), 6, 1_103_366),
     ("mlp_300_100", (561,), 6, 199_306),
@@ -111,6 +116,13 @@ def test_images_that_are_too_small_for_two_poolings_are_refused() -> None:
         build("lenet", (1, 8, 8), 10, seed=0)
 
 
+@pytest.mark.parametrize("shape", [(3, 8, 8), (3, 64, 64)])
+def test_vgg_takes_images_of_28_to_32_pixels(shape: tuple[int, ...]) -> None:
+    text = r"E202 `vgg_slim` needs images of 28 x 28 or more and up to 32 x 32"
+    with pytest.raises(MasqueradeError, match=text):
+        build("vgg_slim", shape, 10, seed=0)
+
+
 def test_unknown_name_gets_the_nearest_match() -> None:
     with pytest.raises(MasqueradeError, match=r"E201 unknown model `cifarcnn` .*`cifar_cnn`\?"):
         build("cifarcnn", (3, 32, 32), 10, seed=0)
@@ -126,6 +138,20 @@ def test_wrong_input_shape_is_refused_with_the_shape_it_needs(name: str) -> None
     needed = ", ".join(map(str, SHAPES[name]))
     with pytest.raises(MasqueradeError, match=rf"E202 .*\({needed}\).*\(3, 8, 8\)"):
         build(name, (3, 8, 8), 10, seed=0)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_batch_of_one_sample_is_trained_on(name: str) -> None:
+    """The last batch of an epoch may be as small, and deep layers may see a single pixel of it."""
+    task, one = Task(build(name, SHAPES[name], 10, seed=0)), torch.ones(())
+    x = torch.rand(1, *SHAPES[name], generator=torch.Generator().manual_seed(0))
+    if name == "char_lstm":
+        x = (x * 3).long()
+    batch = Batch(x, torch.tensor([3]), None, torch.tensor(0))
+    step = descend(task, rate=0.1)
+    after = step({"params": task.initial}, batch, Round("train", "train", one, one, one))["params"]
+    assert all(value.isfinite().all() for value in after.values())
+    assert any(not torch.equal(after[key], task.initial[key]) for key in after)
 
 
 @pytest.mark.parametrize("name", SHAPES)

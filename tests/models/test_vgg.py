@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, max_pool2d, relu
 
 from masquerade.core.task import Task
-from masquerade.models import VGG16, slim_vgg
+from masquerade.models import VGG16, build, slim_vgg
 
 
 def count(model: nn.Module) -> int:
@@ -40,6 +40,15 @@ def test_it_computes_what_torchvisions_layout_does() -> None:
     y = adaptive_avg_pool2d(y, 7).flatten(1)
     first, second, third = model.classifier
     torch.testing.assert_close(model(x), third(relu(second(relu(first(y))))))
+
+
+def test_emnists_images_get_a_margin_of_two_pixels() -> None:
+    model = build("vgg_slim", (1, 28, 28), 62, seed=0)
+    small = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    framed = torch.zeros(2, 1, 32, 32)
+    framed[:, :, 2:30, 2:30] = small
+    assert model(small).shape == (2, 62)
+    assert torch.equal(model(small), model(framed))
 
 
 def test_the_signal_reaches_the_end_of_sixteen_layers() -> None:

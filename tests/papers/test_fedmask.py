@@ -1,7 +1,7 @@
 """FedMask: by hand, against a second text of Algorithm 1, and beside versions with known errors."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,8 @@ def aggregated(
     method: FedMask, bits: list[list[int]], held: list[list[int]], samples: list[int]
 ) -> tuple[State, State, Task]:
     task, server = one_tensor(len(bits[0]))
+    # Structures of any size: those over their budget would have no say.
+    method = replace(method, keep=1.0, pruned_layers=1)
     masks = [{"weight": torch.tensor([row]).bool()} for row in held]
     sent = [{"weight": torch.tensor([row]).bool()} for row in bits]
     rows = stack([{"structure": one, "bits": own} for one, own in zip(masks, sent, strict=True)])

@@ -15,6 +15,7 @@ def result(
     accuracy = {
         "own": {"mean": own, "std": 5.0, "weighted": own + 1, "bottom_decile": own - 9},
         "shift": shift,
+        "pooled": {step: {"mean": at["mean"] + 1, "std": 2.0} for step, at in shift.items()},
     }
     history = [
         {
@@ -46,7 +47,7 @@ def result(
         "density": 1.0,
         "parameters": 12345,
         "kept": 12345.0,
-        "storage": {"model": 49380.0, "state": 8.0},
+        "storage": {"model": 49380.0, "state": 8.0, "session": 0.0},
         "participations": 30.0,
         "memory": {"process": 4.2e8},
         "seconds": 12.3,
@@ -58,6 +59,25 @@ def result(
         },
         "history": history,
     } | changes
+
+
+def corrupted(method: str, **changes: Any) -> dict[str, Any]:
+    """Return an invented result with corruption, gates, masks that overlap, and novel clients."""
+    found = result(method, **changes)
+    own = found["accuracy"]["own"]["mean"]
+    steps = {"1": 5.0, "5": 15.0, "averaged": 10.0}
+    kinds = {"fog": 0.0, "jpeg_compression": 20.0, "averaged": 10.0}
+    found["accuracy"]["corruption"] = {
+        kind: {step: {"mean": own - less - more, "std": 4.0} for step, more in steps.items()}
+        for kind, less in kinds.items()
+    }
+    found["corrupted_images"] = "generated"
+    found["history"][-1]["notes"] = {"gate_weights": [30.0, 0.0, 10.0, 0.0]}
+    found["overlap"] = {"whole": 0.25, "layers": {}, "pairs": {"w": [[1.0, 0.5], [0.5, 1.0]]}}
+    novel = {"own": {"mean": 71.0, "std": 3.0}, "per_client": [70.0, 72.0]}
+    found["novel"] = {"clients": 2, "ids": [20, 21], "accuracy": novel, "gap": own - 71.0}
+    found["rounds_to_80"] = 20
+    return found
 
 
 def six_methods(seed: int = 1, gain: float = 0.0) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from masquerade.errors import MasqueradeError
 from masquerade.report import clients, markdown, rows
-from tests.report.invented import result
+from tests.report.invented import corrupted, result
 
 
 def given(method, *seeds, better="higher"):
@@ -73,6 +73,21 @@ def test_novel_clients_have_columns_of_their_own() -> None:
     assert second["Novel clients"].startswith("71.0")
     assert second["Gap"].startswith("9.0")
     assert "took no part in training" in markdown([apart])
+
+
+def test_novel_clients_are_listed_and_marked() -> None:
+    results = [corrupted("fedavg"), corrupted("dmpfl", own=90.0)]
+    assert clients.novel(results) == {20, 21}
+    assert clients.own(results)["dmpfl"][21] == 72.0
+    found = clients.difference(results, "dmpfl", "fedavg")
+    assert len(found.clients) == 22
+    assert found.clients[20] == 0.0
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(clients.table(results))
+        console.print(clients.difference_table(results, "dmpfl", "fedavg"))
+    assert capture.get().count("21 (novel)") == 2
+    assert "19 (novel)" not in capture.get()
 
 
 def test_a_method_on_another_network_is_named() -> None:

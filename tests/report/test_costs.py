@@ -63,3 +63,15 @@ def test_tables_fit_a_terminal_and_are_markdown_too() -> None:
 def test_the_bars_of_time_are_down_up_and_computing() -> None:
     svg = plots.over_time([result()], FEDMASK)
     assert all(word in svg for word in ("down", "up", "computing", "Time per client (s)"))
+
+
+def test_parts_stand_where_a_message_has_several() -> None:
+    assert "Bytes by part" not in [s.title for s in costs.sections([result()], FEDMASK)]
+    several = {"down": {"bits": 2e6, "params": 1e6}, "up": {"bits": 3e6}}
+    found = costs.sections([result(), result("b", parts=several)], FEDMASK)[1]
+    assert found.title == "Bytes by part"
+    assert found.columns == {
+        "bits down": [None, 2.0],
+        "bits up": [None, 3.0],
+        "params down": [None, 1.0],
+    }

@@ -8,7 +8,7 @@ import pytest
 from masquerade.cost.transfer import bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
-from tests.report.invented import result, six_methods
+from tests.report.invented import corrupted, result, six_methods
 
 CONFIG = '[run]\nrounds = 60\nname = "<b>&"\n'
 
@@ -104,14 +104,44 @@ def test_the_page_has_all_sections_and_the_whole_configuration(six: str) -> None
     assert re.findall("<h2>(.*?)</h2>", six) == [
         "Results",
         "Figures",
+        "Shift",
         "Costs",
         "Global view",
         "Configuration",
         "How to read this",
     ]
-    assert six.count("<figure>") == 5
+    assert six.count("<figure>") == 7
     assert {CONFIG, "One note."} <= set(Reader(six).words)
     assert "<details><summary>" in six
+
+
+def test_every_degree_stands_by_one_other_client_and_pooled(six: str) -> None:
+    section = six.partition("<h2>Shift</h2>")[2].partition("</section>")[0]
+    one, pooled = section.split("<table>")[1:]
+    for table, name, figure in ((one, "From one other client", 36.3), (pooled, "pooled", 37.3)):
+        assert name in table.partition("</thead>")[0]
+        # Local falls from 91.3 by 55; pooled samples were invented to give one point more.
+        assert f"<td>{figure}<small>" in table
+
+
+def test_corruption_and_masks_are_shown_where_they_are(six: str) -> None:
+    text = page([corrupted("a"), corrupted("b", own=90.0)], CONFIG, "Two")
+    assert re.findall("<h2>(.*?)</h2>", text)[2:5] == ["Shift", "Corruption", "Masks"]
+    heat = text.partition("<h2>Corruption</h2>")[2].partition("</section>")[0]
+    # From 50 for A under JPEG to 80 for B under fog; both kinds together give A 60.
+    shades = [float(shade) for shade in re.findall(r"--heat: ([0-9.]+)", heat)]
+    assert shades == [0.67, 1.0, 0.0, 0.33, 0.33, 0.67]
+    assert re.findall(r'<th scope="row">(.*?)</th>', heat) == [
+        "Fog",
+        "JPEG compression",
+        "All kinds",
+    ]
+    masks = text.partition("<h2>Masks</h2>")[2].partition("</section>")[0]
+    assert masks.count("<figure>") == 3
+    assert "<figcaption>A: 0.25</figcaption>" in masks
+    assert "Rounds to 80&nbsp;%" in text
+    assert Reader(text).faults == []
+    assert not {"Corruption", "Masks"} & set(re.findall("<h2>(.*?)</h2>", six))
 
 
 def test_the_global_view_stands_only_where_a_method_has_one(six: str) -> None:

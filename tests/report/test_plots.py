@@ -6,14 +6,23 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from masquerade.report.plots import figures, over_rounds, over_traffic, spread
-from tests.report.invented import result, six_methods
+from masquerade.report.drawing import matrix, spread
+from masquerade.report.plots import (
+    figures,
+    over_gains,
+    over_gates,
+    over_rounds,
+    over_severity,
+    over_traffic,
+)
+from tests.report.invented import corrupted, result, six_methods
 
 
 def texts(svg: str) -> list[str]:
@@ -42,7 +51,7 @@ def test_figures_are_the_same_under_any_settings_and_leave_these_alone(six: dict
 
 
 def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None:
-    assert list(six) == ["rounds", "shift", "traffic", "time", "clients"]
+    assert list(six) == ["rounds", "traffic", "time", "clients", "gains", "shift", "pooled"]
     ids = {name: re.findall(r'\bid="([^"]+)"', svg) for name, svg in six.items()}
     every = list(itertools.chain(*ids.values()))
     assert len(every) == len(set(every))
@@ -53,8 +62,9 @@ def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None
 def test_every_figure_names_every_method_and_takes_the_color_of_the_page(
     six: dict[str, str],
 ) -> None:
-    for svg in six.values():
-        for entry in six_methods():
+    for name, svg in six.items():
+        # Gains are those over the first method.
+        for entry in six_methods()[name == "gains" :]:
             assert any(text.startswith(entry["title"]) for text in texts(svg))
         assert "currentColor" in svg
         assert "#000000" not in svg
@@ -66,9 +76,70 @@ def test_a_figure_without_data_is_left_out() -> None:
 
 
 def test_a_client_without_a_value_is_left_out() -> None:
-    drawn = figures([result(per_client={"own": [80.0, None, 90.0]}, history=[])])
+    listed = {"own": [80.0, None, 90.0], "ids": [0, 1, 2]}
+    drawn = figures([result(per_client=listed, history=[])])
     assert "clients" in drawn
     assert "rounds" not in drawn
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Collect the figures that are drawn."""
+    seen: list[Figure] = []
+    save = Figure.savefig
+
+    def watched(figure: Figure, *args: Any, **kinds: Any) -> None:
+        seen.append(figure)
+        save(figure, *args, **kinds)
+
+    monkeypatch.setattr(Figure, "savefig", watched)
+    return seen
+
+
+def test_severities_begin_with_the_clean_image(drawn: list[Figure]) -> None:
+    over_severity([corrupted("a", own=80.0)])
+    (line,) = drawn[0].axes[0].lines
+    # Own data 80; over both kinds 10 less, and 5 and 15 less by severity.
+    assert list(line.get_xdata()) == [0, 1, 5]
+    assert list(line.get_ydata()) == [80, 65, 55]
+    assert over_severity([result()]) == ""
+
+
+def test_gains_are_those_of_each_client_over_the_first_method(drawn: list[Figure]) -> None:
+    listed = {"own": [50.0, 70.0], "ids": [0, 3]}
+    other = {"own": [60.0, 40.0], "ids": [0, 3]}
+    over_gains([result("a", per_client=listed), result("b", per_client=other)])
+    (dots,) = drawn[0].axes[0].collections
+    assert np.asarray(dots.get_offsets())[:, 0].tolist() == [10.0, -30.0]
+    assert "A" in drawn[0].axes[0].get_xlabel()
+    assert over_gains([result("a")]) == ""
+
+
+def test_novel_clients_are_rings_and_not_in_the_mean(drawn: list[Figure]) -> None:
+    novel = {"ids": [5], "accuracy": {"per_client": [10.0]}}
+    figures([result(per_client={"own": [50.0, 70.0], "ids": [0, 3]}, novel=novel, history=[])])
+    axes = next(figure for figure in drawn if "each client" in figure.axes[0].get_xlabel()).axes[0]
+    (dots,), (bar,) = axes.collections, axes.lines
+    assert np.asarray(dots.get_offsets())[:, 0].tolist() == [50.0, 70.0, 10.0]
+    filled = [color[3] > 0 for color in np.asarray(dots.get_facecolor())]
+    assert filled == [True, True, False]
+    assert list(bar.get_xdata()) == [60.0, 60.0]
+
+
+def test_gates_are_drawn_as_shares_of_their_blocks(drawn: list[Figure]) -> None:
+    over_gates([corrupted("a")])
+    (stairs,) = drawn[0].axes[0].patches
+    # 30 and 10 of 40 blocks, in four bins.
+    assert stairs.get_data().values.tolist() == [75.0, 0.0, 25.0, 0.0]
+    assert list(stairs.get_data().edges) == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_matrix_is_the_mean_of_its_tables_with_a_path_per_shade() -> None:
+    svg = matrix([[[1.0, 0.0], [0.4, 1.0]], [[1.0, 0.0], [0.6, 1.0]]], "a & b")
+    root = ElementTree.fromstring(svg)
+    shades = {float(path.attrib["fill-opacity"]): path.attrib["d"] for path in root}
+    assert shades == {1.0: "M0 0h1v1h-1zM1 1h1v1h-1z", 0.5: "M0 1h1v1h-1z"}
+    assert root.attrib["viewBox"] == "0 0 2 2"
 
 
 def test_seeds_are_averaged_round_by_round() -> None:
@@ -90,18 +161,10 @@ def test_sizes_far_apart_get_a_logarithmic_axis(least: float, logarithmic: bool)
     assert not [tick for tick in ticks if "$" in tick]
 
 
-def test_names_of_crowded_points_do_not_cover_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Figure] = []
-    save = Figure.savefig
-
-    def watched(figure: Figure, *args: Any, **kinds: Any) -> None:
-        seen.append(figure)
-        save(figure, *args, **kinds)
-
-    monkeypatch.setattr(Figure, "savefig", watched)
+def test_names_of_crowded_points_do_not_cover_each_other(drawn: list[Figure]) -> None:
     crowd = [sent(f"method {i}", 1e6 + 3e4 * (i % 4), own=80.0) for i in range(8)]
     over_traffic([*crowd, sent("far", 1e6, own=95.0)])
-    names = [child for child in seen[0].axes[0].get_children() if isinstance(child, Annotation)]
+    names = [child for child in drawn[0].axes[0].get_children() if isinstance(child, Annotation)]
     boxes = [Text.get_window_extent(name) for name in names]
     assert len(boxes) == 9
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))

@@ -61,7 +61,7 @@ def test_a_bare_loop_ends_with_the_same_personal_models(
     data = protocol.Data.read(str(tmp_path))
     phases = ["dual", "global", "personal"] if method == "dmpfl" else []
     work = protocol.Work(
-        str(tmp_path), "digits_cnn", method, 3, 10, 0.05, 1, 2, 0, "cpu", 1, phases
+        str(tmp_path), "digits_cnn", method, 3, 10, 0.05, 1, 2, 0, "cpu", 1, "float32", phases
     )
     plain = protocol.network(work.network, data)
     personal = getattr(bare_methods, method)(work, data, plain, protocol.Ledger(work))

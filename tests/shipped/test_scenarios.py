@@ -1,5 +1,6 @@
 """The scenarios under `runs/scenarios`, each as its file has it but on digits and for seconds."""
 
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -11,6 +12,8 @@ from masquerade import experiment, plan
 from masquerade.config import apply, parse, read_file
 from masquerade.errors import MasqueradeWarning
 from masquerade.report.clients import difference
+from masquerade.settings import Config
+from masquerade.simulation import Simulation
 
 FOLDER = Path(__file__).parents[2] / "runs" / "scenarios"
 SMALL = (
@@ -27,11 +30,16 @@ SMALL = (
 """What makes a scenario one of seconds."""
 
 
-def results(name: str, out: Path, *changes: str, methods: list[str]) -> list[dict[str, Any]]:
-    """Run some methods of a scenario, small; return their summaries in the order of the file."""
+def small(name: str, *changes: str, methods: list[str]) -> Config:
+    """Read a scenario with some of its methods, small."""
     tables = apply(read_file(FOLDER / f"{name}.toml"), (*SMALL, *changes))
     assert set(methods) <= set(tables["methods"])
-    config = plan.settle(parse({**tables, "methods": methods}))
+    return parse({**tables, "methods": methods})
+
+
+def results(name: str, out: Path, *changes: str, methods: list[str]) -> list[dict[str, Any]]:
+    """Run some methods of a scenario, small; return their summaries in the order of the file."""
+    config = plan.settle(small(name, *changes, methods=methods))
     trainings = plan.trainings(config)
     runs = [experiment.start(config, each, out / each.folder) for each in trainings]
     return [summary for run in runs for summary in run]
@@ -78,12 +86,48 @@ def test_novel_clients_are_reported_apart_with_the_gap(tmp_path: Path) -> None:
         assert novel["gap"] == pytest.approx(gap)
 
 
+# Digits are too few for forty samples at each of ten clients.
+SHIFT = ("data.partition=dirichlet:0.3", "train.model=digits_cnn", "method.epochs=2")
+
+
+def test_shift_replaces_its_share_of_a_clients_test_samples() -> None:
+    config = small("shift", *SHIFT, methods=["fedavg"])
+    (training,) = plan.trainings(config)
+    made = Simulation(**plan.arrange(config, training))
+    own = [set(part.tolist()) for part in made.federation.test]
+    for name, sets in made.sets.items():
+        for degree, draws in sets.items():
+            for (client, chosen), draw in itertools.product(enumerate(own), draws):
+                judged = draw[client].tolist()
+                # A client with few samples gives some of them twice.
+                others = [sample for sample in judged if sample not in chosen]
+                assert len(judged) == len(chosen)
+                assert len(others) == pytest.approx(len(chosen) * degree / 100, abs=0.5)
+                givers = sum(not theirs.isdisjoint(others) for theirs in own)
+                assert set(others) <= set().union(*own)
+                # One other client gives all, unless the samples are of all others.
+                assert name == "pooled" or givers == bool(others)
+        assert list(sets) == [0, 20, 40, 60, 80, 100]
+    made.close()
+
+
 def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
-    # Digits are too few for forty samples at each of ten clients.
-    changes = ("data.partition=dirichlet:0.3", "train.model=digits_cnn", "method.epochs=2")
+    changes = SHIFT
     names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
     for summary in results("shift", tmp_path, *changes, methods=names):
         assert list(summary["accuracy"]["shift"])[:6] == ["0", "20", "40", "60", "80", "100"]
+
+
+def test_corruption_is_judged_by_kind_and_severity(tmp_path: Path) -> None:
+    # Digits have no original test part, and are too few for forty samples at each of ten clients.
+    changes = ("data.merge=true", "data.partition=dirichlet:0.3", "train.model=digits_cnn")
+    changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.epochs=2")
+    names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
+    for summary in results("corruption", tmp_path, *changes, methods=names):
+        found = summary["accuracy"]["corruption"]
+        assert list(found) == ["contrast", "pixelate", "averaged"]
+        assert all(list(each) == ["1", "2", "3", "4", "5", "averaged"] for each in found.values())
+        assert summary["corrupted_images"] == "generated"
 
 
 def test_models_are_as_small_as_their_devices(tmp_path: Path) -> None:
@@ -93,6 +137,27 @@ def test_models_are_as_small_as_their_devices(tmp_path: Path) -> None:
     # Budgets are 0.5 and 0.1 in turn, 0.3 on average.
     gated = next(summary for summary in found if summary["method"] == "pfedgate")
     assert gated["density"] <= 0.3
+
+
+# Samples of a client's two classes, by volume and balance: the product, cut off.
+HELD = {
+    ("20", "0.25"): [5, 20],
+    ("20", "0.75"): [15, 20],
+    ("10", "0.5"): [5, 10],
+    ("10", "0.25"): [2, 10],
+    ("5", "0.75"): [3, 5],
+    ("5", "1.0"): [5, 5],
+}
+
+
+@pytest.mark.parametrize(("volume", "balance"), HELD)
+def test_volume_and_balance_are_what_clients_hold(volume: str, balance: str) -> None:
+    rule = f"data.partition=lottery:{volume}:{balance}"
+    made, _ = plan.federation_of(small("volume", rule, methods=["fedmask"]).data)
+    assert made.clients == 10
+    for part in made.train:
+        held = made.y[part].bincount()
+        assert sorted(held[held > 0].tolist()) == HELD[volume, balance]
 
 
 def test_few_and_unbalanced_samples_are_trained_on(tmp_path: Path) -> None:

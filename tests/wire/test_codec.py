@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.core import tree
@@ -22,6 +22,7 @@ from tests.wire.parts import (
     names,
     parts,
     quick,
+    raw,
 )
 
 
@@ -292,3 +293,31 @@ def test_what_the_receiver_holds_must_not_be_sent_again() -> None:
                 decode(data, message, held=held)
         else:
             assert decode(data, message, held=held)["bits"] is held["bits"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.floats(width=16, allow_nan=False, allow_infinity=False), max_size=6),
+    st.integers(-300, 300),
+    st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+    st.integers(0, 99),
+)
+def test_the_largest_value_is_127_steps(
+    drawn: list[float], exponent: int, dtype: torch.dtype, key: int
+) -> None:
+    """Or there is no step, and all is zero: too small for one, or nothing there."""
+    limit = min(torch.finfo(dtype).max, 1e38)
+    values = (torch.tensor(drawn, dtype=torch.float64) * 2.0**exponent).clamp(-limit, limit)
+    part = Part({"w": values.to(dtype)}).to("int8", key)
+    step, sizes = float(part.scale["w"]), values.to(dtype).double().abs()
+    if not step:
+        assert raw(part.values["w"]) == bytes(len(drawn) * dtype.itemsize)
+        assert not len(sizes) or float(sizes.max()) <= 127 * 1.2e-38
+    else:
+        steps = (part.values["w"].double() / step).round()
+        assert float(steps.abs().max()) == 127
+        info = torch.finfo(dtype)
+        off = (part.values["w"].double().abs() - sizes).abs().max()
+        assert float(off) <= step * 1.0001 + max(float(sizes.max()), info.tiny) * info.eps
+        message = {"p": part}
+        assert_same(decode(encode(message), message), message)

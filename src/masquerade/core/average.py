@@ -30,17 +30,17 @@ def average(
     {'w': tensor([2.5000, 9.0000])}
     """
     shares = weights.tolist()
+    whole = {name: values for name, values in part.values.items() if name not in part.keep}
+    sums = _sums(whole, shares, otherwise)
     result: Tree = {}
     for name, values in part.values.items():
         held = part.held(name)
         old = otherwise[name]
-        total = torch.zeros(old.shape, dtype=torch.float64, device=old.device)
         if held is None:
-            for value, share in zip(values, shares, strict=True):
-                total.add_(value, alpha=share)
             enough = len(shares) >= least and sum(shares) > 0
-            result[name] = _like(total.div_(sum(shares)), old) if enough else old
+            result[name] = _like(sums[name].div_(sum(shares)), old) if enough else old
             continue
+        total = torch.zeros(old.shape, dtype=torch.float64, device=old.device)
         mass, count = torch.zeros_like(total), held.sum(0)
         for value, mine, share in zip(values, held, shares, strict=True):
             total.add_(torch.where(mine, value, 0), alpha=share)
@@ -50,6 +50,19 @@ def average(
         mean = total / torch.where(mass > 0, mass, 1)
         result[name] = torch.where((count >= least) & (mass > 0), _like(mean, old), old)
     return result
+
+
+def _sums(stacked: Tree, shares: list[float], like: Mapping[str, Tensor]) -> Tree:
+    """Add up what all clients hold, client after client, all tensors at once."""
+    totals = {
+        name: torch.zeros(like[name].shape, dtype=torch.float64, device=like[name].device)
+        for name in stacked
+    }
+    if stacked:
+        clients = zip(*(values.unbind() for values in stacked.values()), strict=True)
+        for values, share in zip(clients, shares, strict=True):
+            torch._foreach_add_(list(totals.values()), list(values), alpha=share)
+    return totals
 
 
 def _like(mean: Tensor, old: Tensor) -> Tensor:

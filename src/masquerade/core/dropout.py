@@ -6,12 +6,11 @@ from torch import Tensor, nn
 from masquerade.core.random import draw
 
 _LANES = 4
-_BITS = 16
-_RANGE = 1 << _BITS
+_RANGE = 1 << 16
 
 
 class Dropout(nn.Module):
-    """Set a share of the entries to zero in training, and scale the others up to the same mean.
+    """Set a share (below 1) of the entries to zero in training, and scale up the others.
 
     A task gives it a key with every training batch. What is dropped of a sample depends on the key
     and on the sample's place in the batch, never on how many samples follow: a padded batch loses
@@ -29,7 +28,7 @@ class Dropout(nn.Module):
         if not self.training:
             return x
         assert self.key is not None, "a task gives the key: call `Task`, not its module"
-        keep = noise(self.key, x.shape) >= round(self.share * _RANGE)
+        keep = noise(self.key, x.shape) >= round(self.share * _RANGE) - _RANGE // 2
         return torch.where(keep, x / (1 - self.share), 0)
 
     def extra_repr(self) -> str:
@@ -38,9 +37,10 @@ class Dropout(nn.Module):
 
 
 def noise(key: Tensor, shape: torch.Size) -> Tensor:
-    """Return integers from 0 to 65,535 of one shape, in the order of the flattened entries."""
+    """Return integers of one shape from −32,768 to 32,767, in the order of flattened entries."""
     count = shape.numel()
     # One hash serves four entries: the noise of a convolution's output costs as much as a layer.
     words = draw(key, -(-count // _LANES))
-    lanes = torch.arange(_LANES, device=words.device) * _BITS
-    return ((words[:, None] >> lanes) & (_RANGE - 1)).flatten()[:count].reshape(shape)
+    # Shifted and cut off, because another view of the same memory cannot be mapped everywhere.
+    lanes = torch.arange(0, 64, 64 // _LANES, device=words.device)
+    return (words[:, None] >> lanes).to(torch.int16).flatten()[:count].reshape(shape)

@@ -148,7 +148,10 @@ class Method:
         return task(personal["params"].values, x)[0]
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
-        """Return the most entries of a tensor in "use", in the default view, and in an "upload"."""
+        """Return the most entries of a tensor in "use", in the default view, and in an "upload".
+
+        A method whose clients send masks in their "hello" bounds these by an entry of that name.
+        """
         return {"use": {}, "upload": {}}
 
     def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:

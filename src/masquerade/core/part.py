@@ -137,18 +137,33 @@ class Part:
 Message = dict[str, Part]
 
 
+FINEST = torch.finfo(torch.float32).tiny
+"""The smallest step; what would need a finer one is rounded to zero."""
+
+
 def _to_steps(values: Tensor, key: int | Tensor, lead: int) -> tuple[Tensor, Tensor]:
-    """Round to whole multiples of a step; return them and the step, a float32."""
+    """Round to whole multiples of a step, the largest to 127; return them and the step, a float32.
+
+    Narrow numbers are divided as float32, of which 127 steps can be told apart.
+    """
     shape = values.shape[lead:]
-    sizes = values.abs().reshape(*values.shape[:lead], shape.numel())
-    largest = sizes.amax(-1) if sizes.shape[-1] else sizes.new_zeros(sizes.shape[:-1])
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    sizes = wide.abs()
+    flat = sizes.reshape(*values.shape[:lead], shape.numel())
+    largest = flat.amax(-1) if flat.shape[-1] else flat.new_zeros(flat.shape[:-1])
     scale = (largest / 127).float()
-    step = scale.reshape(scale.shape + (1,) * len(shape)).to(values.dtype)
+    scale = torch.where(scale < FINEST, 0, scale)
+    step, top = (
+        each.reshape(each.shape + (1,) * len(shape)).to(wide.dtype) for each in (scale, largest)
+    )
     keys = torch.as_tensor(key, dtype=torch.int64, device=values.device)
-    noise = uniform(keys, tuple(shape), values.dtype)
-    # Where all are zero there is no step, and what is divided by another stays zero.
-    steps = (values / torch.where(step == 0, 1, step) + noise).floor().clamp(-127, 127)
-    return steps * step, scale
+    noise = uniform(keys, tuple(shape), wide.dtype)
+    # Where there is no step, all are divided by another, and come to zero by the product.
+    steps = (wide / torch.where(step == 0, 1, step) + noise).floor().clamp(-127, 127)
+    # A quotient just below 127 must not fall to 126: the step would not be the one of these values.
+    steps = torch.where(sizes == top, 127 * wide.sign(), steps)
+    # Of zeros there is one.
+    return (steps * step).to(values.dtype) + 0, scale
 
 
 def _flatten(part: Part) -> tuple[list[Any], tuple[tuple[tuple[str, Grain], ...], str]]:

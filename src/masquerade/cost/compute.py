@@ -6,7 +6,8 @@ that the masks allow. Executed: what the engine ran, padding and masked weights 
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,12 @@ class Step:
     forward: float
     layers: dict[str, float] = field(default_factory=dict, compare=False)
     """All of them by weight name."""
+    draws: tuple[float, ...] = (1.0,)
+    """What a sample of each draw costs, by that of the mean one."""
+
+    def samples(self, drawn: Tensor) -> Tensor:
+        """Return how many mean samples cost as much as those of every draw, [clients, draws]."""
+        return drawn.double() @ torch.tensor(self.draws, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -189,12 +196,28 @@ class Meter:
             given = batch if stage.draws == 1 else (batch,) * stage.draws
             found = _measured(self.task, lambda: stage.step(work, given, round))
             samples = PROBE * stage.draws
+            total = found.modules.get("Global", 0)
             self._steps[key] = Step(
-                found.modules.get("Global", 0) / samples,
+                total / samples,
                 found.forward / samples,
                 {name: count / samples for name, count in found.layers.items()},
+                self._draws(stage, total, lambda given: stage.step(work, given, round), batch),
             )
         return self._steps[key]
+
+    def _draws(
+        self, stage: Stage, total: int, step: Callable[[Any], Any], batch: Batch
+    ) -> tuple[float, ...]:
+        """Measure what each draw costs, by what its samples add when there are twice as many."""
+        if stage.draws == 1 or not total:
+            return (1.0,) * stage.draws
+        twice = replace(batch, x=torch.cat([batch.x] * 2), y=torch.cat([batch.y] * 2))
+        added = []
+        for place in range(stage.draws):
+            given = tuple(twice if at == place else batch for at in range(stage.draws))
+            counted = _measured(self.task, partial(step, given))
+            added.append(counted.modules.get("Global", 0) - total)
+        return tuple(each * stage.draws / sum(added) for each in added)
 
     def stage(
         self,
@@ -206,7 +229,7 @@ class Meter:
         ran: Tensor | None = None,
         slices: Mapping[str, float] | None = None,
     ) -> Flops:
-        """Return what a stage costs clients that saw `samples` [clients] in it.
+        """Return what a stage costs clients that saw `samples` [clients] of the mean cost in it.
 
         `ran` are the samples that the engine ran for each, padding included, where it padded;
         `slices` the shares of weights that it ran, where it ran a slice.

@@ -1,6 +1,6 @@
 """Bytes down and up, from the messages themselves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ class Traffic:
     up: Tensor
     values_down: Tensor
     values_up: Tensor
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    """The same bytes by direction and part, as in "up/params", without the messages' headers."""
 
     @property
     def paper(self) -> Tensor:
@@ -42,10 +44,14 @@ def measure(
     after = moved(session | fresh, "down", _of_all(down.masks, lead, clients))
     up = count(upload, after, lead=lead)
     after = moved(after, "up", _of_all(up.masks, lead, clients))
-    counts = (down.bytes, up.bytes, down.values, up.values)
+    parts = {f"down/{name}": size for name, size in down.parts.items()}
+    parts |= {f"up/{name}": size for name, size in up.parts.items()}
+    counts = (down.bytes, up.bytes, down.values, up.values, *parts.values())
     table = [torch.as_tensor(one, device=device).expand(clients) for one in counts]
     # One table comes from the device, not one number after another.
-    return Traffic(*torch.stack(table).to("cpu", torch.float64)), after
+    columns = torch.stack(table).to("cpu", torch.float64)
+    down_up = (columns[0], columns[1], columns[2], columns[3])
+    return Traffic(*down_up, dict(zip(parts, columns[4:], strict=True))), after
 
 
 def _of_all(masks: dict[str, Tensor], lead: int, clients: torch.Size) -> dict[str, Tensor]:

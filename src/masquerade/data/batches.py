@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ LOOK = 256
 """Samples in a batch of a stage that only looks."""
 
 
-@lru_cache(maxsize=8)
 def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the clients' sample indices [clients, most] padded with 0, and their counts."""
     counts = torch.tensor([len(index) for index in indices])
@@ -26,7 +25,6 @@ def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, T
     return table.to(device), counts
 
 
-@lru_cache(maxsize=8)
 def _looked_at(validation: tuple[Tensor, ...], train: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Take every client's validation samples, or its training samples where it has none."""
     pairs = zip(validation, train, strict=True)
@@ -56,6 +54,15 @@ class Orders:
         """Count the steps of an epoch for the largest client."""
         return self.keys.shape[-1]
 
+    def drawn(self) -> Tensor:
+        """Count the samples of an epoch in every draw of its steps: [clients, draws]."""
+        draw, counts = torch.arange(self.draws), torch.tensor(self.counts)[:, None]
+        stride = self.size * self.draws
+        # What is left over is dealt out in turn, if there is one sample for every draw.
+        rest = counts % stride
+        dealt = (rest - draw + self.draws - 1) // self.draws
+        return counts // stride * self.size + torch.where(rest < self.draws, 0, dealt)
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -65,17 +72,24 @@ class Feed:
     seed: int
     size: int
 
-    def split(self, stage: Stage) -> tuple[Tensor, ...]:
-        """Return the clients' samples that a stage reads."""
-        if stage.data == "train":
-            return self.federation.train
-        return _looked_at(self.federation.validation, self.federation.train)
+    @cached_property
+    def _trained(self) -> tuple[Tensor, Tensor]:
+        return _table(self.federation.train, self.federation.x.device)
+
+    @cached_property
+    def _looked(self) -> tuple[Tensor, Tensor]:
+        seen = _looked_at(self.federation.validation, self.federation.train)
+        return _table(seen, self.federation.x.device)
+
+    def counts(self, ids: Tensor) -> Tensor:
+        """Return the number of training samples of some clients, in host memory."""
+        return self._trained[1][ids.cpu()]
 
     def orders(self, ids: Tensor, stage: Stage, round: Round, number: int) -> Orders:
         """Shuffle the samples of some clients for all epochs of a stage."""
         device = self.federation.x.device
         looks = stage.data != "train"
-        table, every = _table(self.split(stage), device)
+        table, every = self._looked if looks else self._trained
         counts = every[ids.cpu()].tolist()
         most = max(*counts, 1)
         rows = table[ids.to(device), :most]

@@ -10,7 +10,10 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +27,8 @@ from masquerade.errors import MasqueradeError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+DAY = 86_400
+"""Seconds after which what a writer has staged is taken for left behind."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -146,23 +151,52 @@ def write(name: str, reading: Reading, replace: bool = False, **facts: str) -> M
         raise MasqueradeError("E201", text)
     staged = root() / f".tmp-{name}-{uuid.uuid4().hex}"
     try:
-        staged.mkdir(parents=True)
-        manifest = _staged(staged, name, reading, facts)
-        if target.exists():
-            old = staged.with_suffix(".old")
-            os.rename(target, old)
-            os.rename(staged, target)
-            shutil.rmtree(old)
-        else:
-            os.rename(staged, target)
-        _sync(root())
-    except OSError as fault:
-        full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
-        text = f"cannot write {target}: {fault.strerror}; nothing was changed"
-        raise MasqueradeError("E501" if full else "E502", text) from fault
+        with refusals(target, "nothing was changed"):
+            staged.mkdir(parents=True)
+            _sweep()
+            manifest = _staged(staged, name, reading, facts)
+            if target.exists():
+                _exchange(staged, target)
+            else:
+                os.rename(staged, target)
+            _sync(root())
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return manifest
+
+
+@contextmanager
+def refusals(target: Path, kept: str) -> Iterator[None]:
+    """Give a code to what the disk refuses; `kept` says how things are then."""
+    try:
+        yield
+    except OSError as fault:
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
+        text = f"cannot write {target}: {fault.strerror or fault}; {kept}"
+        raise MasqueradeError("E501" if full else "E502", text) from fault
+
+
+def _exchange(staged: Path, target: Path) -> None:
+    """Put a dataset in the place of another, which comes back if that fails."""
+    old = staged.with_name(f"{staged.name}.old")
+    # Moving keeps a folder's time, by which it could be swept away while it is still needed.
+    os.utime(target)
+    os.rename(target, old)
+    try:
+        os.rename(staged, target)
+    except OSError:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Delete what writers that were killed have left behind."""
+    for each in root().glob(".tmp-*"):
+        # Another process may sweep as well.
+        with suppress(FileNotFoundError):
+            if time.time() - each.stat().st_mtime > DAY:
+                shutil.rmtree(each, ignore_errors=True)
 
 
 def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> Manifest:

@@ -11,7 +11,7 @@ Differs: motion is blurred along whole pixels as ImageMagick does it, but by our
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,9 @@ TOGETHER = 500
 def corrupt(
     images: Tensor, kind: str, severity: int, seed: int = 0, ids: Tensor | None = None
 ) -> Tensor:
-    """Return images [n, channels, height, width] of bytes as a kind of corruption leaves them.
+    """Return images [n, channels, size, size] as a kind of corruption leaves them.
 
+    They are bytes, or numbers from 0 to 1, and stay so; numbers come back on the levels of bytes.
     `ids` are the images' numbers, by which what is random is drawn; 0 to n-1 if not given.
     """
     if kind not in KINDS or severity not in range(1, 6):
@@ -43,24 +44,31 @@ def corrupt(
             f"no corruption `{kind}` of severity {severity}{nearest(kind, KINDS)}; severities are "
             f"1 to 5, kinds are {known}",
         )
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise MasqueradeError(
-            "E202",
-            f"corruptions are for images of bytes, [n, 1 or 3, height, width]; these are "
-            f"{list(images.shape)} {images.dtype}",
-        )
+    check_images(images)
     change, constants = KINDS[kind]
     numbers = torch.arange(len(images)) if ids is None else ids.cpu()
     keys = torch.as_tensor(fold(fold(seed, kind), numbers))
-    result = torch.empty_like(images)
+    result, top = torch.empty_like(images), 255 if images.dtype == torch.uint8 else 1
     for start in range(0, len(images), TOGETHER):
         part = slice(start, start + TOGETHER)
-        clean = images[part].cpu().numpy() / 255
+        clean = images[part].cpu().numpy().astype(np.float64) / top
         changed = change(clean, constants[severity - 1], keys[part])
         # Cut off as the published images are; the small term is for numbers just below a whole.
         levels = np.floor(np.clip(changed, 0, 1) * 255 + 1e-6)
-        result[part] = torch.from_numpy(levels.astype(np.uint8)).to(images.device)
+        result[part] = torch.from_numpy(levels * top / 255)
     return result
+
+
+def check_images(x: Tensor) -> None:
+    """Refuse samples that are no square images of bytes or of numbers from 0 to 1."""
+    square = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] >= 4
+    scaled = x.is_floating_point() and bool((x.amin() >= 0) & (x.amax() <= 1))
+    if not (square and (x.dtype == torch.uint8 or scaled)):
+        raise MasqueradeError(
+            "E202",
+            "corruptions are for images, [n, 1 or 3, size, size], of bytes or numbers from 0 to "
+            f"1; these samples are {list(x.shape)} {x.dtype}".replace("torch.", ""),
+        )
 
 
 def _uniform(keys: Tensor, purpose: str, *shape: int) -> Images:
@@ -98,11 +106,13 @@ def _impulse_noise(x: Images, amount: float, keys: Tensor) -> Images:
     return np.where(np.abs(drawn) < amount, drawn > 0, x)
 
 
-def _blurred(x: Images, sigma: float, truncate: float = 4.0) -> Images:
+def _blurred(
+    x: Images, sigma: float, truncate: float = 4.0, mode: Literal["nearest", "reflect"] = "nearest"
+) -> Images:
     from scipy.ndimage import gaussian_filter
 
     smooth: Images = gaussian_filter(
-        x, sigma, mode="nearest", truncate=truncate, axes=(x.ndim - 2, x.ndim - 1)
+        x, sigma, mode=mode, truncate=truncate, axes=(x.ndim - 2, x.ndim - 1)
     )
     return smooth
 
@@ -247,16 +257,19 @@ def _contrast(x: Images, share: float, keys: Tensor) -> Images:
     return (x - mean) * share + mean
 
 
-def _sampled(x: Images, rows: Images, columns: Images) -> Images:
-    """Read images at places between pixels [n, height, width]; borders mirror."""
+def _sampled(x: Images, rows: Images, columns: Images, twice: bool) -> Images:
+    """Read images at places between pixels [n, height, width].
+
+    Borders mirror; `twice` says whether the outermost pixels are then beside themselves.
+    """
     every = np.arange(len(x))[:, None, None]
 
     def at(row: Images, column: Images) -> Images:
         places = []
         for place, size in ((row, x.shape[2]), (column, x.shape[3])):
-            period = 2 * (size - 1)
-            inside = np.abs(place.astype(np.int64)) % period
-            places.append(np.minimum(inside, period - inside))
+            period = 2 * (size - 1 + twice)
+            inside = place.astype(np.int64) % period
+            places.append(np.minimum(inside, period - twice - inside))
         found: Images = x[every, :, places[0], places[1]].transpose(0, 3, 1, 2)
         return found
 
@@ -278,10 +291,12 @@ def _elastic_transform(x: Images, constants: tuple[float, ...], keys: Tensor) ->
     back = np.linalg.inv(np.concatenate([pulled, ones], axis=2)) @ corners
     grid = np.stack([*np.indices((size, size)), np.ones((size, size))], axis=-1)
     places = np.einsum("hwk,nkp->nphw", grid, back)
-    moved = _sampled(x, places[:, 0], places[:, 1])
-    shifts = strength * _blurred(_uniform(keys, "shifts", 2, size, size), sigma, truncate=3)
+    # The published program mirrors its borders in two ways: OpenCV's, and then SciPy's.
+    moved = _sampled(x, places[:, 0], places[:, 1], twice=False)
+    noise = _uniform(keys, "shifts", 2, size, size)
+    shifts = strength * _blurred(noise, sigma, truncate=3, mode="reflect")
     near = np.indices((size, size)) + shifts
-    return _sampled(moved, near[:, 0], near[:, 1])
+    return _sampled(moved, near[:, 0], near[:, 1], twice=True)
 
 
 def _each(x: Images, change: Callable[[Any], Any]) -> Images:

@@ -1,6 +1,7 @@
 """Get files from where they were published, or from the user, and put them into the cache."""
 
 import dataclasses
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
 from masquerade.data.named import NAMED, File, Named
+from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError, nearest
 
 Watch = Callable[[str, int, int | None], None]
@@ -24,11 +26,37 @@ PATIENCE = (10, 60)
 def add(name: str, path: Path, format: str | None = None, replace: bool = False) -> Manifest:
     """Read a user's files into the cache, under the name of a known dataset or a new one."""
     cache.check_name(name)
+    origin = f"added from {path.resolve()}"
     named = NAMED.get(name)
-    if named is not None and format in (None, named.format):
-        return _keep(name, named, path, replace)
-    reading = readers.read(path, name, format)
-    return cache.write(name, reading, replace, origin=f"added from {path.resolve()}")
+    if named is None:
+        return cache.write(name, readers.read(path, name, format), replace, origin=origin)
+    reading = _read(name, named, path, format or named.format)
+    if _published(named, path):
+        origin = named.origin
+    else:
+        origin += ", not compared with a published hash"
+    return _keep(name, named, reading, replace, origin)
+
+
+def _published(named: Named, path: Path) -> bool:
+    """Return whether all files are published ones by their hashes; refuse one that only says so."""
+    if path.is_dir() and len(named.files) == 1:
+        # An archive that lies in a folder is not what was read.
+        return False
+    known = {file.name: file.known for file in named.files if file.known}
+    here = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    for each in here:
+        if each.name in known:
+            kind, digits = known[each.name].split(":")
+            with each.open("rb") as file:
+                found = hashlib.file_digest(file, kind).hexdigest()
+            if found != digits:
+                raise MasqueradeError(
+                    "E301",
+                    f"{each} is not the published file ({kind} {found}, published is {digits}); "
+                    "get it again, or rename it if it was packed anew",
+                )
+    return all(each.name in known for each in here)
 
 
 def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> Manifest:
@@ -38,42 +66,55 @@ def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> M
         text = f"unknown dataset `{name}`{nearest(name, NAMED)}; known are {known}"
         raise MasqueradeError("E301", text)
     named = NAMED[name]
-    if not named.files:
-        raise MasqueradeError("E301", f"`{name}` cannot be fetched: {named.how(name)}")
     if cache.holds(name) and not replace:
         text = f"`{name}` is in the cache already ({cache.root() / name}); --force gets it anew"
         raise MasqueradeError("E201", text)
     folder = cache.root() / ".downloads" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in named.files:
-        _download(file, folder, watch)
+    with cache.refusals(folder, "what has come is kept, and the cache is as it was"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in named.files:
+            _download(file, folder, watch)
     (only, *others) = named.files
-    manifest = _keep(name, named, folder if others else folder / only.name, replace)
-    shutil.rmtree(folder)
+    try:
+        path = folder if others else folder / only.name
+        reading = _read(name, named, path, named.format)
+        manifest = _keep(name, named, reading, replace, named.origin)
+    except MasqueradeError:
+        # Without a hash, the next fetch would take a bad file for the right one again.
+        for file in named.files:
+            if not file.known:
+                (folder / file.name).unlink(missing_ok=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     return manifest
 
 
-def _keep(name: str, named: Named, path: Path, replace: bool) -> Manifest:
-    """Read the files of a known dataset, see that nothing is missing, and put them away."""
-    reading = readers.read(path, name, named.format, named.options)
+def _read(name: str, named: Named, path: Path, format: str) -> Reading:
+    """Read the files of a known dataset, and see that nothing is missing."""
+    options = named.options if format == named.format else None
+    reading = readers.read(path, name, format, options)
     dataset = reading.dataset
-    found: dict[str, int | None] = {"samples": len(dataset.y), "classes": dataset.classes}
-    if dataset.client is not None:
-        found["clients"] = int(dataset.client.max()) + 1
+    clients = None if dataset.client is None else int(dataset.client.max()) + 1
+    found = {"samples": len(dataset.y), "classes": dataset.classes, "clients": clients}
     for what, count in found.items():
         wanted = getattr(named, what)
         if wanted not in (None, count):
             raise MasqueradeError(
                 "E301",
-                f"{path} holds {count} {what}, and {named.title} has {wanted}; add what is "
-                f"missing, or use another name and --format {named.format}",
+                f"{path} holds {count or 'no'} {what}, and {named.title} has {wanted}; add what "
+                f"is missing, or use another name and --format {format}",
             )
+    return reading
+
+
+def _keep(name: str, named: Named, reading: Reading, replace: bool, origin: str) -> Manifest:
+    """Put a known dataset away, with what is known of it."""
     class_names = reading.class_names or named.class_names
     return cache.write(
         name,
         dataclasses.replace(reading, class_names=class_names),
         replace,
-        origin=named.origin,
+        origin=origin,
         license=named.license,
         citation=named.citation,
     )

@@ -34,16 +34,12 @@ class Named:
     clients: int | None = None
     classes: int | None = None
     class_names: tuple[str, ...] = ()
-    advice: str = ""
-    """Where its files come from, where they cannot be fetched."""
-    place: str = "PATH"
-    """Where they then lie."""
+    note: str = ""
+    """What whoever reads results on it has to know."""
 
     def how(self, name: str) -> str:
         """Say how to get it."""
-        add = f"`masquerade data add {name} --from {self.place}`"
-        if not self.files:
-            return f"{self.advice}, then {add}"
+        add = f"`masquerade data add {name} --from PATH`"
         return f"run `masquerade data fetch {name}`, or {add} if you have its files"
 
 
@@ -94,27 +90,28 @@ def _emnist(part: str, samples: int, class_names: tuple[str, ...]) -> Named:
         "Cohen, Afshar, Tapson and van Schaik, EMNIST: an extension of MNIST to handwritten "
         "letters, 2017",
         (_EMNIST_FILE,),
-        {"choose": f"emnist-{part}-"},
+        {"choose": f"emnist-{part}-", "classes": len(class_names)},
         samples,
         classes=len(class_names),
         class_names=class_names,
     )
 
 
-def _femnist(title: str, names: tuple[str, ...], **options: Any) -> Named:
+def _femnist(title: str, names: tuple[str, ...], file: str, known: str, **options: Any) -> Named:
+    # LEAF publishes a program instead of files; the files that it leads to are published by
+    # TensorFlow Federated, whose source has these hashes.
+    host = f"https://storage.googleapis.com/tff-datasets-public/{file}"
     return Named(
         title,
         "leaf",
-        "https://leaf.cmu.edu, made from NIST Special Database 19",
+        "https://leaf.cmu.edu, made from NIST Special Database 19; as published by TensorFlow "
+        "Federated, or by LEAF's own program",
         "public domain (NIST Special Database 19); LEAF BSD-2-Clause",
         "Caldas et al., LEAF: a benchmark for federated settings, 2018",
+        (File(file, f"sha256:{known}", (host,)),),
         options={"classes": len(names), **options},
         classes=len(names),
         class_names=names,
-        advice="LEAF publishes a program instead of files. Run `git clone "
-        "https://github.com/TalwalkarLab/leaf`, then in leaf/data/femnist `./preprocess.sh -s niid "
-        "--sf 1.0 -k 0 -t sample` (it downloads NIST's images)",
-        place="leaf/data/femnist/data",
     )
 
 
@@ -133,7 +130,7 @@ def _cifar(classes: int, known: str, **more: Any) -> Named:
     )
 
 
-def _har(title: str, **options: Any) -> Named:
+def _har(title: str, note: str = "", **options: Any) -> Named:
     base = "human+activity+recognition+using+smartphones"
     return Named(
         title,
@@ -154,6 +151,7 @@ def _har(title: str, **options: Any) -> Named:
         10_299,
         30,
         6,
+        note=note,
     )
 
 
@@ -181,6 +179,7 @@ NAMED: dict[str, Named] = {
         "LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document "
         "recognition, 1998",
         _MNIST_FILES,
+        {"classes": 10},
         samples=70_000,
         classes=10,
     ),
@@ -191,6 +190,7 @@ NAMED: dict[str, Named] = {
         "MIT",
         "Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset, 2017",
         _FASHION_FILES,
+        {"classes": 10},
         samples=70_000,
         classes=10,
         class_names=tuple(_FASHION.split(",")),
@@ -202,8 +202,19 @@ NAMED: dict[str, Named] = {
     "emnist_bymerge": _emnist("bymerge", 814_255, _MERGED),
     "emnist_letters": _emnist("letters", 145_600, tuple(_LETTERS)),
     "emnist_digits": _emnist("digits", 280_000, tuple(string.digits)),
-    "femnist": _femnist("FEMNIST, by writer", (*string.digits, *_LETTERS, *string.ascii_lowercase)),
-    "femnist_digits": _femnist("FEMNIST, digits only", tuple(string.digits), digits=True),
+    "femnist": _femnist(
+        "FEMNIST, by writer",
+        (*string.digits, *_LETTERS, *string.ascii_lowercase),
+        "fed_emnist.tar.bz2",
+        "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+    ),
+    "femnist_digits": _femnist(
+        "FEMNIST, digits only",
+        tuple(string.digits),
+        "fed_emnist_digitsonly.tar.bz2",
+        "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b",
+        digits=True,
+    ),
     "cifar10": _cifar(10, "c58f30108f718f92721af3b95e74349a"),
     "cifar100": _cifar(100, "eb9058c3a382ffc7106e4002c42a8d85"),
     "cifar10c": Named(
@@ -225,7 +236,11 @@ NAMED: dict[str, Named] = {
         classes=10,
     ),
     "har": _har("UCI HAR, 561 features, by subject"),
-    "har_signals": _har("UCI HAR, raw signals, by subject", signals=True),
+    "har_signals": _har(
+        "UCI HAR, raw signals, by subject",
+        "The raw signals of UCI HAR are a stand-in for the 561 features of the papers (`har`).",
+        signals=True,
+    ),
     "shakespeare": Named(
         "Shakespeare, next character, by speaking role",
         "gutenberg",
@@ -249,3 +264,8 @@ NAMED: dict[str, Named] = {
     ),
 }
 """The datasets that `masquerade data fetch` and `add` know by name."""
+
+
+def note_of(name: str) -> str:
+    """Return what whoever reads results on a dataset has to know; often there is nothing."""
+    return NAMED[name].note if name in NAMED else ""

@@ -1,6 +1,7 @@
 """Spread a dataset over clients, and split every client's samples for training and testing."""
 
 import hashlib
+import math
 import warnings
 from dataclasses import dataclass, replace
 
@@ -78,7 +79,9 @@ def share(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
         return dataset
     rng = np.random.default_rng([seed, _SHARE])
     whole = len(dataset.y) if dataset.client is None else int(owner_of(dataset).max()) + 1
-    chosen = np.sort(rng.permutation(whole)[: max(1, round(fraction * whole))])
+    # The small term is for products just below a whole: 0.29 of 100 is 28.999...
+    count = max(1, math.floor(fraction * whole + 1e-9))
+    chosen = np.sort(rng.permutation(whole)[:count])
     if dataset.client is None:
         return dataset.take(torch.from_numpy(chosen))
     owner = owner_of(dataset)

@@ -60,11 +60,13 @@ class Dirichlet:
         sizes = np.unique(labels, return_counts=True)[1]
         counts = self.counts(sizes, np.full(clients, self.least), rng)
         if counts is None:
+            # The capped rule's text has no place for the least number.
+            text = "dirichlet:ALPHA:capped" if self.cap else "dirichlet:ALPHA:LEAST"
             raise MasqueradeError(
                 "E303",
                 f"no Dirichlet partition of {len(labels)} samples found in which each of {clients} "
                 f"clients has at least {self.least} (alpha {self.alpha}, {DRAWS} draws); raise "
-                "`alpha`, or lower `clients` or `least`: dirichlet:ALPHA:LEAST",
+                f"`alpha`, or lower `clients`{'' if self.cap else ' or `least`'}: {text}",
             )
         return deal(labels, counts, rng)
 

@@ -1,6 +1,7 @@
 """The special partitions of the papers: counted samples, groups of like clients, and outliers."""
 
 import abc
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,7 +140,7 @@ class Lottery(Counted):
         """Count samples [classes, clients, 3]: more of one class of a client, at random."""
         first = np.where(holds, rng.random(holds.shape), -1).argmax(axis=0)
         many = holds & (np.arange(len(holds))[:, None] == first)
-        fewer = max(1, int(self.volume * self.balance))
+        fewer = max(1, math.floor(self.volume * self.balance + 1e-9))
         counts = np.where(many[..., None], self._parts(self.volume, split), 0)
         return np.where((holds & ~many)[..., None], self._parts(fewer, split), counts)
 

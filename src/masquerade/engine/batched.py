@@ -31,7 +31,7 @@ JUDGED = 4096
 def mapped(clients: int, function: Any, *states: Any) -> Any:
     """Map a function over clients; states may be empty, so an index comes along."""
     index = torch.arange(clients)
-    with batching(), Convolving():
+    with batching():
         return torch.func.vmap(lambda _, *each: function(*each))(index, *states)
 
 
@@ -67,9 +67,10 @@ class Lifted:
 
         def step(work: State, batch: Any, round: Round) -> State:
             clients = len(tree.leaves(batch)[0])
-            new: State = mapped(
-                clients, lambda one, part: stage.step(one, part, round), work, batch
-            )
+            with Convolving():
+                new: State = mapped(
+                    clients, lambda one, part: stage.step(one, part, round), work, batch
+                )
             return new
 
         def begin(work: State, round: Round) -> State:
@@ -178,8 +179,7 @@ class Batched:
 
     def _by_size(self, ids: Tensor) -> Tensor:
         """Order places in the cohort by the clients' samples, so that a chunk has alike ones."""
-        samples = self.setting.feed.federation.samples.cpu()
-        return samples[ids].argsort(descending=True, stable=True)
+        return self.setting.feed.counts(ids).argsort(descending=True, stable=True)
 
     def _chunks(self, order: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Yield places in the cohort, always as many, and how many at the end are padding."""
@@ -212,7 +212,7 @@ class Batched:
             single = plain[stage.name]
             x, y = feed.federation.x[:1], feed.federation.y[:1]
             per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
-            seen = torch.tensor(made.counts, dtype=torch.float64) * stage.epochs
+            seen = per_sample.samples(made.drawn()) * stage.epochs
             keep = compute.shares(stage, work, lead=1)
             ran = self._ran(packs[stage.name], len(ids) - padding)
             total += setting.meter.stage(single, per_sample, seen, keep, x, ran)
@@ -302,6 +302,20 @@ class Batched:
         at = back.tolist()
         return Judgement([models[one] for one in at], [found[one] for one in at], total)
 
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models, each on some samples of `x` and `y`."""
+        found: list[Tensor] = []
+        for places, padding in self._chunks(torch.arange(len(models))):
+            lifted = Lifted(self.setting.method, len(places))
+            personal = tree.stack([models[int(place)] for place in places])
+            chosen = [samples[int(place)] for place in places]
+            scores = self._scores(lifted, personal, chosen, x, y)
+            real = range(len(places) - padding)
+            found += [scores[place, : len(chosen[place])] for place in real]
+        return found
+
     def _scores(
         self, lifted: Lifted, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
@@ -312,9 +326,10 @@ class Batched:
         most = JUDGED * (4 if x.is_cuda else 1) // lifted.clients
         for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
-                output = lifted.map(
-                    lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
-                )
+                with Convolving():
+                    output = lifted.map(
+                        lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
+                    )
                 score = task.metric(output.flatten(0, 1), y[chosen].flatten(0, 1))
                 pieces.append(score.reshape(chosen.shape))
         return torch.cat(pieces, dim=1) if pieces else torch.empty(lifted.clients, 0)

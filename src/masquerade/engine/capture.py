@@ -86,7 +86,7 @@ class Graphs:
         self, key: Hashable, step: Step, work: State, rows: Tensor, round: Round
     ) -> State | None:
         """Take the steps of some rows, from a graph; None where a step cannot be captured."""
-        forms = tuple((name, v.shape, v.dtype) for name, v in tree.named(work).items())
+        forms = tuple((value.shape, value.dtype) for value in tree.leaves(work))
         full = (key, rows.shape[1:], forms)
         if key in self._failed:
             return None

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.wire.session import Seen
+
+_used_cuda: Callable[[], bool] = torch.cuda.is_initialized
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
@@ -59,7 +61,7 @@ class Loop:
             tree.stack(uploads),
             tree.stack(states),
             tree.stack(sessions),
-            Traffic(*(torch.stack(column) for column in zip(*traffics, strict=True))),
+            Traffic(*tree.stack(traffics)),
             Flops(*(torch.cat(column) for column in zip(*flops, strict=True))),
         )
 
@@ -103,8 +105,8 @@ class Loop:
         def observe(stage: Stage, work: State) -> None:
             x, y = feed.federation.x[:1], feed.federation.y[:1]
             per_sample = setting.meter.step(stage, work, x, y, round)
-            count = orders[stage.name].counts[place] * stage.epochs
-            seen = torch.tensor([count], dtype=torch.float64)
+            drawn = orders[stage.name].drawn()[place : place + 1]
+            seen = per_sample.samples(drawn) * stage.epochs
             keep = compute.shares(stage, work, lead=0)
             slices = compute.slices(stage, work)
             diary.flops += setting.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
@@ -133,8 +135,10 @@ class Loop:
         global _working
         if self._pool is None:
             _working = self
-            # Forked processes see the samples where they lie; nothing is copied to them.
-            start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            # Forked processes see the samples where they lie; nothing is copied to them. After
+            # work on CUDA a process cannot be forked.
+            fork = "fork" in multiprocessing.get_all_start_methods()
+            start = "fork" if fork and not _used_cuda() else "spawn"
             context = multiprocessing.get_context(start)
             given = (None if start == "fork" else self,)
             self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
@@ -163,7 +167,9 @@ class Loop:
         method, task = self.setting.method, self.setting.task
         data, view = self.setting.feed.federation, job.round.phase[0]
         orders: dict[str, Orders] = {}
-        models, found, costs = [], [], []
+        models: list[Message] = []
+        found: list[Tensor] = []
+        costs = []
         for place, id in enumerate(job.ids.tolist()):
             row, client = tree.take(job.rows, place), tree.take(job.clients, place)
             download = method.download(task, job.server, row, job.round)
@@ -171,19 +177,29 @@ class Loop:
             _, client, flops = self._one(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
-                scores = [
-                    task.metric(method.predict(task, personal, data.x[chosen]), data.y[chosen])
-                    for chosen in torch.split(samples[place], JUDGED)
-                    if len(chosen)
-                ]
+                found += self.score([personal], [samples[place]], data.x, data.y)
             except Exception as error:
                 error.add_note(f"in client {id}, using the view `{view}`")
                 raise
             models.append(personal)
-            found.append(torch.cat(scores) if scores else torch.empty(0))
             costs.append(astuple(flops))
         total = Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
         return Judgement(models, found, total)
+
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models, each on some samples of `x` and `y`."""
+        method, task = self.setting.method, self.setting.task
+        found = []
+        for model, own in zip(models, samples, strict=True):
+            scores = [
+                task.metric(method.predict(task, model, x[chosen]), y[chosen])
+                for chosen in torch.split(own, JUDGED)
+                if len(chosen)
+            ]
+            found.append(torch.cat(scores) if scores else torch.empty(0))
+        return found
 
     def close(self) -> None:
         """End the processes."""

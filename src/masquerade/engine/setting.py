@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from masquerade.data.batches import Feed
 from masquerade.wire.session import Session
 
 
-def astuple(record: Traffic | Flops) -> tuple[Tensor, ...]:
+def astuple(record: Traffic | Flops) -> tuple[Any, ...]:
     """Return the columns of a record; the library's own `astuple` would copy them."""
     return tuple(getattr(record, each.name) for each in fields(record))
 
@@ -97,13 +97,11 @@ class Outcome:
 
     def take(self, places: Tensor) -> "Outcome":
         """Return what some of the clients' rounds gave."""
-        uploads, clients, session = (
-            tree.transform(lambda value: value[places.to(value.device)], state)
-            for state in (self.uploads, self.clients, self.session)
+        uploads, clients, session, traffic, flops = tree.transform(
+            lambda value: value[places.to(value.device)],
+            (self.uploads, self.clients, self.session, astuple(self.traffic), astuple(self.flops)),
         )
-        traffic = Traffic(*(column[places] for column in astuple(self.traffic)))
-        flops = Flops(*(column[places] for column in astuple(self.flops)))
-        return Outcome(uploads, clients, session, traffic, flops)
+        return Outcome(uploads, clients, session, Traffic(*traffic), Flops(*flops))
 
 
 @dataclass(frozen=True)
@@ -138,6 +136,12 @@ class Engine(Protocol):
 
     def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
+        ...
+
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models that were judged before, each on some samples of `x` and `y`."""
         ...
 
     def close(self) -> None:

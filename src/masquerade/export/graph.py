@@ -161,10 +161,38 @@ def _folded(exported: ExportedProgram) -> fx.GraphModule:
             known[node] = node.target(*given[0], **given[1])
             continue
         copied[node] = graph.node_copy(node, placed)
+    _spell_out(graph)
     graph.eliminate_dead_code()
     made = fx.GraphModule(root, graph)
     _plain_output(made)
     return made
+
+
+def overwrites(node: fx.Node) -> bool:
+    """Tell whether an operation writes its result over what it reads."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _spell_out(graph: fx.Graph) -> None:
+    """Let operations that overwrite what nobody else reads make a new value instead."""
+    for node in graph.nodes:
+        name, _, overload = str(node.target).removeprefix("aten.").partition(".")
+        packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+        if overwrites(node) and hasattr(packet, overload) and _is_alone(node.all_input_nodes[0]):
+            node.target = getattr(packet, overload)
+
+
+def _is_alone(node: fx.Node) -> bool:
+    """Tell whether a value has one reader, and what it may be a view of has no other."""
+    if len(node.users) != 1 or node.op == "get_attr":
+        return False
+    fresh = node.op == "placeholder" or (
+        isinstance(node.target, torch._ops.OpOverload)
+        and node.target
+        not in (torch.ops.aten.dropout.default, torch.ops.aten.feature_dropout.default)
+        and not any(each.alias_info for each in node.target._schema.returns)
+    )
+    return fresh or _is_alone(node.all_input_nodes[0])
 
 
 def _given(exported: ExportedProgram) -> Iterator[tuple[fx.Node, Any]]:

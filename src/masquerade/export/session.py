@@ -6,6 +6,8 @@ the size and hash of every other file; it is wrapped with a hash of its own.
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,13 +76,30 @@ def open_bundle(path: Path) -> Bundle:
         intact = False
     if not intact:
         raise _damaged(path, f"{MANIFEST}: hash differs")
-    if manifest["version"] != VERSION:
+    if isinstance(manifest, dict) and manifest.get("version", VERSION) != VERSION:
         text = f"{path} has format {manifest['version']}, but {VERSION} is read here"
         raise MasqueradeError("E402", f"{text}; export the model again")
+    if not _is_whole(manifest):
+        raise _damaged(path, f"{MANIFEST}: it lacks what a manifest has")
     bundle = Bundle(path, manifest)
     for name in manifest["files"]:
         bundle.file(name)
     return bundle
+
+
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Tell whether a manifest says what answering needs; a hash does not tell who made it."""
+    try:
+        shape, labels = manifest["input"]["shape"], manifest["labels"]
+        np.dtype(manifest["input"]["type"])
+        return (
+            "version" in manifest
+            and MODEL in manifest["files"]
+            and all(isinstance(size, int) and size > 0 for size in shape)
+            and (labels is None or all(isinstance(label, str) for label in labels))
+        )
+    except (KeyError, TypeError):
+        return False
 
 
 def _read(path: Path, name: str) -> bytes:
@@ -125,9 +144,27 @@ def outputs(session: Any, x: Array) -> Array:
     return np.concatenate([session.run(None, {given.name: piece})[0] for piece in pieces])
 
 
+@contextmanager
+def usable(bundle: Bundle, name: str) -> Iterator[None]:
+    """Refuse a bundle whose model onnxruntime cannot use; what it raises has no common name."""
+    try:
+        yield
+    except MasqueradeError:
+        raise
+    except Exception as fault:
+        reason = str(fault).strip().partition("\n")[0]
+        raise _damaged(bundle.path, f"{name}: {reason}") from None
+
+
 def predict(bundle: Bundle, x: Array) -> Array:
     """Return the outputs of a bundle's model for inputs [samples, …]: logits, of a classifier."""
-    return outputs(start(bundle.file(MODEL)), x)
+    with usable(bundle, MODEL):
+        found = outputs(start(bundle.file(MODEL)), x)
+    labels = bundle.manifest["labels"]
+    if labels is not None and len(labels) != found.shape[-1]:
+        text = f"{MANIFEST}: {len(labels)} labels for {found.shape[-1]} outputs"
+        raise _damaged(bundle.path, text)
+    return found
 
 
 def answers(bundle: Bundle, found: Array) -> list[dict[str, Any]]:
@@ -153,13 +190,16 @@ def read_inputs(bundle: Bundle, path: Path) -> Array:
         read = readers[suffix](bundle, path)
     except (OSError, ValueError, KeyError) as fault:
         raise MasqueradeError("E301", f"{path} cannot be read: {fault}") from None
+    if read.dtype == np.uint8 and np.issubdtype(bundle.type, np.floating):
+        # Bytes are pixels, whatever file they come in; this model takes them from 0 to 1.
+        read = read / 255
     return _fitting(bundle, read, path)
 
 
 def _npz(bundle: Bundle, path: Path) -> Array:
     with np.load(path, allow_pickle=False) as arrays:
         if "x" not in arrays:
-            raise KeyError(f"it has {', '.join(arrays.files)}; name the samples `x`")
+            raise ValueError(f"it has {', '.join(arrays.files)}; name the samples `x`")
         found: Array = arrays["x"]
         return found
 
@@ -175,7 +215,7 @@ def _csv(bundle: Bundle, path: Path) -> Array:
 
 
 def _image(bundle: Bundle, path: Path) -> Array:
-    """Read one image; where the model takes numbers, pixels become 0 to 1."""
+    """Read the pixels of one image."""
     from PIL import Image
 
     channels = bundle.shape[0] if len(bundle.shape) == 3 else 0
@@ -184,8 +224,7 @@ def _image(bundle: Bundle, path: Path) -> Array:
         raise ValueError(f"the model takes inputs of shape {bundle.shape}, which are no images")
     with Image.open(path) as opened:
         pixels = np.asarray(opened.convert(modes[channels]))
-    first = pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)[None]
-    return first if bundle.type == np.uint8 else first / 255
+    return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)[None]
 
 
 def _fitting(bundle: Bundle, x: Array, path: Path) -> Array:

@@ -9,18 +9,21 @@ is the same number for every input, which the reader's bias takes over. What is 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from operator import getitem
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from masquerade.export.graph import Program
+from masquerade.export.graph import Program, overwrites
 
 aten = torch.ops.aten
 LINEAR = aten.linear.default
 READERS = (LINEAR, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
 MAPS = (
     aten.relu.default,
+    aten.relu6.default,
+    aten.elu.default,
     aten.hardtanh.default,
     aten.leaky_relu.default,
     aten.gelu.default,
@@ -33,9 +36,18 @@ POOLS = (
     aten.max_pool1d.default,
     aten.max_pool2d.default,
     aten.max_pool3d.default,
+    aten.adaptive_avg_pool1d.default,
     aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten.adaptive_max_pool1d.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
 )
 """What makes of equal numbers the same number."""
+WINDOWS = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
+DROPOUTS = (aten.dropout.default, aten.feature_dropout.default)
+SHAPED = {aten.view.default: "size", aten.reshape.default: "shape"}
+"""What can flatten by a shape, and what the shape is called."""
 BLOCK = 16
 """What convolutions compute at a time: with 22 channels onnxruntime is slower than with 32."""
 BATCH_NORM, GROUP_NORM = aten.batch_norm.default, aten.group_norm.default
@@ -85,6 +97,8 @@ def cut(program: Program, block: int = BLOCK) -> Program:
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """Return the arguments of an operation by name, those left out too."""
+    if node.target is getitem:
+        return dict(zip(("self", "index"), node.args, strict=True))
     assert isinstance(node.target, torch._ops.OpOverload)
     schema = node.target._schema.arguments
     left_out = {each.name: each.default_value for each in schema if each.has_default_value()}
@@ -102,14 +116,19 @@ class _Walk:
             **dict.fromkeys(READERS, self._reads),
             **dict.fromkeys(MAPS, self._maps),
             **dict.fromkeys(POOLS, self._pools),
-            aten.avg_pool2d.default: self._averages_windows,
+            **dict.fromkeys(WINDOWS, self._averages_windows),
+            **dict.fromkeys(DROPOUTS, self._drops),
+            **dict.fromkeys((aten.flatten.using_ints, *SHAPED), self._flattens),
+            getitem: self._takes,
             aten.mean.dim: self._averages,
             BATCH_NORM: self._normalizes,
             GROUP_NORM: self._normalizes_groups,
-            aten.flatten.using_ints: self._flattens,
             EXPAND: self._expands,
             aten.add.Tensor: self._adds,
         }
+        if any(overwrites(node) for node in module.graph.nodes):
+            # Whoever reads a value that is overwritten may read either; nothing is known.
+            return
         for node in module.graph.nodes:
             rule = rules.get(node.target)
             flow = None if rule is None else rule(node, arguments(node))
@@ -158,9 +177,16 @@ class _Walk:
 
     def _averages_windows(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
         source = self.flows.get(given["self"])
-        if source is None:
+        if source is None or given.get("divisor_override") is not None:
             return None
         return replace(source, steady=_unpadded(source.steady, given["padding"]))
+
+    def _drops(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
+        return None if given["train"] else self.flows.get(given["input"])
+
+    def _takes(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
+        """Take the numbers of a pool that returns their places, too."""
+        return self.flows.get(given["self"]) if given["index"] == 0 else None
 
     def _averages(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
         rank = _rank(given["self"])
@@ -201,10 +227,10 @@ class _Walk:
         return replace(source, steady=normal)
 
     def _flattens(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
-        source, rank = self.flows.get(given["self"]), _rank(given["self"])
-        if source is None or given["start_dim"] % rank != 1 or given["end_dim"] % rank != rank - 1:
+        source, shape = self.flows.get(given["self"]), given["self"].meta["val"].shape
+        if source is None or _rank(node) != 2 or node.meta["val"].shape[1] != shape[1:].numel():
             return None
-        places = math.prod(given["self"].meta["val"].shape[2:])
+        places = shape[2:].numel()
         steady = source.steady.repeat_interleave(places)
         return replace(source, repeat=source.repeat * places, steady=steady)
 
@@ -301,6 +327,7 @@ def _rewritten(module: fx.GraphModule, walk: _Walk) -> fx.GraphModule:
         if old.op == "get_attr":
             root.register_buffer(str(old.target), module.get_buffer(str(old.target)))
         for name, value in _changes(old, walk).items() if old in walk.flows else ():
+            value = fx.node.map_arg(value, copied.__getitem__)
             if isinstance(value, Tensor):
                 held = f"{new.name}_{name}"
                 root.register_buffer(held, value)
@@ -322,6 +349,9 @@ def _changes(node: fx.Node, walk: _Walk) -> dict[str, Any]:
         return {}
     if node.target is EXPAND:
         return {"size": [given["size"][0], -1, *given["size"][2:]]}
+    if node.target in SHAPED:
+        name = SHAPED[node.target]
+        return {name: [given[name][0], int(flow.keep.sum())]}
     if node.target not in (BATCH_NORM, GROUP_NORM):
         return {}
     names = ("weight", "bias", "running_mean", "running_var")

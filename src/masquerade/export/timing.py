@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from masquerade.export.session import Array, Bundle, outputs, start
+from masquerade.export.session import Array, Bundle, outputs, start, usable
 
 FORMS = {"dense": "dense.onnx", "masked": "masked.onnx", "sliced": "model.onnx"}
 """What a bundle can hold, by the name of the file."""
@@ -61,7 +61,10 @@ def measure(bundle: Bundle, repeats: int = 200, memory: bool = True) -> dict[str
     models = {
         form: bundle.file(name) for form, name in FORMS.items() if name in bundle.manifest["files"]
     }
-    sessions = {form: start(data) for form, data in models.items()}
+    sessions = {}
+    for form, data in models.items():
+        with usable(bundle, FORMS[form]):
+            sessions[form] = start(data)
     seconds: dict[str, dict[int, float]] = {form: {} for form in models}
     for size in BATCHES:
         x = _inputs(bundle, size)

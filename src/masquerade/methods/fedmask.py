@@ -193,7 +193,7 @@ class FedMask(Method):
         nothing = tree.each(
             lambda bits: torch.full_like(bits, -1, dtype=torch.float32), server["bits"]
         )
-        inside = Part(sent.values, rows["structure"])
+        inside = Part(sent.values, self._pruned(task, rows["structure"]))
         mean = average(inside, cohort.samples, nothing, least=2)
         heard, ones = (tree.each(lambda m, b=bar: m >= b, mean) for bar in (0, 0.5))
         bits = tree.where(heard, ones, server["bits"])
@@ -201,6 +201,14 @@ class FedMask(Method):
         params = average(uploads["params"], cohort.samples, server["params"])
         defined = mask.either(server["defined"], heard)
         return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
+
+    def _pruned(self, task: Task, structures: Tree) -> Tree:
+        """Empty the structures of clients whose hello was refused: theirs are still whole."""
+        most = self.counts(task)
+        return {
+            name: keep & (keep.sum(tuple(range(1, keep.ndim)), keepdim=True) <= most[name])
+            for name, keep in structures.items()
+        }
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the bits that it trained last, or those it would receive now; weights are seeded."""
@@ -215,9 +223,10 @@ class FedMask(Method):
         return task({**weights, **personal["params"].values}, x)[0]
 
     def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
-        """Bound the personal model by its structure; the upload is one bit per weight."""
+        """Bound the personal model and the hello by the structure; uploads are bits of it all."""
+        counts = self.counts(task)
         whole = {name: task.shapes[name].numel() for name in self.masked(task)}
-        return {"use": whole | self.counts(task), "upload": {}}
+        return {"use": whole | counts, "hello": counts, "upload": {}}
 
 
 def _signed(drawn: Tensor) -> Tensor:

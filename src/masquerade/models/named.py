@@ -14,7 +14,7 @@ from masquerade.models.cnn import CifarCNN, DigitsCNN, DropoutCNN, LeNet, MnistC
 from masquerade.models.lstm import CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
 from masquerade.models.resnet import ResNet18
-from masquerade.models.vgg import VGG16, slim_vgg
+from masquerade.models.vgg import SIDE, VGG16, slim_vgg
 
 Shape = tuple[int, ...]
 Maker = Callable[[Shape, int], nn.Module]
@@ -37,6 +37,8 @@ class Network:
     """What it takes: "this shape" alone, inputs of "any shape", "images" or "texts"."""
     side: int = 1
     """The least height and width of images."""
+    most: int | None = None
+    """The largest height and width of images, where there is one."""
 
     def takes(self, shape: Shape) -> bool:
         """Return whether it fits inputs of a shape."""
@@ -44,7 +46,8 @@ class Network:
             case "any shape":
                 return True
             case "images":
-                return len(shape) == 3 and min(shape[1:]) >= self.side
+                fits = len(shape) == 3 and min(shape[1:]) >= self.side
+                return fits and (self.most is None or max(shape[1:]) <= self.most)
             case "texts":
                 return len(shape) == 1
         return tuple(shape) == self.shape
@@ -93,6 +96,13 @@ def _resnet(about: str, stem: str, norm: str) -> Network:
     return Network(f"ResNet-18, {about}", make, CIFAR, needs="images")
 
 
+def _vgg(about: str, build: Callable[..., nn.Module]) -> Network:
+    def make(shape: Shape, classes: int) -> nn.Module:
+        return build(classes, channels=shape[0])
+
+    return Network(about, make, CIFAR, needs="images", side=MNIST[1], most=SIDE)
+
+
 def _rows(shape: Shape, classes: int) -> nn.Module:
     return RowLSTM(shape[0] * shape[2], classes=classes)
 
@@ -124,8 +134,8 @@ MODELS: dict[str, Network] = {
     "resnet18_group": _resnet("as for ImageNet, group norms", "imagenet", "group"),
     "resnet18_cifar": _resnet("stem for small images", "cifar", "batch"),
     "resnet18_cifar_group": _resnet("stem for small images, group norms", "cifar", "group"),
-    "vgg16": _images("FedMask's, for CIFAR-10", VGG16, CIFAR),
-    "vgg_slim": _images("VGG16 with an eighth of the channels", slim_vgg, CIFAR),
+    "vgg16": _vgg("FedMask's, for CIFAR-10 and EMNIST", VGG16),
+    "vgg_slim": _vgg("VGG16 with an eighth of the channels", slim_vgg),
     "row_lstm": Network("an LSTM on the rows of images", _rows, MNIST, needs="images"),
     "char_lstm": Network(
         "FedMask's, for the next character", lambda _, classes: CharLSTM(classes), TEXT, 80, "texts"
@@ -151,6 +161,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     if not network.takes(shape):
         kind = "inputs" if network.needs == "this shape" else network.needs
         least = f" of {network.side} x {network.side} or more" if network.side > 1 else ""
+        least += f" and up to {network.most} x {network.most}" if network.most else ""
         raise MasqueradeError(
             "E202",
             f"`{name}` needs {kind}{least} like {network.shape}, but the data have {tuple(shape)}; "

@@ -9,14 +9,14 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from masquerade.models.norm import ChannelGroupNorm
+from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
 
 WIDTHS = (64, 64, 128, 256, 512)
 """Channels of the stem and of the four stages."""
 
 
 def _norm(channels: int, kind: str) -> nn.Module:
-    return nn.BatchNorm2d(channels) if kind == "batch" else ChannelGroupNorm(channels, 16)
+    return ChannelBatchNorm(channels) if kind == "batch" else ChannelGroupNorm(channels, 16)
 
 
 class Block(nn.Module):

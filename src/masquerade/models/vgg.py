@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
 
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, relu
+from torch.nn.functional import max_pool2d, pad, relu
 
 STAGES = (2, 2, 3, 3, 3)
 """Convolutions before each of the five poolings."""
+SIDE = 32
+"""Height and width that five poolings turn into one pixel."""
 
 
 def _draw(layer: nn.Conv2d | nn.Linear) -> None:
@@ -31,13 +32,20 @@ class _Linear(nn.Linear):
         _draw(self)
 
 
+def _framed(x: Tensor) -> Tensor:
+    """Put images in the middle of 32 × 32."""
+    down, right = (SIDE - side for side in x.shape[2:])
+    if not (down or right):
+        return x
+    return pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))
+
+
 class VGG16(nn.Module):
     """Thirteen convolutions and three dense layers: 134,301,514 parameters for 10 classes.
 
-    Layers are those of torchvision's `vgg16`, without its dropout.
+    Layers are those of torchvision's `vgg16`, without its dropout. Images that are smaller than
+    32 × 32, such as EMNIST's, get a margin of zeros.
     """
-
-    shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
 
     def __init__(
         self,
@@ -45,19 +53,21 @@ class VGG16(nn.Module):
         widths: Sequence[int] = (64, 128, 256, 512, 512),
         dense: int = 4096,
         field: int = 7,
+        channels: int = 3,
     ) -> None:
         super().__init__()
         self.field = field
         sizes = [width for width, count in zip(widths, STAGES, strict=True) for _ in range(count)]
         self.features = nn.ModuleList(
-            _Conv(before, after, 3, padding=1) for before, after in pairwise([3, *sizes])
+            _Conv(before, after, 3, padding=1) for before, after in pairwise([channels, *sizes])
         )
         inputs = widths[-1] * field * field
         ends = [inputs, dense, dense, classes]
         self.classifier = nn.ModuleList(_Linear(*pair) for pair in pairwise(ends))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits [samples, classes] of images [samples, 3, 32, 32]."""
+        """Return the logits [samples, classes] of images [samples, channels, 28..32, 28..32]."""
+        x = _framed(x)
         convolutions = iter(self.features)
         for count in STAGES:
             for _ in range(count):
@@ -72,6 +82,6 @@ class VGG16(nn.Module):
         return logits
 
 
-def slim_vgg(classes: int = 10) -> VGG16:
+def slim_vgg(classes: int = 10, channels: int = 3) -> VGG16:
     """Make VGG16 with an eighth of the channels: as deep, 256,690 parameters for 10 classes."""
-    return VGG16(classes, widths=(8, 16, 32, 64, 64), dense=128, field=1)
+    return VGG16(classes, widths=(8, 16, 32, 64, 64), dense=128, field=1, channels=channels)

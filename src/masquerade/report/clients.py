@@ -1,27 +1,49 @@
 """Client by client: what each of them gets from every method, and from one instead of another."""
 
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from masquerade.errors import MasqueradeError, nearest
-from masquerade.report.tables import ABSENT, Results, by_method, number_format, title
+from masquerade.report.tables import ABSENT, Result, Results, by_method, number_format, title
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 def own(results: Results) -> dict[str, dict[int, float]]:
-    """Return every client's metric on its own data, by method and client, averaged over seeds."""
+    """Return every client's metric on its own data, by method and client, averaged over seeds.
+
+    Novel clients are among them.
+    """
     found: dict[str, dict[int, float]] = {}
     for name, seeds in by_method(results).items():
         values: dict[int, list[float]] = {}
-        for seed in seeds:
-            for id, value in zip(seed["per_client"]["ids"], seed["per_client"]["own"], strict=True):
-                if value is not None:
-                    values.setdefault(id, []).append(value)
+        for id, value in chain(*map(_listed, seeds)):
+            if value is not None:
+                values.setdefault(id, []).append(value)
         found[name] = {id: statistics.fmean(given) for id, given in values.items()}
     return found
+
+
+def _listed(result: Result) -> Iterator[tuple[int, float | None]]:
+    """Yield the clients of one result with their metric, if they have one."""
+    known = result.get("per_client", {})
+    yield from zip(known.get("ids", []), known.get("own", []), strict=True)
+    kept_out = result.get("novel", {})
+    theirs = kept_out.get("accuracy", {}).get("per_client", [])
+    yield from zip(kept_out.get("ids", []), theirs, strict=True)
+
+
+def novel(results: Results) -> set[int]:
+    """Return the clients that were kept out of training."""
+    return {id for result in results for id in result.get("novel", {}).get("ids", [])}
+
+
+def _called(id: int, kept_out: set[int]) -> str:
+    return f"{id} (novel)" if id in kept_out else str(id)
 
 
 @dataclass(frozen=True)
@@ -60,7 +82,7 @@ def table(results: Results) -> "Table":
     """Return the metric of every client as a table for the terminal."""
     from rich.table import Table
 
-    found, form = own(results), number_format(results)
+    found, form, kept_out = own(results), number_format(results), novel(results)
     titles = {name: title(seeds[0]) for name, seeds in by_method(results).items()}
     drawn = Table(title="Each client on its own data")
     drawn.add_column("client", justify="right")
@@ -68,7 +90,9 @@ def table(results: Results) -> "Table":
         drawn.add_column(titles[name], justify="right")
     for id in sorted({id for values in found.values() for id in values}):
         values = (given.get(id) for given in found.values())
-        drawn.add_row(str(id), *(ABSENT if v is None else format(v, form) for v in values))
+        drawn.add_row(
+            _called(id, kept_out), *(ABSENT if v is None else format(v, form) for v in values)
+        )
     return drawn
 
 
@@ -77,6 +101,7 @@ def difference_table(results: Results, left: str, right: str) -> "Table":
     from rich.table import Table
 
     found, form = difference(results, left, right), number_format(results)
+    kept_out = novel(results)
     drawn = Table(
         title=f"{left} instead of {right}, client by client",
         caption=f"better for {found.better}, worse for {found.worse} of {len(found.clients)} "
@@ -85,5 +110,5 @@ def difference_table(results: Results, left: str, right: str) -> "Table":
     drawn.add_column("client", justify="right")
     drawn.add_column("gain", justify="right")
     for id, gain in found.clients.items():
-        drawn.add_row(str(id), f"{gain:+{form}}")
+        drawn.add_row(_called(id, kept_out), f"{gain:+{form}}")
     return drawn

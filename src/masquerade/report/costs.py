@@ -42,7 +42,8 @@ def show(value: float | None) -> str:
 def sections(results: Results, rate: Bandwidth, convention: str = "ours") -> list[Section]:
     """Return the tables of costs in a convention; what no method has is left out."""
     groups = list(by_method(results).values())
-    made = (_as_papers_count,) if convention == "paper" else (_bytes, _flops, _device, _run)
+    ours = (_bytes, _parts, _flops, _device, _run)
+    made = (_as_papers_count,) if convention == "paper" else ours
     found = []
     for make in made:
         name, note, columns = make(groups, rate)
@@ -89,6 +90,23 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
     return "Bytes, and the time they take", note, columns
 
 
+def _parts(groups: Groups, rate: Bandwidth) -> Made:
+    named = [{p for s in seeds for way in _sent(s).values() for p in way} for seeds in groups]
+    # Where every message has one part, there is nothing to tell apart.
+    several = max(map(len, named), default=0) > 1
+    columns: Columns = {}
+    for name in sorted(set().union(*named)) if several else ():
+        for way in ("down", "up"):
+            columns[f"{name} {way}"] = _column(groups, 1e6, "parts", way, name)
+    note = "MB per client, over all of training, without the headers of messages."
+    return "Bytes by part", note, columns
+
+
+def _sent(result: Result) -> dict[str, dict[str, float]]:
+    sent: dict[str, dict[str, float]] = result.get("parts", {})
+    return sent
+
+
 def _seconds(seeds: list[Result], rate: Bandwidth) -> float | None:
     """Return how long a client's messages take, over all of training."""
     down, up = (mean(seeds, "bytes", way) for way in ("down", "up"))
@@ -127,22 +145,26 @@ def _device(groups: Groups, rate: Bandwidth) -> Made:
         "Kept": _column(groups, 1.0, "kept"),
         "kB model": _column(groups, 1e3, "storage", "model"),
         "kB beside it": _column(groups, 1e3, "storage", "state"),
+        "kB for the wire": _column(groups, 1e3, "storage", "session"),
     }
     note = (
-        "The model that a client uses, packed with its mask, and what it keeps beside it from round"
-        " to round; both without the initial weights."
+        "The model that a client uses, packed with its mask, what it keeps beside it from round to"
+        " round, and what for the wire alone: the last download and the masks it sent last, where"
+        " they lie nowhere else, so that they are not sent again. All without the initial weights."
     )
     return "On the client's device", note, columns
 
 
 def _run(groups: Groups, rate: Bandwidth) -> Made:
     columns = {
+        "Rounds to 80 %": _column(groups, 1.0, "rounds_to_80"),
         "MB of memory": _column(groups, 1e6, "memory", "process"),
         "MB on CUDA": _column(groups, 1e6, "memory", "cuda"),
     }
     columns |= {f"s {what}": _column(groups, 1.0, "time", what) for what in _CLOCK}
     note = (
-        "Of the simulation itself: the most memory that its process held, and its wall time;"
+        "Of the simulation itself: the first round that was looked at and has 80 % of the final"
+        " figure, the most memory that its process held, and its wall time;"
         " commits are written beside the work, and only what it waited for is counted."
     )
     return "The run", note, columns

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from masquerade.cost.transfer import FEDMASK, Bandwidth
 from masquerade.report import costs, plots, tables
+from masquerade.report.drawing import matrix
 from masquerade.report.tables import Result, Results
 
 _CSS = """
@@ -25,7 +26,7 @@ p, ul, dl { max-width: 46rem; }
 .card { background: var(--card); border-radius: 10px; padding: 1rem 1.2rem; }
 .card p { margin: 0; }
 .card .who { font-size: 1.35rem; font-weight: 650; line-height: 1.3; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; margin-top: 1.25rem; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.4rem 0.7rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; vertical-align: top; }
@@ -34,7 +35,7 @@ thead th { vertical-align: bottom; white-space: normal; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--page); }
 td small { display: block; font-size: 0.82em; }
 .figures { display: grid; gap: 2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 34rem), 1fr)); }
 figure { margin: 0; }
 figure svg { width: 100%; height: auto; }
 .notes { font-size: 0.92rem; }
@@ -43,6 +44,12 @@ figcaption { font-size: 0.92rem; }
 pre { overflow-x: auto; background: var(--card); border-radius: 10px; padding: 1rem 1.2rem;
   font-size: 0.85rem; }
 summary { cursor: pointer; }
+.small { display: flex; flex-wrap: wrap; gap: 1.25rem; }
+.small figure { width: 9rem; }
+.small svg { color: #0072b2; background: var(--card); }
+td:has(.heat) { padding: 0; }
+.heat { display: block; padding: 0.4rem 0.7rem;
+  background: rgb(0 114 178 / calc(0.05 + 0.4 * var(--heat))); }
 dt { font-weight: 600; margin-top: 0.6rem; }
 dd { margin: 0; }
 """
@@ -50,22 +57,41 @@ dd { margin: 0; }
 _CAPTIONS = {
     "rounds": "How fast each method gets there, and whether it still improves at the end; a lone"
     " marker is a view that trains only when it is used.",
-    "shift": "Whose line stays flat while more and more of a client's test data come from another"
-    " client; the bands are ± one standard deviation over clients.",
     "traffic": "What was bought with the bytes: the further left, the less a client sent and"
     " received for the result.",
     "time": "What a client waits for over all of training: its messages, at {rate}, and the"
     " computing, which is the wall time that this run took to train, divided by its clients.",
-    "clients": "The clients that a mean hides: every dot is one client (of every seed), the bar is"
-    " their mean.",
+    "clients": "The clients that a mean hides: every dot is one client, over all seeds, every ring"
+    " one that took no part in training; the bar is the mean of the dots.",
+    "gains": "Who wins and who loses when the first method is replaced: every dot is one client, to"
+    " the right of 0 where it is better off; rings took no part in training.",
+    "shift": "Whose line stays flat while more and more of a client's test data come from one other"
+    " client; the bands are ± one standard deviation over clients.",
+    "pooled": "The same with samples of all other clients, so that no single partner decides what a"
+    " client meets.",
+    "severity": "What is left as images get worse; 0 is the clean image. The bands are ± one"
+    " standard deviation over clients.",
+    "gates": "How gates decide at the end of training: a block at 0 is left out, one at 1 is used"
+    " as it is.",
+}
+
+_SECTIONS = {
+    "Figures": ("rounds", "traffic", "time", "clients", "gains"),
+    "Shift": ("shift", "pooled"),
+    "Corruption": ("severity",),
+    "Masks": ("gates",),
 }
 
 _READING = {
     "Own data": "The mean over clients, each tested on its own test data.",
     "Own, weighted": "The same, every client counted by its number of samples.",
     "Bottom decile": "Nine clients in ten do at least this well.",
-    "20 % … 100 % shift": "So much of each client's test data is replaced by another client's.",
+    "100 % shift": "So much of each client's test data is replaced by one other client's.",
     "All shifts": "The mean over all degrees of shift, 0 % included.",
+    "Pooled shifts": "The same, with samples of all other clients in the place of one client's.",
+    "Corrupt images": "The mean over kinds and severities of corruption of clients' own images.",
+    "Novel clients, Gap": "Clients that took no part in training, and what they lack of the others'"
+    " mean on own data.",
     "Hello, Adapt": "What a client does once before training, and before its model is used; both"
     " are counted apart from training.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
@@ -73,6 +99,12 @@ _READING = {
     "Leads": "A lead smaller than the intervals over seeds is no lead, and a single seed has no"
     " interval. The ± over clients says how different clients are, not how sure the mean is.",
 }
+
+_ABOUT_OVERLAP = (
+    "How far the masks of two clients overlap in the last layer (entries that both keep, of those"
+    " that any keeps): a row and a column for each client, darker where they agree. Beside the name"
+    " is the mean over all pairs and all layers."
+)
 
 _ABOUT_GLOBAL = (
     "The shared model in everyone's hands, for the methods that keep one beside the personal"
@@ -92,10 +124,17 @@ def page(
     `rate` is the bandwidth that clients are taken to have.
     """
     groups = list(tables.by_method(results).values())
+    drawn = {
+        name: _drawn(svg, _CAPTIONS[name].format(rate=rate.text))
+        for name, svg in plots.figures(results, rate).items()
+    }
     sections = (
         _headline(results, title, notes),
         _section("Results", _results(results, groups)),
-        _section("Figures", _figures(results, rate)),
+        _section("Figures", _figures(drawn, "Figures")),
+        _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
+        _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
+        _section("Masks", _figures(drawn, "Masks") + _overlaps(groups)),
         _section("Costs", _costs(results, groups, rate)),
         _section("Global view", _global_view(results, groups)),
         _section("Configuration", _configuration(config_text)),
@@ -162,24 +201,77 @@ def _leader(results: Results, name: str) -> tuple[str, str]:
 
 def _results(results: Results, groups: list[list[Result]]) -> str:
     headings, body = tables.cells(results)
+    # All degrees of shift have tables of their own.
+    shown = [place for place, name in enumerate(headings) if name not in tables.between(headings)]
     form = tables.number_format(results)
     weighted = [tables.figure(seeds, "accuracy", "own", "weighted") for seeds in groups]
     rows = [
-        [_cell(cell.value, cell.rest, cell.best) for cell in row]
-        + [_cell(*tables.split(tables.show(found, form)))]
+        [_cell(row[place].value, row[place].rest, row[place].best) for place in shown]
+        + [_figure(found, form)]
         for row, found in zip(body, weighted, strict=True)
     ]
     notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
-    return _table([*headings, "Own, weighted"], rows) + f'<div class="notes">{notes}</div>'
+    names = [*(headings[place] for place in shown), "Own, weighted"]
+    return _table(names, rows) + f'<div class="notes">{notes}</div>'
 
 
-def _figures(results: Results, rate: Bandwidth) -> str:
-    captions = {name: text.format(rate=rate.text) for name, text in _CAPTIONS.items()}
-    drawn = "\n".join(
-        f"<figure>{svg}{_element('figcaption', captions[name])}</figure>"
-        for name, svg in plots.figures(results, rate).items()
-    )
-    return f'<div class="figures">\n{drawn}\n</div>' if drawn else ""
+def _drawn(svg: str, caption: str) -> str:
+    return f"<figure>{svg}{_element('figcaption', caption)}</figure>"
+
+
+def _figures(drawn: dict[str, str], section: str) -> str:
+    found = "\n".join(drawn[name] for name in _SECTIONS[section] if name in drawn)
+    return f'<div class="figures">\n{found}\n</div>' if found else ""
+
+
+def _shift(results: Results, groups: list[list[Result]]) -> str:
+    """Return a table of every degree, by one other client and pooled."""
+    form = tables.number_format(results)
+    found = []
+    for kind, name in (("shift", "From one other client"), ("pooled", "From all others, pooled")):
+        degrees = tables.steps(results, kind)
+        paths = {f"{degree} %": ("accuracy", kind, str(degree)) for degree in (0, *degrees)}
+        paths["Average"] = ("accuracy", kind, "averaged")
+        rows = [
+            [_cell(tables.title(seeds[0]))]
+            + [_figure(tables.figure(seeds, *path, "mean"), form) for path in paths.values()]
+            for seeds in groups
+        ]
+        found.append(_table([name, *paths], rows) if degrees else "")
+    return "".join(found)
+
+
+def _heat(results: Results, groups: list[list[Result]]) -> str:
+    """Return a table of kinds by methods, shaded by value."""
+    table, form = tables.by_kind(results), tables.number_format(results)
+    values = [found.mean for row in table.values() for found in row if found is not None]
+    if not values:
+        return ""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    rows = [
+        [_cell(tables.kind_name(kind))]
+        + [
+            _figure(each, form, None if each is None else (each.mean - low) / span)
+            for each in found
+        ]
+        for kind, found in table.items()
+    ]
+    return _table(["Over all severities", *(tables.title(seeds[0]) for seeds in groups)], rows)
+
+
+def _overlaps(groups: list[list[Result]]) -> str:
+    """Return a small picture per method of how far clients' masks overlap, pair by pair."""
+    found = []
+    for seeds in groups:
+        given = [seed["overlap"]["pairs"].values() for seed in seeds if "overlap" in seed]
+        # Only the last weight has its pairs listed, and a network of vectors has none.
+        pairs = [pairs for each in given for pairs in each]
+        if pairs:
+            name, whole = tables.title(seeds[0]), tables.mean(seeds, "overlap", "whole")
+            text = f"{name}: {tables.show_cost(whole)}"
+            found.append(_drawn(matrix(pairs, text), text))
+    about = _element("p", _ABOUT_OVERLAP, "soft")
+    return f'{about}<div class="small">{"".join(found)}</div>' if found else ""
 
 
 def _costs(results: Results, groups: list[list[Result]], rate: Bandwidth) -> str:
@@ -230,6 +322,11 @@ def _configuration(text: str) -> str:
 def _reading() -> str:
     terms = "".join(_element("dt", term) + _element("dd", text) for term, text in _READING.items())
     return f"<dl>{terms}</dl>"
+
+
+def _figure(found: tables.Figure | None, form: str, heat: float | None = None) -> str:
+    text = _cell(*tables.split(tables.show(found, form)))
+    return text if heat is None else f'<span class="heat" style="--heat: {heat:.2f}">{text}</span>'
 
 
 def _cell(value: str, rest: str = "", best: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from masquerade.report.plots import COLORS, drawn
+from masquerade.report.drawing import COLORS, drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,14 +3,11 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from masquerade.errors import MasqueradeError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Result = Mapping[str, Any]
 """One object of `results.json`: one method, one seed."""
@@ -93,7 +90,7 @@ def numbers(seeds: Results, *path: str) -> list[float]:
     for value in seeds:
         at: Any = value
         for key in path:
-            # A bare number, as some results have it for the average over shifts, is a mean.
+            # A bare number, as older results have it for the average over shifts, is a mean.
             at = at.get(key) if isinstance(at, Mapping) else at if key == "mean" else None
         if at is not None and math.isfinite(at):
             found.append(float(at))
@@ -128,23 +125,38 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 def columns(results: Results) -> dict[str, tuple[str, ...]]:
     """Return the columns of the metric: heading → path of keys in a result."""
-    own = ("accuracy", "own")
-    degrees = {
-        int(key)
-        for result in results
-        for key in result["accuracy"].get("shift", {})
-        if key.isdigit()
-    }
     paths: dict[str, tuple[str, ...]] = {
-        "Own data": (*own, "mean"),
-        "Bottom decile": (*own, "bottom_decile"),
+        "Own data": ("accuracy", "own", "mean"),
+        "Bottom decile": ("accuracy", "own", "bottom_decile"),
     }
-    for degree in sorted(degrees - {0}):
+    for degree in steps(results, "shift"):
         paths[f"{degree} % shift"] = ("accuracy", "shift", str(degree), "mean")
-    paths |= {"All shifts": ("accuracy", "shift", "averaged", "mean")} if degrees else {}
+    if steps(results, "shift"):
+        paths["All shifts"] = ("accuracy", "shift", "averaged", "mean")
+    if steps(results, "pooled"):
+        paths["Pooled shifts"] = ("accuracy", "pooled", "averaged", "mean")
+    if kinds(results):
+        paths["Corrupt images"] = ("accuracy", "corruption", "averaged", "averaged", "mean")
     if any("novel" in result for result in results):
         paths["Novel clients"] = ("novel", "accuracy", "own", "mean")
     return paths
+
+
+def steps(results: Results, *path: str) -> list[int]:
+    """Return the degrees of shift, or severities, above 0 that any result was judged at."""
+    found: set[int] = set()
+    for result in results:
+        at = result["accuracy"]
+        for key in path:
+            at = at.get(key, {})
+        found |= {int(key) for key in at if key.isdigit()}
+    return sorted(found - {0})
+
+
+def kinds(results: Results) -> list[str]:
+    """Return the kinds of corruption that results were judged under."""
+    named = {kind: None for result in results for kind in result["accuracy"].get("corruption", {})}
+    return [kind for kind in named if kind != "averaged"]
 
 
 def show(found: Figure | None, form: str) -> str:
@@ -231,6 +243,13 @@ def footnotes(results: Results) -> list[str]:
     groups = by_method(results).values()
     if any(len(seeds) > 1 for seeds in groups):
         notes[0] += " In parentheses: half of the 95 % interval over seeds (Student's t)."
+    if "Pooled shifts" in columns(results):
+        notes.append(
+            "Shifted samples come from one other client, pooled ones from all others; both are"
+            " averaged over all degrees, 0 % included."
+        )
+    notes += _about_corruption(results)
+    notes += sorted({str(result["data_note"]) for result in results if "data_note" in result})
     notes.append(
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."
@@ -268,6 +287,22 @@ def footnotes(results: Results) -> list[str]:
     return notes
 
 
+def _about_corruption(results: Results) -> list[str]:
+    """Say what images were corrupted by, and whose corrupted images they are."""
+    named = kinds(results)
+    if not named:
+        return []
+    few = " and ".join(named).replace("_", " ")
+    which = few if len(named) < 3 else f"{len(named)} kinds of corruption"
+    severities = ", ".join(map(str, steps(results, "corruption", named[0])))
+    sources = sorted({str(result["corrupted_images"]) for result in results if kinds([result])})
+    whose = {"published": "those of CIFAR-10-C", "generated": "made from the clean ones"}
+    return [
+        f"Corrupt images are clients' own, under {which} at severity {severities};"
+        f" {' or '.join(whose[source] for source in sources)}."
+    ]
+
+
 @dataclass(frozen=True)
 class Cell:
     """A cell of the table: its value, what follows the value, and whether none is better."""
@@ -282,43 +317,20 @@ def cells(results: Results) -> tuple[list[str], list[list[Cell]]]:
     body, leaders = rows(results), best(results)
     table = []
     for number, row in enumerate(body):
-        parts = {name: (text, "") for name, text in row.items()}
-        parts |= {name: split(row[name]) for name in leaders}
+        parts = {name: split(text) for name, text in row.items()} | {"Method": (row["Method"], "")}
         table.append([Cell(*part, number in leaders.get(name, ())) for name, part in parts.items()])
     return list(body[0]), table
+
+
+def between(headings: Iterable[str]) -> list[str]:
+    """Return the columns of shift that lie between none and the most."""
+    return [heading for heading in headings if heading.endswith(" % shift")][:-1]
 
 
 def split(text: str) -> tuple[str, str]:
     """Part a shown figure into its value and what follows it."""
     value, _, rest = text.partition(" ")
     return value, rest
-
-
-def terminal(results: Results) -> "Table":
-    """Return the table for a terminal: spreads below the values, the best values bold."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    headings, body = cells(results)
-    table = Table(
-        title=Text(heading(results)),
-        caption=Text("\n".join(footnotes(results)), justify="left"),
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    for number, name in enumerate(headings):
-        two_lines = "\n".join(name.rsplit(" ", 1))
-        table.add_column(two_lines, justify="right" if number else "left", overflow="fold")
-    for row in body:
-        texts = []
-        for cell in row:
-            below = "\n" + cell.rest.replace("± ", "±").replace(" ", "\n") if cell.rest else ""
-            style = "bold" if cell.best else ""
-            texts.append(Text.assemble((cell.value, style), (below, "dim")))
-        table.add_row(*texts)
-    return table
 
 
 def markdown(results: Results) -> str:
@@ -329,4 +341,33 @@ def markdown(results: Results) -> str:
         values = [f"**{cell.value}**" if cell.best else cell.value for cell in row]
         texts = [f"{value} {cell.rest}".strip() for value, cell in zip(values, row, strict=True)]
         lines.append("| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |")
-    return "\n".join([*lines, "", heading(results) + ". " + " ".join(footnotes(results)), ""])
+    notes = heading(results) + ". " + " ".join(footnotes(results))
+    return "\n".join([*lines, "", notes, "", *_markdown_kinds(results)])
+
+
+def by_kind(results: Results) -> dict[str, list[Figure | None]]:
+    """Return every method's figure under each kind of corruption, over all severities."""
+    groups = by_method(results).values()
+    return {
+        kind: [
+            figure(seeds, "accuracy", "corruption", kind, "averaged", "mean") for seeds in groups
+        ]
+        for kind in [*kinds(results), "averaged"] * bool(kinds(results))
+    }
+
+
+def kind_name(kind: str) -> str:
+    """Write the name of a kind of corruption, or of all of them."""
+    name = kind.replace("_", " ").capitalize().replace("Jpeg", "JPEG")
+    return "All kinds" if kind == "averaged" else name
+
+
+def _markdown_kinds(results: Results) -> list[str]:
+    table, form = by_kind(results), number_format(results)
+    if not table:
+        return []
+    titles = [title(seeds[0]).replace("|", r"\|") for seeds in by_method(results).values()]
+    lines = [f"| Corruption | {' | '.join(titles)} |", "|---" + "|--:" * len(titles) + "|"]
+    for kind, found in table.items():
+        lines.append(f"| {kind_name(kind)} | {' | '.join(show(each, form) for each in found)} |")
+    return [*lines, ""]

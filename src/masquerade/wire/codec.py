@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from masquerade.core.part import ENTRY, ROUNDED, Message, Part
+from masquerade.core.part import ENTRY, FINEST, ROUNDED, Message, Part
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.wire import bits
@@ -102,9 +102,15 @@ def _numbers(part: Part, name: str, held: Bits | None) -> bytes:
         if part.dtype == "int8":
             scale = float(part.scale[name])
             head = _SCALE.pack(scale)
-            values = (values / torch.tensor(scale or 1.0, dtype=values.dtype)).round()
+            values = _in_steps(values, scale)
         values = values.to(ROUNDED[part.dtype])
     return head + values.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _in_steps(values: Tensor, step: float) -> Tensor:
+    """Return by how many steps values lie from zero; narrow ones are divided as float32."""
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    return (wide / (step or 1.0)).round()
 
 
 def encode(
@@ -277,17 +283,24 @@ def _read_numbers(reader: _Reader, form: Part, name: str, kept: int, scale: Tree
     step = 1.0
     if rounded == "int8":
         (step,) = _SCALE.unpack(reader.take(_SCALE.size))
-        if not 0 <= step * 127 <= _LARGEST or math.copysign(1, step) < 0:
+        fine = step >= FINEST or (step == 0 and math.copysign(1, step) > 0)
+        if not fine or step * 127 > _LARGEST:
             raise MasqueradeError("E605", f"a step of {step} between values")
         scale[name] = torch.tensor(step)
     raw = reader.take(kept * size_of(form, name))
-    if not kept:
-        return torch.empty(0, dtype=like.dtype)
-    numbers = torch.frombuffer(bytearray(raw), dtype=ROUNDED.get(rounded, like.dtype))
-    if rounded == "int8" and ((not step and numbers.any()) or numbers.min() < -127):
+    read = ROUNDED.get(rounded, like.dtype)
+    numbers = torch.frombuffer(bytearray(raw), dtype=read) if kept else torch.empty(0, dtype=read)
+    return _by_steps(numbers, step, like) if rounded == "int8" else numbers.to(like.dtype)
+
+
+def _by_steps(numbers: Tensor, step: float, like: Tensor) -> Tensor:
+    """Return int8 numbers times their step, which is a 127th of the largest value, or zero."""
+    wide = numbers.to(torch.promote_types(like.dtype, torch.float32))
+    found = (wide * step).to(like.dtype)
+    most = float(wide.abs().max()) if len(wide) else 0
+    if most != (127 if step else 0) or not torch.equal(_in_steps(found, step), wide):
         raise MasqueradeError("E605", "steps that no encoder takes")
-    found = numbers.to(like.dtype)
-    return found * torch.tensor(step, dtype=like.dtype) if rounded == "int8" else found
+    return found
 
 
 def _spread(found: Tensor, held: Bits | None, like: Tensor) -> Tensor:

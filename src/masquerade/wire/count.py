@@ -29,6 +29,8 @@ class Counted:
     bytes: Count = 0
     values: Count = 0
     """The kept values alone, the way the papers count."""
+    parts: dict[str, Count] = field(default_factory=dict)
+    """The bytes of every part; a message has a header beside them."""
     masks: dict[str, Tensor] = field(default_factory=dict)
     """Packed bits by PART/TENSOR: masks, and values that are bits under TENSOR=."""
 
@@ -49,7 +51,8 @@ def count(
         for tensor in part.values:
             _count_tensor(found, part, name, tensor, session, lead)
         sent = None if same is None or name not in same else ~torch.as_tensor(same[name])
-        total.bytes = total.bytes + 1 + (found.bytes if sent is None else sent * found.bytes)
+        total.parts[name] = 1 + (found.bytes if sent is None else sent * found.bytes)
+        total.bytes = total.bytes + total.parts[name]
         total.values = total.values + (found.values if sent is None else sent * found.values)
         total.masks |= found.masks
     return total

@@ -61,14 +61,14 @@ def digest(part: Part, lead: int = 0) -> Tensor:
     tensors = (*part.values.values(), *part.keep.values())
     if tensors and all(is_spread(tensor, lead) for tensor in tensors):
         return digest(tree.take(part, 0)).expand(tensors[0].shape[0])
-    total = torch.zeros((), dtype=torch.int64)
+    hashes = []
     for name, values in part.values.items():
         held = part.held(name)
         meant = values if held is None else torch.where(held, values, values.new_zeros(()))
-        total = total.to(values.device) + _hashed(name, meant, lead)
+        hashes.append(_hashed(name, meant, lead))
         if name in part.keep:
-            total = total + _hashed(f"{name}?", part.keep[name], lead)
-    return total
+            hashes.append(_hashed(f"{name}?", part.keep[name], lead))
+    return torch.stack(hashes).sum(0) if hashes else torch.zeros((), dtype=torch.int64)
 
 
 def _hashed(name: str, values: Tensor, lead: int) -> Tensor:

@@ -17,7 +17,7 @@ FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
     "cifar": (cifar.read, r"(data_batch_\d|test_batch)(\.bin)?|(train|test)\.bin|meta"),
     "cifar10c": (cifar.read_corrupted, r"labels\.npy"),
     "har": (har.read, r"X_(train|test)\.txt|body_acc_x_train\.txt"),
-    "leaf": (leaf.read, r".*\.json"),
+    "leaf": (leaf.read, r".*\.(json|h5)"),
     "gutenberg": (gutenberg.read, r"(pg)?100(-0)?\.txt"),
     "npz": (table.read_npz, r".*\.npz"),
     "csv": (table.read_csv, r".*\.csv"),

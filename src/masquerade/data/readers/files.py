@@ -11,7 +11,7 @@ from typing import IO
 
 from masquerade.errors import MasqueradeError
 
-LARGEST = 2 << 30
+LARGEST = 4 << 30
 """The most bytes that a file inside of an archive may say it has; more is no dataset of ours."""
 
 

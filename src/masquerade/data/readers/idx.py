@@ -20,24 +20,28 @@ FILE = re.compile(
 def array(data: bytes) -> Array:
     """Read one idx file; its header is believed only as far as there are bytes."""
     packed = data[:2] == b"\x1f\x8b"
-    head = _unpacked(data, 4 + 4 * 255) if packed else data
+    head, _ = _unpacked(data, 4 + 4 * 255) if packed else (data, True)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES:
         raise ValueError("it does not begin as idx files do")
     kind, start = np.dtype(TYPES[head[2]]), 4 + 4 * head[3]
     shape = struct.unpack(f">{head[3]}I", head[4:start])
     size = start + math.prod(shape) * kind.itemsize
-    body = _unpacked(data, size + 1) if packed else data
+    body, whole = _unpacked(data, size + 1) if packed else (data, True)
     if len(body) != size:
         more = "more" if len(body) > size else len(body)
         raise ValueError(f"its header announces {size} bytes, and there are {more}")
+    if not whole:
+        raise ValueError("its end, which has the checksum of gzip, is missing")
     return np.frombuffer(body, kind, offset=start).reshape(shape)
 
 
-def _unpacked(data: bytes, most: int) -> bytes:
-    return zlib.decompressobj(31).decompress(data, most)
+def _unpacked(data: bytes, most: int) -> tuple[bytes, bool]:
+    """Return the first bytes, and whether these are all, compared with gzip's checksum."""
+    stream = zlib.decompressobj(31)
+    return stream.decompress(data, most), stream.eof
 
 
-def read(files: Files, name: str, choose: str = "") -> Reading:
+def read(files: Files, name: str, choose: str = "", classes: int | None = None) -> Reading:
     """Read pairs of images and labels; `choose` is how the wanted files' names begin."""
     found: dict[str, dict[str, str]] = {}
     for path in files.names:
@@ -67,4 +71,4 @@ def read(files: Files, name: str, choose: str = "") -> Reading:
     if kind == "emnist-letters-":
         y = y.astype(np.int64) - 1
     train = np.repeat([part == "train" for part in parts], [len(each) for each in labels])
-    return Reading(from_arrays(x, y, name=name, train=train, copy=False))
+    return Reading(from_arrays(x, y, name=name, train=train, classes=classes, copy=False))

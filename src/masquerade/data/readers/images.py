@@ -1,6 +1,7 @@
 """A folder of images: the folder that an image lies in is its class."""
 
 import io
+import re
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -10,6 +11,12 @@ from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
+
+MODES = {"1", "L", "P", "RGB", "RGBA", "LA"}
+"""Pillow's names of what becomes bytes of gray or RGB without loss, but for transparency."""
+
+PPM = re.compile(rb"P[36]\s+\d+\s+\d+\s+(\d+)\s")
+"""How a PPM begins, up to its largest value."""
 
 
 def read(files: Files, name: str) -> Reading:
@@ -35,10 +42,13 @@ def _decoded(files: Files, paths: list[str]) -> Array:
 
     sizes, kinds = set(), set()
     for path in paths:
+        data = files.read(path)
         # Only the header is read here: one image of absurd size must not be decoded.
-        with Image.open(io.BytesIO(files.read(path))) as image:
+        with Image.open(io.BytesIO(data)) as image:
             sizes.add(image.size)
             kinds.add(image.mode)
+        if image.mode not in MODES or _deep(data):
+            raise ValueError(f"{path} has pixels of more than 8 bits, or no RGB colors; convert it")
         if len(sizes) > 1:
             raise ValueError(f"images have different sizes ({path}: {image.size}); make them equal")
     kind = "L" if kinds <= {"L", "1"} else "RGB"
@@ -48,3 +58,11 @@ def _decoded(files: Files, paths: list[str]) -> Array:
             rows.append(np.asarray(image.convert(kind)))
     pixels = np.stack(rows)
     return pixels[:, None] if kind == "L" else pixels.transpose(0, 3, 1, 2)
+
+
+def _deep(data: bytes) -> bool:
+    """Return whether this is a PNG or PPM of 16 bits: Pillow opens such colors as if they had 8."""
+    if data.startswith(b"\x89PNG"):
+        return data[24] == 16
+    levels = PPM.match(re.sub(rb"#.*", b"", data[:1000]))
+    return levels is not None and int(levels[1]) > 255

@@ -1,6 +1,10 @@
-"""LEAF's JSON: users with their samples; images as numbers (FEMNIST) or texts (Shakespeare)."""
+"""Users with their samples: LEAF's JSON (FEMNIST's images as numbers, Shakespeare's texts), and the
+HDF5 files in which TensorFlow Federated publishes FEMNIST.
+"""
 
+import io
 import json
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,7 +16,7 @@ from masquerade.data.readers.reading import Reading
 from masquerade.data.readers.text import ALPHABET, LENGTH, tokens
 from masquerade.errors import MasqueradeError
 
-DIGITS = 10
+CLASSES, DIGITS = 62, 10
 STAGES = ({"train", "test"}, {"rem_user_data"}, {"sampled_data"}, {"all_data"})
 """The folders that LEAF's programs fill one after another, the last first: each holds what it took
 from the one before, so that only one of them may be read."""
@@ -29,7 +33,7 @@ def latest(paths: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def read(files: Files, name: str, digits: bool = False, classes: int | None = None) -> Reading:
-    """Read the JSON files; those in folders `train` and `test` are such parts.
+    """Read the files; those in folders `train` and `test`, or called so, are such parts.
 
     `digits` keeps the samples of the first ten classes only.
     """
@@ -38,21 +42,20 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     owners: list[str] = []
     parts: list[str] = []
     sizes: list[int] = []
-    for path, part in latest(files.names):
-        content = json.loads(files.read(path))
-        for user in content["users"]:
-            if not content["user_data"][user]["y"]:
-                continue
-            x, y = _samples(content["user_data"][user])
-            if digits:
-                x, y = x[y < DIGITS], y[y < DIGITS]
-            xs.append(x)
-            ys.append(y)
-            owners.append(user)
-            parts.append(part)
-            sizes.append(len(y))
+    stored = [path for path in files.names if path.endswith(".h5")]
+    # All classes are checked before digits are told from letters.
+    known = CLASSES if digits else classes
+    users = _stored(files, stored, known) if stored else _written(files, known)
+    for user, part, x, y in users:
+        if digits:
+            x, y = x[y < DIGITS], y[y < DIGITS]
+        xs.append(x)
+        ys.append(y)
+        owners.append(user)
+        parts.append(part)
+        sizes.append(len(y))
     if not xs:
-        raise ValueError("there is no .json file with users in it")
+        raise ValueError("there is no .json or .h5 file with users in it")
     x, y = np.concatenate(xs), np.concatenate(ys)
     split = set(parts) <= STAGES[0]
     train = np.repeat([part == "train" for part in parts], sizes) if split else None
@@ -62,23 +65,62 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     return Reading(dataset, tuple(map(repr, ALPHABET)) if x.dtype == np.int8 else ())
 
 
-def _samples(user: dict[str, Any]) -> tuple[Array, Array]:
+Users = Iterator[tuple[str, str, Array, Array]]
+"""Every user's name, part, samples and labels."""
+
+
+def _written(files: Files, classes: int | None) -> Users:
+    """Yield the users of LEAF's JSON."""
+    for path, part in latest(files.names):
+        content = json.loads(files.read(path))
+        for user in content["users"]:
+            if content["user_data"][user]["y"]:
+                where = f"{path}, user `{user}`"
+                yield user, part, *_samples(content["user_data"][user], where, classes)
+
+
+def _stored(files: Files, paths: list[str], classes: int | None) -> Users:
+    """Yield the users of HDF5 files: examples / USER / pixels and label."""
+    import h5py
+
+    for path in paths:
+        part = "train" if path.endswith("_train.h5") else "test"
+        with h5py.File(io.BytesIO(files.read(path)), "r") as content:
+            for user, group in content["examples"].items():
+                x, y = group["pixels"][()], group["label"][()]
+                where = f"{path}, user `{user}`"
+                yield user, part, _pixels(x.reshape(len(y), -1), where), _labels(y, where, classes)
+
+
+def _samples(user: dict[str, Any], where: str, classes: int | None) -> tuple[Array, Array]:
     """Return a user's samples: pixels or other numbers, or characters."""
     if user["y"] and isinstance(user["y"][0], str):
         x, y = tokens("".join(user["x"])), tokens("".join(user["y"]))
         return x.reshape(len(y), LENGTH), y.astype(np.int64)
     x = np.array(user["x"], dtype=np.float64).reshape(len(user["y"]), -1)
-    return _pixels(x), np.array(user["y"], dtype=np.int64)
+    return _pixels(x, where), _labels(np.array(user["y"], dtype=np.float64), where, classes)
 
 
-def _pixels(x: Array) -> Array:
+def _labels(y: Array, where: str, classes: int | None) -> Array:
+    """Return classes as whole numbers."""
+    last = np.iinfo(np.int32).max if classes is None else classes - 1
+    wrong = y[~((y == np.rint(y)) & (y >= 0) & (y <= last))]
+    if wrong.size:
+        text = f"{where}: label {wrong[0]:g} is no whole number, or outside 0 to {last}"
+        raise MasqueradeError("E302", f"{text}; correct it")
+    return y.astype(np.int64)
+
+
+def _pixels(x: Array, where: str) -> Array:
     """Return images as the bytes that they were before LEAF divided them by 255."""
+    if not np.isfinite(x).all():
+        raise MasqueradeError("E302", f"{where}: a value is NaN or infinite; remove the sample")
     if x.shape[1] != 28 * 28:
         return x.astype(np.float32)
     levels = np.rint(x * 255)
-    # A NaN is near no level.
-    if not ((np.abs(x * 255 - levels) < 1e-6) & (levels >= 0) & (levels <= 255)).all():
+    # What was stored in float32 is near enough.
+    if not ((np.abs(x * 255 - levels) < 1e-4) & (levels >= 0) & (levels <= 255)).all():
         text = "an image of 28 x 28 has values that are not k/255; LEAF's images have no others"
-        raise MasqueradeError("E302", text)
+        raise MasqueradeError("E302", f"{where}: {text}")
     images: Array = levels.astype(np.uint8).reshape(-1, 1, 28, 28)
     return images

@@ -53,6 +53,9 @@ def read_csv(files: Files, name: str) -> Reading:
     uneven = [place for place, row in enumerate(rows, 1) if len(row) != len(rows[0])]
     if uneven:
         raise ValueError(f"line {uneven[0]} has not as many fields as the first")
+    twice = [key for key in rows[0] if rows[0].count(key) > 1]
+    if twice:
+        raise ValueError(f"more than one column is named `{twice[0]}`")
     columns = zip(*rows[1:], strict=True)
     return _read(dict(zip(rows[0], map(np.array, columns), strict=True)), name)
 
