@@ -189,7 +189,8 @@ def trained(
 
 def figures(case: Case, samples: Samples, seed: int, repeats: int) -> dict[str, float]:
     """Train with the group lasso and without; return what structure costs and gives."""
-    parts = samples.known, samples.test
+    # As many steps as where the strength was chosen: the lasso pulls in every one of them.
+    parts = samples.known[samples.fold != seed], samples.test
     _, plain = trained(case, samples, 0.0, seed, *parts)
     model, accuracy = trained(case, samples, case.method.group_pull, seed, *parts)
     with tempfile.TemporaryDirectory() as folder:
