@@ -14,6 +14,7 @@ dense and sliced answer in turn, on one thread of onnxruntime. The data are `har
 import argparse
 import datetime
 import platform
+import shlex
 import sys
 import tempfile
 import time
@@ -58,7 +59,7 @@ Made on {day} in {minutes:.0f} minutes, with Python {python}, torch {torch}, onn
 {onnxruntime}, {processor}, by
 
 ```sh
-python bench/export.py --out {page}
+python bench/export.py {options}
 ```
 
 Times are medians of interleaved calls on one thread: answers by onnxruntime, gradients (forward and
@@ -281,7 +282,7 @@ def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) ->
     return text, len(names)
 
 
-def page(path: Path | None, seeds: int, minutes: float, parts: list[str]) -> str:
+def page(options: str, seeds: int, minutes: float, parts: list[str]) -> str:
     """Return the page."""
     counted = any("mJ of an answer" in part for part in parts)
     return TEXT.format(
@@ -292,7 +293,7 @@ def page(path: Path | None, seeds: int, minutes: float, parts: list[str]) -> str
         torch=torch.__version__,
         onnxruntime=version("onnxruntime"),
         processor=processor(),
-        page=path,
+        options=options,
         energy="Energy is the processor's own count (RAPL)." if counted else ENERGY,
         cases="".join(parts),
     )
@@ -314,6 +315,7 @@ def main(
     only: str = "",
     device: str = "cpu",
     out: Path | None = None,
+    options: str = "",
 ) -> int:
     """Run every case, or those whose names begin so; return the exit status."""
     torch.set_num_threads(1)
@@ -334,7 +336,7 @@ def main(
         parts.append(text)
         misses += count
     if not choosing:
-        text = page(out, seeds, (time.monotonic() - begun) / 60, parts)
+        text = page(options, seeds, (time.monotonic() - begun) / 60, parts)
         print(text)
         if out is not None:
             out.write_text(text, encoding="utf-8")
@@ -349,4 +351,4 @@ if __name__ == "__main__":
     arguments.add_argument("--only", default="", help="HAR or CIFAR")
     arguments.add_argument("--device", default="cpu", help="where models are trained")
     arguments.add_argument("--out", type=Path, help="the page to write")
-    sys.exit(main(**vars(arguments.parse_args())))
+    sys.exit(main(**vars(arguments.parse_args()), options=shlex.join(sys.argv[1:])))
