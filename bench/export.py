@@ -1,7 +1,8 @@
 """What structure is worth: FedMask's models trained, cut, and timed beside the dense network.
 
     python bench/export.py --out docs/results/export.md    # exit status 1 when a bar is missed
-    python bench/export.py --choose    # strengths of the group lasso, judged on validation data
+    python bench/export.py --choose    # strengths of the group lasso, judged on validation data;
+                                       # a fold for every seed in turn, --seeds 12 to be sure
     python bench/export.py --quick     # tiny networks on noise, to see that it runs
 
 A HAR network on raw signals (1152-1024-512-6) and a slim VGG on CIFAR-10, each trained at a single
@@ -13,6 +14,7 @@ dense and sliced answer in turn, on one thread of onnxruntime. The data are `har
 
 import argparse
 import datetime
+import math
 import platform
 import shlex
 import sys
@@ -22,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 
 import torch
 from export_cases import CASES, QUICK, Case, Samples
@@ -118,7 +120,7 @@ def trained(
 def figures(case: Case, samples: Samples, seed: int, repeats: int) -> dict[str, float | str]:
     """Train with the group lasso and without; return what structure costs and gives."""
     # As many steps as where the strength was chosen: the lasso pulls in every one of them.
-    parts = samples.known[samples.fold != seed], samples.test
+    parts = samples.known[~samples.held_out(seed)], samples.test
     _, plain = trained(case, samples, 0.0, seed, *parts)
     model, accuracy = trained(case, samples, case.method.group_pull, seed, *parts)
     with tempfile.TemporaryDirectory() as folder:
@@ -228,19 +230,24 @@ def missed(found: dict[str, float]) -> list[str]:
 
 def choose(case: Case, samples: Samples, seeds: int) -> None:
     """Print what each strength of the group lasso leads to on folds that were not trained on."""
+    plain: list[float] = []
     for pull in (0.0, *case.pulls):
         scores, shares = [], []
         for seed in range(1, seeds + 1):
-            own = samples.fold == seed
+            own = samples.held_out(seed)
             parts = samples.known[~own], samples.known[own]
             model, accuracy = trained(case, samples, pull, seed, *parts)
             programs = cut(model.masked()), model.dense()
             small, whole = (sum(v.numel() for v in each.module.buffers()) for each in programs)
             scores.append(accuracy)
             shares.append(small / whole)
-        told = ", ".join(f"{score:.2f}" for score in scores)
+        plain = plain or scores
+        lost = [before - after for before, after in zip(plain, scores, strict=True)]
+        error = stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else math.nan
         print(
-            f"  λ_R {pull:g}: {mean(scores):.2f} % ({told}), {mean(shares):.3f} of the weights left"
+            f"  λ_R {pull:g}: {mean(scores):.2f} %, {mean(lost):.2f} ± {error:.2f} points lost, "
+            f"{mean(shares):.3f} of the weights left",
+            flush=True,
         )
 
 
@@ -270,7 +277,7 @@ def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) ->
     text = CASE.format(
         name=case.name,
         parameters=sum(p.numel() for p in case.network(case.widths, samples.classes).parameters()),
-        samples=int((samples.fold != 1).sum()),
+        samples=int((~samples.held_out(1)).sum()),
         batch=case.train.batch,
         rounds=case.train.rounds,
         epochs=case.method.epochs,

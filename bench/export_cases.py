@@ -23,8 +23,12 @@ class Samples:
     classes: int
     known: Tensor
     fold: Tensor
-    """The fold of every known sample; a seed's own fold validates where settings are chosen."""
+    """The fold of every known sample."""
     test: Tensor
+
+    def held_out(self, seed: int) -> Tensor:
+        """Tell which known samples are not trained on: the fold whose turn it is."""
+        return self.fold == seed % (int(self.fold.max()) + 1)
 
 
 @dataclass(frozen=True)

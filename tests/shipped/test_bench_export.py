@@ -34,3 +34,12 @@ def test_a_bar_can_be_missed(bench: dict[str, Any]) -> None:
     assert bench["missed"](good) == []
     assert bench["missed"](good | {"speedup, batch 1": 1.49}) == ["speedup, batch 1"]
     assert bench["missed"](good | {"accuracy lost, points": 1.01}) == ["accuracy lost, points"]
+
+
+def test_every_known_sample_is_held_out_in_its_turn(bench: dict[str, Any]) -> None:
+    samples = bench["QUICK"][0].samples()
+    turns = [samples.held_out(seed) for seed in range(1, 5)]
+    # Four folds, and each sample in one of them; a fifth seed begins anew.
+    assert sum(turn.long() for turn in turns).tolist() == [1] * len(samples.known)
+    assert samples.held_out(5).equal(turns[0])
+    assert not set(samples.known.tolist()) & set(samples.test.tolist())
