@@ -8,8 +8,8 @@
 A HAR network on raw signals (1152-1024-512-6) and a slim VGG on CIFAR-10, each trained at a single
 client with FedMask, with its group lasso and without. Models are traced, cut and written as ONNX;
 dense and sliced answer in turn, on one thread of onnxruntime. The data are `har_signals` and
-`cifar10` of the cache (`masquerade data list`). On two quiet cores it takes about MINUTES minutes;
-`--device cuda` trains elsewhere, and timing stays on the CPU. `--choose` needs no onnxruntime.
+`cifar10` of the cache (`masquerade data list`). One quiet core takes about half an hour; with
+`--device cuda` models are trained there, and timed on the CPU. `--choose` needs no onnxruntime.
 """
 
 import argparse
@@ -67,7 +67,8 @@ python bench/export.py {options}
 Times are medians of interleaved calls on one thread: answers by onnxruntime, gradients (forward and
 backward pass of a batch) and whole steps of FedMask by torch, the latter on a network that has the
 widths which are left. `packed` is values and a mask of bits, `seed and bits` what FedMask needs.
-Memory is what loading and using a model adds to a fresh process. {energy}
+Memory is what loading and using a model adds to a fresh process.
+{energy}
 
 Settings were chosen on folds of the training data, strengths of the lasso by `--choose`; the
 [log](../log.md) has what was tried. Test data decided nothing.

@@ -116,9 +116,9 @@ CASES = [
         cifar,
         slim_vgg,
         (32, 48, 96, 1024, 1024),
-        FedMask(rate=33, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=1e-4),
+        FedMask(rate=33, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=1.2e-4),
         Train("", 1, 64),
-        (8e-5, 1e-4, 1.2e-4),
+        (1.2e-4, 1.5e-4, 1.8e-4),
     ),
 ]
 QUICK = [
