@@ -102,7 +102,7 @@ def test_a_client_beside_a_novel_one_has_its_own_model() -> None:
     models = result.personal["personal"]
     assert result.client(2).parts is models[1]
     assert result.client(0).parts is models[0]
-    with pytest.raises(MasqueradeError, match=r"E202 client 1 .* take a model of 0, 2$"):
+    with pytest.raises(MasqueradeError, match=r"E202 client `1` was kept out .* numbers 0, 2$"):
         result.client(1)
-    with pytest.raises(MasqueradeError, match=r"E202 there is no model of client -1"):
+    with pytest.raises(MasqueradeError, match=r"E202 there is no model of client `-1`"):
         result.client(-1)

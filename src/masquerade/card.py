@@ -7,13 +7,20 @@ from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.progress import Record
+from masquerade.settings import Data
 
 
-def describe(summary: Record, client: int, model: Model) -> Card:
-    """Write a model's card from the summary of its run."""
-    place = summary["per_client"]["ids"].index(client)
+def describe(summary: Record, place: int, model: Model, data: Data | None = None) -> Card:
+    """Write a model's card from the summary of its run; `place` is the client's in its lists.
+
+    A run of a Python program has no settings of data: how they were split is the program's affair.
+    """
+    listed = summary["per_client"]
+    client = str(listed["ids"][place])
+    if "names" in listed:
+        client += f" ({listed['names'][place]})"
     own, shift = summary["accuracy"]["own"], summary["accuracy"]["shift"]
-    mine = summary["per_client"]["own"][place]
+    mine = listed["own"][place]
     metric, unit = summary["metric"], "mean over clients ± std"
     facts: dict[str, dict[str, Any]] = {
         "Model": {
@@ -25,10 +32,11 @@ def describe(summary: Record, client: int, model: Model) -> Card:
         },
         "Run": {
             "data": summary["data"],
-            "client": f"{client}, with {summary['per_client']['samples'][place]} training samples",
-            "clients": summary["clients"],
+            **({} if data is None else _split(data)),
+            "client": f"{client}, with {listed['samples'][place]} training samples",
+            "clients in training": summary["clients"],
             "rounds": summary["rounds"],
-            "seed": summary["seed"],
+            "training seed": summary["seed"],
             "masquerade": __version__,
         },
         f"{metric.capitalize()} on test data": {
@@ -49,6 +57,14 @@ def describe(summary: Record, client: int, model: Model) -> Card:
     if summary["diverged"] is not None:
         facts["Model"]["diverged"] = f"training left the finite numbers in {summary['diverged']}"
     return Card(f"{summary['title']}, client {client}, on {summary['data']}", facts)
+
+
+def _split(data: Data) -> dict[str, Any]:
+    return {
+        "partition": f"`{data.partition}` over {data.clients} clients",
+        "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),
+        "data seed": data.seed,
+    }
 
 
 def _density(model: Model) -> dict[str, Any]:

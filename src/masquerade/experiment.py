@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from masquerade import config as configuration
+from masquerade import parts
 from masquerade.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.core import tree
 from masquerade.core.method import Method
@@ -26,9 +27,9 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
 from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
-from masquerade.progress import Progress, Record, timed
+from masquerade.progress import Progress, Record, set_apart, timed
 from masquerade.result import Result
-from masquerade.rundir import Committer, RunDirectory, client_file
+from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
@@ -157,11 +158,17 @@ def carry_on(
     clock, committer = progress.seconds, None
     if directory is not None:
         committer = Committer(directory, simulation.compute.commit_every)
+    clock["start-up"] += simulation.seconds
     lines: list[Record] = []
+    laps: list[float] = []
     try:
         while progress.number < simulation.train.rounds:
+            before = clock["training"]
             with timed(clock, "training"):
                 line = simulation.advance(progress)
+            laps.append(clock["training"] - before)
+            if len(laps) == 2:
+                set_apart(clock, laps)
             every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
             record = None
             if every and (progress.number % every == 0) and not last:
@@ -242,7 +249,7 @@ def obtain(
 def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
-        config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
+        config = configuration.load(directory.path / "config.toml")
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
@@ -321,8 +328,8 @@ def _finish(
         }
     for view, own in personal.items() if models else ():
         for id, model in zip(simulation.known, own, strict=True):
-            name = client_file(id, view, len(simulation.whos))
-            directory.write_tensors(name, tree.named(model), parts=model)
+            name = parts.client_file(id, view, len(simulation.whos))
+            parts.write(directory, name, model)
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
 

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from masquerade import comparison, experiment
+from masquerade import comparison, experiment, parts
 from masquerade import config as configuration
 from masquerade.card import describe
-from masquerade.core.part import Message, Part
+from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.data import Federation, cache
 from masquerade.errors import MasqueradeError
@@ -18,7 +17,6 @@ from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
 from masquerade.result import place_of
-from masquerade.rundir import client_file, decode_parts, decode_tensors
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -35,16 +33,17 @@ class Found:
     """None where they began in a file."""
 
 
-def find(path: Path, client: int, view: str | None = None) -> Found:
-    """Read one client's model from the directory of a finished run."""
+def find(path: Path, client: int | str, view: str | None = None) -> Found:
+    """Read the model of one client, by its number or name, from the directory of a finished run."""
     summary = _summary(path, view)
-    place_of(client, summary)
-    config = configuration.parse(configuration.read_file(path / "config.toml"))
+    place = place_of(summary, client)
+    id = summary["per_client"]["ids"][place]
+    config = configuration.load(path / "config.toml")
     (training,) = trainings(config)
     made = arrange(config, training)
     federation, task, train = made["federation"], made["task"], made["train"]
-    name = client_file(client, summary["view"], federation.clients)
-    model = Model(made["method"], task, _parts(path / name), _inputs(federation, client))
+    name = parts.client_file(id, summary["view"], federation.clients)
+    model = Model(made["method"], task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:
         shape = tuple(federation.x.shape[1:])
@@ -53,7 +52,7 @@ def find(path: Path, client: int, view: str | None = None) -> Found:
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []
     labels = list(named) or [str(each) for each in range(federation.classes)]
-    return Found(model, describe(summary, client, model), labels, origin)
+    return Found(model, describe(summary, place, model, config.data), labels, origin)
 
 
 def _summary(path: Path, view: str | None) -> Record:
@@ -74,16 +73,9 @@ def _summary(path: Path, view: str | None) -> Record:
 
 
 def _parts(path: Path) -> Message:
-    """Read a personal model: names are PART/FIELD/TENSOR; a part may have no tensors."""
     if not path.is_file():
         raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
-    data = path.read_bytes()
-    tensors = decode_tensors(data, path.name)
-    found: dict[str, dict[str, Any]] = {part: {"values": {}} for part in decode_parts(data)}
-    for name, value in tensors.items():
-        part, kind, tensor = name.split("/", 2)
-        found.setdefault(part, {"values": {}}).setdefault(kind, {})[tensor] = value
-    return {part: Part(**held) for part, held in found.items()}
+    return parts.read(path.read_bytes(), path.name)
 
 
 def _inputs(federation: Federation, client: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a run ended with: figures, and models that are ready for use."""
+"""What a run ended with, and its clients' models by number or name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.progress import Record
 
 
@@ -22,9 +22,10 @@ class Personal:
     method: Method
     task: Task
     parts: Message
-    client: int
     summary: Record
     """What its run ended with, in the form of `summary.json`."""
+    place: int
+    """Where the client stands in what the summary lists of clients."""
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for a batch of inputs (logits, for classification)."""
@@ -38,7 +39,7 @@ class Personal:
         from masquerade.export.bundle import Model, write
 
         model = Model.at_home(self.method, self.task, self.parts, x)
-        write(Path(path), model, describe(self.summary, self.client, model), labels)
+        write(Path(path), model, describe(self.summary, self.place, model), labels)
 
 
 @dataclass(frozen=True)
@@ -63,37 +64,40 @@ class Result:
 
         Console().print(terminal(self.summaries))
 
-    def client(self, id: int, view: str | None = None) -> Personal:
-        """Return the model of one client; in the method's default view unless another is named."""
+    def client(self, client: int | str, view: str | None = None) -> Personal:
+        """Return the model of a client, by its number or its name.
+
+        It is that of the method's default view unless another is named.
+        """
         chosen = view or next(iter(self.personal))
         if chosen not in self.personal:
             known = ", ".join(self.personal)
             raise MasqueradeError("E202", f"no view `{chosen}` was judged; there are {known}")
         (summary,) = (each for each in self.summaries if each["view"] == chosen)
-        model = self.personal[chosen][place_of(id, summary)]
-        return Personal(self.method, self.task, model, id, summary)
+        place = place_of(summary, client)
+        return Personal(self.method, self.task, self.personal[chosen][place], summary, place)
 
 
-def place_of(client: int, summary: Record) -> int:
-    """Return where a client's figures and model stand in a run; refuse a client that has none."""
-    ids: list[int] = summary["per_client"]["ids"]
-    if client in ids:
-        return ids.index(client)
-    text = f"there is no model of client {client}; take one of"
-    if client in summary.get("novel", {}).get("ids", []):
-        text = (
-            f"client {client} was kept out of training, and what it was judged with was not kept; "
-            "train with it (no `novel`), or take a model of"
-        )
-    raise MasqueradeError("E202", f"{text} {_named(ids)}")
+def place_of(summary: Record, client: int | str) -> int:
+    """Return the place of a client, given by number or name, in what a summary lists of clients.
 
-
-def _named(ids: list[int]) -> str:
-    """Name clients, neighbors together: 0 to 3, 5."""
-    runs: list[list[int]] = []
-    for id in ids:
-        if runs and id == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], id]
-        else:
-            runs.append([id])
-    return ", ".join(" to ".join(map(str, run)) for run in runs)
+    A text is a name before it is a number, and never a number where names are numbers as well:
+    nobody is to get another's model.
+    """
+    ids, names = (summary["per_client"].get(key, []) for key in ("ids", "names"))
+    if client in names:
+        return int(names.index(client))
+    given = client
+    if isinstance(given, str) and given.isdecimal() and not any(map(str.isdecimal, names)):
+        given = int(given)
+    if given in ids:
+        return int(ids.index(given))
+    near = nearest(str(client), names)
+    calls = f"names {listed(names)}" if names else ""
+    numbers = f"numbers {listed(ids)}"
+    text = f"there is no model of client `{client}`{near}; those with one have the"
+    novel = summary.get("novel", {})
+    if given in novel.get("ids", []) or client in novel.get("names", []):
+        text = f"client `{client}` was kept out of training, and what it was judged with not kept; "
+        text += "train with it (no `novel`), or take a client with a model; they have the"
+    raise MasqueradeError("E202", f"{text} {' and the '.join(filter(None, (numbers, calls)))}")
