@@ -118,7 +118,7 @@ CASES = [
         (32, 48, 96, 1024, 1024),
         FedMask(rate=33, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=1.2e-4),
         Train("", 1, 64),
-        (1.2e-4, 1.5e-4, 1.8e-4),
+        (1.2e-4, 1.3e-4, 1.4e-4),
     ),
 ]
 QUICK = [
