@@ -1,282 +1,362 @@
 """What structure is worth: FedMask's models trained, cut, and timed beside the dense network.
 
-    python bench/export.py             # exit status 1 when a bar is missed
-    python bench/export.py --choose    # strengths of the group lasso, judged on validation data
+    python bench/export.py --out docs/results/export.md    # exit status 1 when a bar is missed
+    python bench/export.py --choose    # strengths of the group lasso, judged on validation data;
+                                       # a fold for every seed in turn, --seeds 12 to be sure
     python bench/export.py --quick     # tiny networks on noise, to see that it runs
 
 A HAR network on raw signals (1152-1024-512-6) and a slim VGG on CIFAR-10, each trained at a single
 client with FedMask, with its group lasso and without. Models are traced, cut and written as ONNX;
-dense and sliced answer in turn, on one thread of onnxruntime. Figures are means over seeds. The
-data are `har_signals` and `cifar10` of the cache (`masquerade data list`).
+dense and sliced answer in turn, on one thread of onnxruntime. The data are `har_signals` and
+`cifar10` of the cache (`masquerade data list`). One quiet core takes about half an hour; with
+`--device cuda` models are trained there, and timed on the CPU. `--choose` needs no onnxruntime.
 """
 
 import argparse
+import datetime
+import math
+import platform
+import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 
 import torch
-from torch import Tensor, nn
+from export_cases import CASES, QUICK, Case, Samples
+from torch import Tensor
 
 from masquerade.core import Task
-from masquerade.core.random import normal
-from masquerade.data import Federation, load
-from masquerade.experiment import simulate
+from masquerade.data import Federation
+from masquerade.experiment import carry_on, simulate
 from masquerade.export import session, sparse, timing
 from masquerade.export.bundle import Card, Model, write
 from masquerade.export.graph import Program
 from masquerade.export.sliced import cut
-from masquerade.methods import FedMask
-from masquerade.models import MLP, VGG16, slim_vgg
-from masquerade.settings import Compute, Evaluate, Train
+from masquerade.settings import Compute, Evaluate
+from masquerade.simulation import Simulation
 
 BARS = {
-    "speedup, batch 1": (1.5, "least"),
-    "accuracy lost": (1.0, "most"),
-    "sliced / dense file": (0.70, "most"),
-    "packed / dense file": (0.45, "most"),
-    "seed and bits / dense file": (0.04, "most"),
+    "speedup, batch 1": (1.5, "≥"),
+    "accuracy lost, points": (1.0, "≤"),
+    "sliced / dense file": (0.70, "≤"),
+    "packed / dense file": (0.45, "≤"),
+    "seed and bits / dense file": (0.04, "≤"),
 }
 """What the means over seeds have to reach."""
+FORMS = ("dense", "sliced")
+BATCHES = 16
+"""How many steps are timed at a time."""
+
+TEXT = """# What structure is worth
+
+FedMask trains bits over frozen random weights, and its group lasso empties whole rows, columns,
+filters and channels, which export cuts out. Here a single client trains with the lasso and without;
+*dense* is the network without masks, *sliced* the one that is left. Test data, seeds 1 to {seeds}.
+Made on {day} in {minutes:.0f} minutes, with Python {python}, torch {torch}, onnxruntime
+{onnxruntime}, {processor}, by
+
+```sh
+python bench/export.py {options}
+```
+
+Times are medians of interleaved calls on one thread: answers by onnxruntime, gradients (forward and
+backward pass of a batch) and whole steps of FedMask by torch, the latter on a network that has the
+widths which are left. `packed` is values and a mask of bits, `seed and bits` what FedMask needs.
+Memory is what loading and using a model adds to a fresh process.
+{energy}
+
+Settings were chosen on folds of the training data, strengths of the lasso by `--choose`; the
+[log](../log.md) has what was tried. Test data decided nothing.
+{cases}"""
+CASE = """
+## {name}
+
+{parameters:,} parameters, {samples:,} training samples, batches of {batch}; rounds: {rounds},
+epochs in each: {epochs}, the rate times {decay} after each; `{method}`.
+
+{table}
+
+{verdict}
+"""
+ENERGY = "Energy per answer is absent: this machine lets nobody read a counter."
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Inputs, labels, and which of them are for what."""
-
-    x: Tensor
-    y: Tensor
-    classes: int
-    train: Tensor
-    validation: Tensor
-    test: Tensor
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network, its data, and how it is trained."""
-
-    name: str
-    samples: Callable[[], Samples]
-    network: Callable[[int], nn.Module]
-    method: FedMask
-    batch: int
-    pulls: tuple[float, ...]
-    """Strengths of the group lasso that `--choose` tries; the method has the chosen one."""
-
-
-def har() -> Samples:
-    """Nine signals of 128 moments, each standardized; every fourth training subject validates."""
-    data = load("har_signals")
-    assert data.client is not None
-    assert data.train is not None
-    known = data.train.nonzero().flatten()
-    subjects = data.client[known].unique()
-    held = torch.isin(data.client[known], subjects[::4])
-    x = _standard(data.x.float(), known)
-    test = (~data.train).nonzero().flatten()
-    return Samples(x, data.y, 6, known[~held], known[held], test)
-
-
-def cifar() -> Samples:
-    """The first 10,000 images train, the next 2,000 validate; the original test images test."""
-    data = load("cifar10")
-    assert data.train is not None
-    known, test = (part.nonzero().flatten() for part in (data.train, ~data.train))
-    chosen = torch.cat([known[:12_000], test])
-    x = _standard(data.x[chosen].float(), torch.arange(10_000))
-    parts = torch.arange(len(chosen)).split([10_000, 2_000, len(test)])
-    return Samples(x, data.y[chosen], 10, *parts)
-
-
-def _standard(x: Tensor, known: Tensor) -> Tensor:
-    """Give every channel mean 0 and deviation 1 on the training samples."""
-    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-    center, spread = (f(x[known], axes, keepdim=True) for f in (torch.mean, torch.std))
-    return (x - center) / spread
-
-
-def noise(*shape: int) -> Samples:
-    """Give a few samples of nothing."""
-    x = normal(1, (48, *shape)).float()
-    return Samples(x, torch.arange(48) % 4, 4, *torch.arange(48).split(16))
-
-
-CASES = [
-    Case(
-        "HAR signals, MLP 1152-1024-512-6",
-        har,
-        lambda classes: MLP(1152, (1024, 512), classes),
-        FedMask(rate=0.3, momentum=0.9, epochs=4, pruned_layers=2, keep=0.5, group_pull=1e-4),
-        32,
-        (5e-5, 1e-4, 1.5e-4, 2e-4),
-    ),
-    Case(
-        "CIFAR-10, slim VGG16",
-        cifar,
-        slim_vgg,
-        FedMask(rate=0.1, momentum=0.9, epochs=10, pruned_layers=8, group_pull=1e-4),
-        32,
-        (2e-5, 5e-5, 1e-4, 2e-4),
-    ),
-]
-QUICK = [
-    replace(
-        CASES[0],
-        samples=lambda: noise(9, 4),
-        network=lambda classes: MLP(36, (16, 8), classes),
-        method=replace(CASES[0].method, epochs=1),
-    ),
-    replace(
-        CASES[1],
-        samples=lambda: noise(3, 32, 32),
-        network=lambda classes: VGG16(classes, (2, 2, 4, 4, 4), 8, 1),
-        method=replace(CASES[1].method, epochs=1),
-    ),
-]
+def simulation(
+    case: Case, samples: Samples, seed: int, train: Tensor, judged: Tensor
+) -> Simulation:
+    """Make the training of a single client."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = case.network(case.widths, samples.classes)
+    parts = (train,), (judged,), (judged,)
+    return simulate(
+        method=case.method,
+        task=Task(network),
+        federation=Federation("one client", samples.x, samples.y, samples.classes, *parts),
+        train=case.train,
+        evaluate=Evaluate(0, (0,)),
+        compute=Compute("loop" if case.device == "cpu" else "batched", case.device, width=1),
+        seed=seed,
+        views=case.method.views[:1],
+    )
 
 
 def trained(
-    case: Case, samples: Samples, pull: float, seed: int, judged: Tensor
+    case: Case, samples: Samples, pull: float, seed: int, train: Tensor, judged: Tensor
 ) -> tuple[Model, float]:
-    """Train at one client; return its model and its accuracy on some samples, in percent."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = case.network(samples.classes)
-    method = replace(case.method, group_pull=pull)
-    parts = (samples.train,), (samples.validation,), (samples.test,)
-    federation = Federation("one client", samples.x, samples.y, samples.classes, *parts)
-    with simulate(
-        method=method,
-        task=Task(network),
-        federation=federation,
-        train=Train("", 1, case.batch),
-        evaluate=Evaluate(0, (0,)),
-        compute=Compute("loop", "cpu"),
-        seed=seed,
-        views=method.views[:1],
-    ) as made:
-        progress = made.begin()
-        made.advance(progress)
-        found = made.judge(progress, method.views[0], [judged])
-        model = Model(method, made.task, found.models[0], samples.x[samples.train[:64]])
+    """Train; return the client's model and its accuracy on some samples, in percent."""
+    case = replace(case, method=replace(case.method, group_pull=pull))
+    with simulation(case, samples, seed, train, judged) as made:
+        progress = carry_on(made, made.begin())
+        found = made.judge(progress, case.method.views[0], [judged])
+        model = Model.at_home(case.method, made.task, found.models[0], samples.x[train[:64]])
         return model, float(found.scores[0].mean())
 
 
-def figures(case: Case, samples: Samples, seed: int, repeats: int) -> dict[str, float]:
+def figures(case: Case, samples: Samples, seed: int, repeats: int) -> dict[str, float | str]:
     """Train with the group lasso and without; return what structure costs and gives."""
-    _, plain = trained(case, samples, 0.0, seed, samples.test)
-    model, accuracy = trained(case, samples, case.method.group_pull, seed, samples.test)
+    # As many steps as where the strength was chosen: the lasso pulls in every one of them.
+    parts = samples.known[~samples.held_out(seed)], samples.test
+    _, plain = trained(case, samples, 0.0, seed, *parts)
+    model, accuracy = trained(case, samples, case.method.group_pull, seed, *parts)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bundle"
         write(path, model, Card(case.name), compare=True)
-        found = timing.measure(session.open_bundle(path), repeats, memory=seed == 1)
-    dense, small = found["dense"], found["sliced"]
-    weights = model.networks()
+        answers = timing.measure(session.open_bundle(path), repeats)
+    small, weights = cut(model.masked()), model.networks()
     whole = len(sparse.dense(weights))
-    origin = sparse.Origin("vgg_slim", tuple(model.x.shape[1:]), samples.classes, seed)
+    origin = sparse.Origin(case.name, tuple(model.x.shape[1:]), samples.classes, seed)
     bits = len(sparse.seeded(model.method, model.task, model.parts, origin))
-    step = gradient_times(model, case.batch, repeats)
-    print(
-        f"  seed {seed}: {plain:.2f} % without lasso, {accuracy:.2f} % with; "
-        f"{dense.seconds[1] * 1e3:.3f} ms dense, {small.seconds[1] * 1e3:.3f} ms sliced; "
-        f"memory {dense.memory / 1e6:.1f} MB, {small.memory / 1e6:.1f} MB; "
-        f"energy {_energy(dense)}, {_energy(small)}; left {_shapes(cut(model.masked()))}",
-        flush=True,
-    )
+    rounds = max(3, repeats // 50)
     return {
-        "accuracy without lasso": plain,
-        "accuracy": accuracy,
-        "accuracy lost": plain - accuracy,
+        "accuracy without lasso, %": plain,
+        "accuracy with lasso, %": accuracy,
+        "accuracy lost, points": plain - accuracy,
+        "widths left": "-".join(map(str, widths_of(small))),
         "density": sparse.density(weights, model.task),
-        "speedup, batch 1": dense.seconds[1] / small.seconds[1],
-        "speedup, batch 64": dense.seconds[64] / small.seconds[64],
-        "speedup of a gradient": step["dense"] / step["sliced"],
-        "sliced / dense file": small.bytes / dense.bytes,
+        **_beside("ms of an answer, batch 1", _seconds(answers, 1), "speedup, batch 1"),
+        **_beside("ms of an answer, batch 64", _seconds(answers, 64), "speedup, batch 64"),
+        **_beside("ms of a gradient", gradients(model, small, case, rounds), "speedup, gradient"),
+        **_beside("ms of a step", steps(case, samples, small, seed, rounds), "speedup, step"),
+        **{f"memory of {form}, MB": answers[form].memory / 1e6 for form in FORMS},
+        **_energy(answers),
+        "dense file, MB": answers["dense"].bytes / 1e6,
+        "sliced / dense file": answers["sliced"].bytes / answers["dense"].bytes,
         "packed / dense file": len(sparse.packed(weights)) / whole,
         "seed and bits / dense file": bits / whole,
     }
 
 
-def gradient_times(model: Model, batch: int, repeats: int) -> dict[str, float]:
-    """Time forward and backward pass of a batch of training, over the dense and the cut network."""
-    x = model.x[:batch]
+def _seconds(answers: dict[str, timing.Figures], batch: int) -> dict[str, float]:
+    return {form: answers[form].seconds[batch] for form in FORMS}
 
-    def gradient(program: Program) -> Callable[[], object]:
-        weights = [each.requires_grad_() for each in program.module.buffers()]
-        return lambda: torch.autograd.grad(program.module(x).square().mean(), weights)
 
-    calls = {"dense": gradient(model.dense()), "sliced": gradient(cut(model.masked()))}
-    found = timing.interleaved(calls, max(5, repeats // 10))
+def _beside(name: str, seconds: dict[str, float], ratio: str) -> dict[str, float | str]:
+    times = {f"{name}, {form}": seconds[form] * 1e3 for form in FORMS}
+    return {**times, ratio: seconds["dense"] / seconds["sliced"]}
+
+
+def _energy(answers: dict[str, timing.Figures]) -> dict[str, float | str]:
+    joules = {form: answers[form].joules for form in FORMS}
+    return {
+        f"mJ of an answer, {form}": value * 1e3
+        for form, value in joules.items()
+        if value is not None
+    }
+
+
+def widths_of(program: Program) -> list[int]:
+    """Return how wide the layers of a program are."""
+    return [len(each) for each in program.module.buffers() if each.ndim > 1]
+
+
+def _medians(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    found = timing.interleaved(calls, repeats)
     return {name: median(times) for name, times in found.items()}
 
 
-def _energy(found: timing.Figures) -> str:
-    return "absent (no counter to read)" if found.joules is None else f"{found.joules * 1e3:.3f} mJ"
+def gradients(model: Model, small: Program, case: Case, repeats: int) -> dict[str, float]:
+    """Time forward and backward pass of a batch, over the dense and the cut network."""
+    x = model.x[: case.train.batch]
+
+    def gradient(program: Program) -> Callable[[], object]:
+        weights = [each.clone().requires_grad_() for each in program.module.buffers()]
+        names = [name for name, _ in program.module.named_buffers()]
+
+        def call() -> object:
+            held = dict(zip(names, weights, strict=True))
+            made = torch.func.functional_call(program.module, held, (x,))
+            return torch.autograd.grad(made.square().mean(), weights)
+
+        return call
+
+    calls = {"dense": gradient(model.dense()), "sliced": gradient(small)}
+    return _medians(calls, repeats * 5)
 
 
-def _shapes(program: Program) -> str:
-    """Say how wide the layers are that are left."""
-    rows = (str(len(each)) for each in program.module.buffers() if each.ndim > 1)
-    return "-".join(rows)
+def steps(
+    case: Case, samples: Samples, small: Program, seed: int, repeats: int
+) -> dict[str, float]:
+    """Time steps of FedMask itself, on the whole network and on one of the widths that are left."""
+    some = samples.known[: BATCHES * case.train.batch]
+    # Pruning is done once, before the first round.
+    method = replace(case.method, epochs=1, pruned_layers=0)
+    whole = replace(case, method=method, train=replace(case.train, rounds=1000), device="cpu")
+    narrow = replace(whole, widths=tuple(widths_of(small)[:-1]))
+    with (
+        simulation(whole, samples, seed, some, some) as dense,
+        simulation(narrow, samples, seed, some, some) as sliced,
+    ):
+        states = dense.begin(), sliced.begin()
+        calls = {
+            "dense": lambda: dense.advance(states[0]),
+            "sliced": lambda: sliced.advance(states[1]),
+        }
+        return {name: each / BATCHES for name, each in _medians(calls, repeats).items()}
 
 
 def missed(found: dict[str, float]) -> list[str]:
     """List the bars that means over seeds do not reach."""
     below = {
-        name: found[name] < bar if way == "least" else found[name] > bar
+        name: found[name] < bar if way == "≥" else found[name] > bar
         for name, (bar, way) in BARS.items()
     }
     return [name for name, misses in below.items() if misses]
 
 
-def choose(case: Case, samples: Samples) -> None:
-    """Print what each strength of the group lasso leads to on validation data."""
+def choose(case: Case, samples: Samples, seeds: int) -> None:
+    """Print what each strength of the group lasso leads to on folds that were not trained on."""
+    plain: list[float] = []
     for pull in (0.0, *case.pulls):
-        model, accuracy = trained(case, samples, pull, 1, samples.validation)
-        small, whole = (
-            sum(each.numel() for each in program.module.buffers())
-            for program in (cut(model.masked()), model.masked())
-        )
+        scores, shares = [], []
+        for seed in range(1, seeds + 1):
+            own = samples.held_out(seed)
+            parts = samples.known[~own], samples.known[own]
+            model, accuracy = trained(case, samples, pull, seed, *parts)
+            programs = cut(model.masked()), model.dense()
+            small, whole = (sum(v.numel() for v in each.module.buffers()) for each in programs)
+            scores.append(accuracy)
+            shares.append(small / whole)
+        plain = plain or scores
+        lost = [before - after for before, after in zip(plain, scores, strict=True)]
+        error = stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else math.nan
         print(
-            f"  λ_R {pull:g}: {accuracy:.2f} %, {small / whole:.3f} of the weights left", flush=True
+            f"  λ_R {pull:g}: {mean(scores):.2f} %, {mean(lost):.2f} ± {error:.2f} points lost, "
+            f"{mean(shares):.3f} of the weights left",
+            flush=True,
         )
 
 
-def main(quick: bool, choosing: bool, seeds: int, only: str) -> int:
+def table(runs: list[dict[str, float | str]], means: dict[str, float]) -> str:
+    """Set one line per figure: every seed, the mean, the bar."""
+    seeds = " | ".join(f"seed {seed}" for seed in range(1, len(runs) + 1))
+    lines = [f"| | {seeds} | mean | bar |", "|---|" + "--:|" * (len(runs) + 2)]
+    for name in runs[0]:
+        cells = [_cell(run[name]) for run in runs]
+        bar = "{1} {0}".format(*BARS[name]) if name in BARS else ""
+        lines.append(f"| {name} | {' | '.join(cells)} | {_cell(means.get(name, ''))} | {bar} |")
+    return "\n".join(lines)
+
+
+def _cell(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) -> tuple[str, int]:
+    """Return a case's part of the page, and how many bars are missed."""
+    means = {
+        name: mean(float(run[name]) for run in runs)
+        for name, value in runs[0].items()
+        if not isinstance(value, str)
+    }
+    names = missed(means)
+    text = CASE.format(
+        name=case.name,
+        parameters=sum(p.numel() for p in case.network(case.widths, samples.classes).parameters()),
+        samples=int((~samples.held_out(1)).sum()),
+        batch=case.train.batch,
+        rounds=case.train.rounds,
+        epochs=case.method.epochs,
+        decay=case.train.rate_decay,
+        method=case.method,
+        table=table(runs, means),
+        verdict=f"**Missed: {', '.join(names)}.**" if names else "All bars hold.",
+    )
+    return text, len(names)
+
+
+def page(options: str, seeds: int, minutes: float, parts: list[str]) -> str:
+    """Return the page."""
+    counted = any("mJ of an answer" in part for part in parts)
+    return TEXT.format(
+        seeds=seeds,
+        day=datetime.date.today().isoformat(),
+        minutes=minutes,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        onnxruntime=version("onnxruntime"),
+        processor=processor(),
+        options=options,
+        energy="Energy is the processor's own count (RAPL)." if counted else ENERGY,
+        cases="".join(parts),
+    )
+
+
+def processor() -> str:
+    """Name the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def main(
+    quick: bool = False,
+    choosing: bool = False,
+    seeds: int = 3,
+    only: str = "",
+    device: str = "cpu",
+    out: Path | None = None,
+    options: str = "",
+) -> int:
     """Run every case, or those whose names begin so; return the exit status."""
     torch.set_num_threads(1)
-    status = 0
+    begun, parts, misses = time.monotonic(), [], 0
     for case in QUICK if quick else CASES:
         if not case.name.startswith(only):
             continue
         print(case.name, flush=True)
-        samples = case.samples()
+        case, samples = replace(case, device=device), case.samples()
         if choosing:
-            choose(case, samples)
+            choose(case, samples, seeds)
             continue
-        runs = [
-            figures(case, samples, seed, 10 if quick else 500)
-            for seed in range(1, (1 if quick else seeds) + 1)
-        ]
-        means = {name: mean(run[name] for run in runs) for name in runs[0]}
-        for name, value in means.items():
-            bar = f"   ({BARS[name][1]} {BARS[name][0]})" if name in BARS else ""
-            print(f"  {name}: {value:.4g}{bar}")
-        if not quick and (names := missed(means)):
-            print(f"  MISSED: {', '.join(names)}")
-            status = 1
-    return status
+        runs = []
+        for seed in range(1, seeds + 1):
+            runs.append(figures(case, samples, seed, 10 if quick else 500))
+            print(f"  seed {seed}: " + ", ".join(f"{n} {_cell(v)}" for n, v in runs[-1].items()))
+        text, count = section(case, samples, runs)
+        parts.append(text)
+        misses += count
+    if not choosing:
+        text = page(options, seeds, (time.monotonic() - begun) / 60, parts)
+        print(text)
+        if out is not None:
+            out.write_text(text, encoding="utf-8")
+    return 1 if misses and not quick else 0
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="structure: what it costs and gives")
     arguments.add_argument("--quick", action="store_true")
-    arguments.add_argument("--choose", action="store_true")
+    arguments.add_argument("--choose", dest="choosing", action="store_true")
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--only", default="", help="HAR or CIFAR")
-    given = arguments.parse_args()
-    sys.exit(main(given.quick, given.choose, given.seeds, given.only))
+    arguments.add_argument("--device", default="cpu", help="where models are trained")
+    arguments.add_argument("--out", type=Path, help="the page to write")
+    sys.exit(main(**vars(arguments.parse_args()), options=shlex.join(sys.argv[1:])))

@@ -79,8 +79,10 @@ def test_an_unknown_client_is_told_who_there_is(finished: Path) -> None:
     (kept_out,) = summary["novel"]["names"]
     assert {*summary["per_client"]["names"], kept_out} == set(NAMES)
     known = ", ".join(summary["per_client"]["names"])
-    for who in ("cib", kept_out, "7"):
-        with pytest.raises(mq.MasqueradeError, match=r"^E202 there is no model of client") as fault:
+    told = dict.fromkeys(("cib", "7"), r"^E202 there is no model of client")
+    told[kept_out] = rf"^E202 client `{kept_out}` was kept out of training"
+    for who, pattern in told.items():
+        with pytest.raises(mq.MasqueradeError, match=pattern) as fault:
             exporting.find(finished, who)
         assert known in str(fault.value)
 

@@ -10,7 +10,7 @@ import masquerade as mq
 from masquerade.core import tree
 from masquerade.data.named import NAMED
 from masquerade.errors import MasqueradeError
-from masquerade.experiment import Result
+from masquerade.result import Result
 from tests.support import federation, network
 from tests.test_resume import timeless
 
@@ -93,3 +93,16 @@ def test_a_summary_says_that_its_data_are_a_stand_in() -> None:
     )
     assert all(one["data_note"] == NAMED["har_signals"].note for one in noted.summaries)
     assert not any("data_note" in one for one in plain.summaries)
+
+
+def test_a_client_beside_a_novel_one_has_its_own_model() -> None:
+    x = torch.linspace(0, 1, 60).reshape(30, 2)
+    data = mq.partition(mq.from_arrays(x, (x[:, 0] > 0.5).long()), 3, mq.IID())
+    result = mq.run(mq.methods.Local(), torch.nn.Linear(2, 2), data, 1, novel=[1])
+    models = result.personal["personal"]
+    assert result.client(2).parts is models[1]
+    assert result.client(0).parts is models[0]
+    with pytest.raises(MasqueradeError, match=r"E202 client `1` was kept out .* numbers 0, 2$"):
+        result.client(1)
+    with pytest.raises(MasqueradeError, match=r"E202 there is no model of client `-1`"):
+        result.client(-1)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from masquerade import __version__, comparison, experiment, parts
+from masquerade import comparison, experiment, parts
 from masquerade import config as configuration
+from masquerade.card import describe
 from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.data import Federation, cache
@@ -17,7 +17,6 @@ from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
 from masquerade.result import place_of
-from masquerade.settings import Data
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -53,7 +52,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []
     labels = list(named) or [str(each) for each in range(federation.classes)]
-    return Found(model, _card(summary, place, model, config.data), labels, origin)
+    return Found(model, describe(summary, place, model, config.data), labels, origin)
 
 
 def _summary(path: Path, view: str | None) -> Record:
@@ -83,61 +82,3 @@ def _inputs(federation: Federation, client: int) -> Tensor:
     """Return inputs that the client was trained on, or others where it has none."""
     own = federation.train[client][:SAMPLES]
     return federation.x[own] if len(own) else federation.x[:SAMPLES]
-
-
-def _card(summary: Record, place: int, model: Model, data: Data) -> Card:
-    """Write a model's card from the summary of its run; `place` is the client's in its lists."""
-    listed = summary["per_client"]
-    client = str(listed["ids"][place])
-    if "names" in listed:
-        client += f" ({listed['names'][place]})"
-    own, shift = summary["accuracy"]["own"], summary["accuracy"]["shift"]
-    mine = listed["own"][place]
-    metric, unit = summary["metric"], "mean over clients ± std"
-    facts: dict[str, dict[str, Any]] = {
-        "Model": {
-            "method": f"{summary['title']} (`{summary['method']}`, view `{summary['view']}`)",
-            "settings": f"`{model.method}`",
-            "network": f"{summary['network']}, {summary['parameters']:,} parameters",
-            "density, mean over clients": summary["density"],
-            **_density(model),
-        },
-        "Run": {
-            "data": summary["data"],
-            "partition": f"`{data.partition}` over {data.clients} clients",
-            "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),
-            "data seed": data.seed,
-            "client": f"{client}, with {listed['samples'][place]} training samples",
-            "clients in training": summary["clients"],
-            "rounds": summary["rounds"],
-            "training seed": summary["seed"],
-            "masquerade": __version__,
-        },
-        f"{metric.capitalize()} on test data": {
-            "this client": "no test data" if mine is None else float(mine),
-            unit: f"{own['mean']:.4g} ± {own['std']:.4g}",
-            "bottom decile": own["bottom_decile"],
-        },
-        f"{metric.capitalize()} under shift, {unit}": {
-            f"{degree} % of other clients' data": f"{each['mean']:.4g} ± {each['std']:.4g}"
-            for degree, each in shift.items()
-            if degree != "averaged"
-        },
-        "Before you share it": {
-            "privacy": "a personal model can give away what it was trained on; "
-            "share it with those who may see its client's data"
-        },
-    }
-    if summary["diverged"] is not None:
-        facts["Model"]["diverged"] = f"training left the finite numbers in {summary['diverged']}"
-    return Card(f"{summary['title']}, client {client}, on {summary['data']}", facts)
-
-
-def _density(model: Model) -> dict[str, Any]:
-    """Count the weights that this client's model really uses, where they are fixed."""
-    try:
-        trees = sparse.networks(model.method, model.task, model.parts, model.x)
-    except MasqueradeError:
-        return {"weights that are not zero": "they differ from sample to sample"}
-    several = f", mean of its {len(trees)} networks" if len(trees) > 1 else ""
-    return {f"weights that are not zero, this client{several}": sparse.density(trees, model.task)}

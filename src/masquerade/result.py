@@ -22,6 +22,10 @@ class Personal:
     method: Method
     task: Task
     parts: Message
+    summary: Record
+    """What its run ended with, in the form of `summary.json`."""
+    place: int
+    """Where the client stands in what the summary lists of clients."""
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for a batch of inputs (logits, for classification)."""
@@ -31,9 +35,11 @@ class Personal:
 
     def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
         """Write a bundle that answers without torch, for inputs like x [samples, …]."""
+        from masquerade.card import describe
         from masquerade.export.bundle import Model, write
 
-        write(Path(path), Model.at_home(self.method, self.task, self.parts, x), labels=labels)
+        model = Model.at_home(self.method, self.task, self.parts, x)
+        write(Path(path), model, describe(self.summary, self.place, model), labels)
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,9 @@ class Result:
         if chosen not in self.personal:
             known = ", ".join(self.personal)
             raise MasqueradeError("E202", f"no view `{chosen}` was judged; there are {known}")
-        place = place_of(self.summaries[0], client)
-        return Personal(self.method, self.task, self.personal[chosen][place])
+        (summary,) = (each for each in self.summaries if each["view"] == chosen)
+        place = place_of(summary, client)
+        return Personal(self.method, self.task, self.personal[chosen][place], summary, place)
 
 
 def place_of(summary: Record, client: int | str) -> int:
@@ -89,4 +96,8 @@ def place_of(summary: Record, client: int | str) -> int:
     calls = f"names {listed(names)}" if names else ""
     numbers = f"numbers {listed(ids)}"
     text = f"there is no model of client `{client}`{near}; those with one have the"
+    novel = summary.get("novel", {})
+    if given in novel.get("ids", []) or client in novel.get("names", []):
+        text = f"client `{client}` was kept out of training, and what it was judged with not kept; "
+        text += "train with it (no `novel`), or take a client with a model; they have the"
     raise MasqueradeError("E202", f"{text} {' and the '.join(filter(None, (numbers, calls)))}")

@@ -16,9 +16,10 @@ import torch
 
 import masquerade as mq
 from masquerade import exporting
+from masquerade.card import describe
 from masquerade.core import MasqueradeError
 from masquerade.export import bundle, session, timing
-from masquerade.export.bundle import Card
+from masquerade.export.bundle import Card, Model
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -317,7 +318,10 @@ def test_what_cannot_be_exported_is_refused(run: Path, client: int, tmp_path: Pa
         set(range(8)) - set(json.loads((run / "summary.json").read_text())[0]["per_client"]["ids"])
     )
     faults = {
-        r"E202 there is no model of client": ["--client", novel],
+        rf"E202 client `{novel}` was kept out of training, .* have the numbers \d": [
+            "--client", novel,
+        ],
+        r"E202 there is no model of client `8`; those with one": ["--client", 8],
         r"E202 no view `global`": ["--client", client, "--view", "global"],
         r"E201 unknown format `slicd` \(did you mean `sliced`\?\)": [
             "--client", client, "--format", "slicd",
@@ -348,6 +352,10 @@ def test_a_model_of_a_python_program_leaves_too(tmp_path: Path) -> None:
     found = session.predict(opened, x.numpy())
     np.testing.assert_allclose(found, model.predict(x), rtol=1e-5, atol=1e-5)
     assert {each["label"] for each in session.answers(opened, found)} <= {"low", "high"}
+    summary = json.loads((out / "summary.json").read_text())[0]
+    card = describe(summary, 1, Model(model.method, model.task, model.parts, x))
+    assert opened.manifest["card"] == json.loads(json.dumps(card.facts))
+    assert "Before you share it" in card.facts
     with pytest.raises(MasqueradeError, match=r"E202 .*result.client\(N\).export"):
         exporting.find(out, 1)
 

@@ -57,10 +57,6 @@ class Model:
         """Return the weights that `predict` runs the network with."""
         return sparse.networks(self.method, self.task, self.parts, self.x)
 
-    def facts(self) -> dict[str, Any]:
-        """Say what is known of it without its run."""
-        return {"settings": f"`{self.method}`", "parameters": self.task.parameters}
-
     def onnx(self, program: Program) -> bytes:
         """Return a graph of this model as ONNX, checked against the model itself."""
         return onnx.encode(program, self.x, self.predict(self.x))
@@ -92,18 +88,17 @@ def _shown(value: Any) -> str:
 def write(
     path: Path,
     model: Model,
-    card: Card | None = None,
+    card: Card,
     labels: Sequence[str] | None = None,
     compare: bool = False,
 ) -> dict[str, Any]:
     """Write a bundle; return its manifest.
 
-    Without the card of a run it has one of the method. `labels` name the classes. With `compare` it
-    also holds the network without masks, and the masked one before it was cut, to be timed beside.
+    `labels` name the classes. With `compare` it also holds the network without masks, and the
+    masked one before it was cut, to be timed beside.
     """
     _check_free(path)
     _check_labels(model, labels)
-    card = card or Card(type(model.method).__name__, {"Model": model.facts()})
     whole = model.masked()
     files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
     if compare:

@@ -1,0 +1,45 @@
+"""The bench of exported models: it runs, writes its page, and notices a bar that is missed."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return runpy.run_path(str(BENCH / "export.py"))
+
+
+def test_the_bench_writes_a_page_of_figures_and_bars(bench: dict[str, Any], tmp_path: Path) -> None:
+    page = tmp_path / "export.md"
+    # Bars are not for networks on noise.
+    assert bench["main"](quick=True, seeds=2, only="HAR", out=page) == 0
+    lines = page.read_text().splitlines()
+    rows = {cells[1].strip(): cells[2:-1] for line in lines if len(cells := line.split("|")) > 2}
+    for name, (bar, way) in bench["BARS"].items():
+        first, second, mean, told = rows[name]
+        assert float(mean) == pytest.approx((float(first) + float(second)) / 2, rel=2e-3)
+        assert told.strip() == f"{way} {bar}"
+    dense, sliced = (rows[f"ms of a step, {form}"][0] for form in ("dense", "sliced"))
+    assert float(rows["speedup, step"][0]) == pytest.approx(float(dense) / float(sliced), rel=2e-3)
+
+
+def test_a_bar_can_be_missed(bench: dict[str, Any]) -> None:
+    good = {name: bar for name, (bar, _) in bench["BARS"].items()}
+    assert bench["missed"](good) == []
+    assert bench["missed"](good | {"speedup, batch 1": 1.49}) == ["speedup, batch 1"]
+    assert bench["missed"](good | {"accuracy lost, points": 1.01}) == ["accuracy lost, points"]
+
+
+def test_every_known_sample_is_held_out_in_its_turn(bench: dict[str, Any]) -> None:
+    samples = bench["QUICK"][0].samples()
+    turns = [samples.held_out(seed) for seed in range(1, 5)]
+    # Four folds, and each sample in one of them; a fifth seed begins anew.
+    assert sum(turn.long() for turn in turns).tolist() == [1] * len(samples.known)
+    assert samples.held_out(5).equal(turns[0])
+    assert not set(samples.known.tolist()) & set(samples.test.tolist())
