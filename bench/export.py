@@ -71,13 +71,13 @@ Memory is what loading and using a model adds to a fresh process.
 {energy}
 
 Settings were chosen on folds of the training data, strengths of the lasso by `--choose`; the
-[log](../log.md) has what was tried. Test data decided nothing.
+[log](../log.md) has what was tried.
 {cases}"""
 CASE = """
 ## {name}
 
 {parameters:,} parameters, {samples:,} training samples, batches of {batch}; rounds: {rounds},
-epochs in each: {epochs}, the rate times {decay} after each; `{method}`.
+epochs in each: {epochs}, the rate times {decay} after each; `{method}`.{note}
 
 {table}
 
@@ -284,6 +284,7 @@ def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) ->
         epochs=case.method.epochs,
         decay=case.train.rate_decay,
         method=case.method,
+        note=f"\n{case.note}" if case.note else "",
         table=table(runs, means),
         verdict=f"**Missed: {', '.join(names)}.**" if names else "All bars hold.",
     )

@@ -45,6 +45,8 @@ class Case:
     pulls: tuple[float, ...]
     """Strengths of the group lasso that `--choose` tries; the method has the chosen one."""
     device: str = "cpu"
+    note: str = ""
+    """What a reader of the figures has to know."""
 
 
 def har() -> Samples:
@@ -115,10 +117,10 @@ CASES = [
         "CIFAR-10, slim VGG",
         cifar,
         slim_vgg,
-        (32, 48, 96, 1024, 1024),
+        (32, 48, 96, 128, 2048, 2048),
         FedMask(rate=33, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=1.2e-4),
         Train("", 1, 64),
-        (1.2e-4, 1.3e-4, 1.4e-4),
+        (1e-4, 1.2e-4, 1.4e-4),
     ),
 ]
 QUICK = [
