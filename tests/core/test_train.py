@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Look, Round, Task, descend, gradient, train, tree
+from masquerade.core.mapping import batching
 from masquerade.core.random import normal
-from masquerade.core.train import batching, in_chunks
+from masquerade.core.train import in_chunks
 from masquerade.core.tree import State, Tree
 from tests.support import federation, network
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.mapping import batching
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.task import Task
-from masquerade.core.train import batching
 from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops

@@ -1,0 +1,70 @@
+"""Tensors in memory that processes share, so that states need not be sent from one to another."""
+
+import math
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from masquerade.core import tree
+
+ALIGNED = 64
+"""Tensors begin at multiples of so many bytes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tensors of a state lie in one piece of memory."""
+
+    numbered: Any
+    """The state, with a number instead of every tensor."""
+    forms: list[tuple[tuple[int, ...], torch.dtype, int]]
+    """Shape, type and first byte of every tensor."""
+    size: int
+
+    @classmethod
+    def of(cls, state: Any, *lead: int) -> "Layout":
+        """Lay out a state; with a leading size, as many states like it: [clients, …]."""
+        leaves, spec = pytree.tree_flatten(state)
+        forms, size = [], 0
+        for leaf in leaves:
+            shape = (*lead, *leaf.shape)
+            forms.append((shape, leaf.dtype, size))
+            size += -(-math.prod(shape) * leaf.element_size() // ALIGNED) * ALIGNED
+        numbered = pytree.tree_unflatten(range(len(leaves)), spec)
+        return cls(numbered, forms, max(size, ALIGNED))
+
+    def view(self, path: str) -> Any:
+        """Return the state whose tensors are the memory at a path."""
+        with open(path, "r+b") as file:
+            # Whoever comes first makes the room; for the others it changes nothing.
+            os.ftruncate(file.fileno(), self.size)
+            memory = torch.frombuffer(mmap.mmap(file.fileno(), self.size), dtype=torch.uint8)
+        tensors = []
+        for shape, dtype, first in self.forms:
+            count = math.prod(shape) * dtype.itemsize
+            tensors.append(memory[first : first + count].view(dtype).view(shape))
+        return tree.transform(lambda number: tensors[number], self.numbered)
+
+
+@contextmanager
+def shared() -> Iterator[str]:
+    """Yield the path of memory that other processes can open until this ends.
+
+    What was viewed by then stays; no name remains, so that nothing is left behind by those who die.
+    """
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("masquerade")
+        try:
+            yield f"/proc/{os.getpid()}/fd/{number}"
+        finally:
+            os.close(number)
+    else:
+        with NamedTemporaryFile(prefix="masquerade-") as file:
+            yield file.name
