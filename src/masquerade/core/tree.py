@@ -88,12 +88,11 @@ def blend(
 
     Names that are not `blended` are taken from `new`: what a network counted cannot be divided.
     """
-    return {
-        name: torch.lerp(old[name], value, torch.as_tensor(share).to(value))
-        if blended(name)
-        else value
-        for name, value in new.items()
-    }
+
+    def go(start: Tensor, end: Tensor) -> Tensor:
+        return torch.lerp(start, end, share.to(end) if isinstance(share, Tensor) else share)
+
+    return {n: go(old[n], value) if blended(n) else value for n, value in new.items()}
 
 
 def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
@@ -118,11 +117,22 @@ def size(tree: Mapping[str, Tensor]) -> int:
 
 def transform(function: Callable[..., Any], *states: Any) -> Any:
     """Apply a function to every tensor of states that have the same structure."""
+    first, *others = states
+    if isinstance(first, Tensor):
+        return function(*states)
+    # Most states are dicts of dicts; for these the general way costs several times as much.
+    if type(first) is dict and all(type(o) is dict and o.keys() == first.keys() for o in others):
+        return {
+            key: transform(function, value, *(other[key] for other in others))
+            for key, value in first.items()
+        }
     return pytree.tree_map(function, *states)
 
 
 def leaves(state: Any) -> list[Tensor]:
     """List the tensors of a state, in a fixed order."""
+    if type(state) is dict:
+        return [leaf for value in state.values() for leaf in leaves(value)]
     return pytree.tree_leaves(state)
 
 

@@ -20,7 +20,7 @@ from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders, Pack
 from masquerade.engine.capture import Graphs, same_place
-from masquerade.engine.convolve import Convolving
+from masquerade.engine.convolve import convolving
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeWarning
 
@@ -66,10 +66,10 @@ class Lifted:
         """Map the functions of a stage; its steps take any number of clients."""
 
         def step(work: State, batch: Any, round: Round) -> State:
-            clients = len(tree.leaves(batch)[0])
-            with Convolving():
+            first = tree.leaves(batch)[0]
+            with convolving(first.device):
                 new: State = mapped(
-                    clients, lambda one, part: stage.step(one, part, round), work, batch
+                    len(first), lambda one, part: stage.step(one, part, round), work, batch
                 )
             return new
 
@@ -326,7 +326,7 @@ class Batched:
         most = JUDGED * (4 if x.is_cuda else 1) // lifted.clients
         for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
-                with Convolving():
+                with convolving(x.device):
                     output = lifted.map(
                         lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
                     )
