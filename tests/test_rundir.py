@@ -115,11 +115,26 @@ def refused(code: str) -> Any:
     return pytest.raises(MasqueradeError, match=f"^{code} ")
 
 
+def test_a_commit_copies_no_tensor_that_has_its_memory_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, twice, saved = torch.ones(3), torch.ones(4), {}
+    monkeypatch.setattr(
+        "safetensors.torch.save", lambda given, metadata: saved.update(given) or b""
+    )
+    with RunDirectory.create(tmp_path / "run", "") as run:
+        run.commit(0, {"alone": alone, "twice": twice, "view": twice[:2]}, {})
+    places = {name: value.data_ptr() for name, value in saved.items()}
+    assert (places["alone"], places["twice"]) == (alone.data_ptr(), twice.data_ptr())
+    assert places["view"] != twice.data_ptr()
+
+
 def test_a_commit_returns_what_was_given(tmp_path: Path) -> None:
     shared = torch.arange(6.0, requires_grad=True)
     tensors = {
         "view": shared.view(2, 3).T,
         "again": shared,
+        "part": shared[2:4],
         "scalar": torch.tensor(3),
         "bits": torch.tensor([True]),
         "half": torch.ones(2, dtype=torch.bfloat16),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from masquerade.core.method import Method
 from masquerade.core.random import fold
 from masquerade.core.round import Cohort, Round, Who
 from masquerade.core.task import Task
+from masquerade.core.tree import State
 from masquerade.cost.compute import Meter
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
@@ -58,7 +59,8 @@ class Simulation:
         self.novel = [id for id in novel if self.samples[id]]
         known = self.samples.index_fill(0, torch.tensor(novel, dtype=torch.int64), 0)
         self.eligible = torch.nonzero(known).flatten()
-        self.known = [id for id in range(federation.clients) if id not in set(novel)]
+        apart = set(novel)
+        self.known = [id for id in range(federation.clients) if id not in apart]
         if not len(self.eligible):
             text = ", or all that have one are novel" if len(novel) else ""
             raise MasqueradeError("E303", f"no client has a training sample{text}")
@@ -113,20 +115,24 @@ class Simulation:
 
     def begin(self) -> Progress:
         """Return the state before round 0."""
-        rows = [self.method.row_init(self.task, who) for who in self.whos]
-        clients = [self.method.client_init(self.task, who) for who in self.whos]
         server = self.method.server_init(self.task)
         first = self.setting.round("train", self.method.schedule(0, self.train.rounds), 0)
-        download = self.method.download(self.task, server, rows[0], first)
+        row = self.method.row_init(self.task, self.whos[0])
+        download = self.method.download(self.task, server, row, first)
         return Progress(
             0,
             server,
-            Store.of(rows, self.device, self.place),
-            Store.of(clients, self.device, self.place),
+            self._stored(self.method.row_init),
+            self._stored(self.method.client_init),
             _at(session.begin(self.task.initial, len(self.whos), download), self.place),
             {"train": dict.fromkeys(COSTS, 0.0)},
             [],
         )
+
+    def _stored(self, init: Callable[[Task, Who], State]) -> Store:
+        """Keep the states that all clients begin with."""
+        states = (init(self.task, who) for who in self.whos)
+        return Store.of(states, len(self.whos), self.device, self.place)
 
     def restore(self, number: int, tensors: dict[str, Tensor], facts: Record) -> Progress:
         """Return the state that a commit holds."""

@@ -1,7 +1,9 @@
 """Test-time shift: sizes stay, degrees nest, and partners are other clients."""
 
 import math
+import tracemalloc
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from masquerade.data import shift
 from masquerade.data.partition import Federation
 from masquerade.data.shift import partners, shift_sets
 from masquerade.errors import MasqueradeError
@@ -63,11 +66,13 @@ def test_partner_of_a_client_is_uniform() -> None:
     draws=st.integers(1, 7),
     seed=st.integers(0, 2**40),
     pooled=st.booleans(),
+    many=st.sampled_from([0, 10, shift.MANY]),
 )
 def test_shifted_sets_keep_their_size_replace_the_right_share_and_nest(
-    sizes: list[int], draws: int, seed: int, pooled: bool
+    sizes: list[int], draws: int, seed: int, pooled: bool, many: int
 ) -> None:
-    sets = shift_sets(federation_of(sizes), DEGREES, draws, seed, pooled)
+    with mock.patch.object(shift, "MANY", many):
+        sets = shift_sets(federation_of(sizes), DEGREES, draws, seed, pooled)
     owner = owners(sizes)
     assert tuple(sets) == DEGREES
     assert [len(sets[degree]) for degree in DEGREES] == [1] + [draws] * 5
@@ -103,11 +108,40 @@ def test_replacement_is_the_partners_data_and_cycles_only_when_it_is_spent(
             assert most == math.ceil(sizes[client] / sizes[partner])
 
 
-def test_pooled_replacement_comes_from_many_clients_without_repetition() -> None:
+@pytest.mark.parametrize("many", [0, shift.MANY])
+def test_pooled_replacement_comes_from_all_other_clients_without_repetition(many: int) -> None:
     sizes = [20] * 6
-    samples = shift_sets(federation_of(sizes), (100,), pooled=True)[100][0][0]
-    assert len(set(samples.tolist())) == 20
-    assert len(set(owners(sizes)[samples.numpy()])) > 2
+    with mock.patch.object(shift, "MANY", many):
+        drawn = shift_sets(federation_of(sizes), (100,), draws=30, pooled=True)[100]
+    for client in range(6):
+        owner = [owners(sizes)[draw[client].numpy()] for draw in drawn]
+        assert {len(set(draw[client].tolist())) for draw in drawn} == {20}
+        counts = np.bincount(np.concatenate(owner), minlength=6)
+        # 600 samples of five others, 120 of each on average; 30 are more than three deviations.
+        assert counts[client] == 0
+        assert (abs(np.delete(counts, client) - 120) < 30).all()
+
+
+def test_few_samples_are_drawn_as_published_runs_drew_them() -> None:
+    sizes = [4, 3, 5]
+    drawn = shift_sets(federation_of(sizes), (100,), seed=7, pooled=True)[100][0]
+    for client, samples in enumerate(drawn):
+        rng = np.random.default_rng([7, 3, client, 0])
+        others = rng.permutation(np.flatnonzero(owners(sizes) != client))
+        assert samples.tolist() == others[: sizes[client]].tolist()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_drawing_for_many_clients_holds_nothing_that_grows_with_their_square(pooled: bool) -> None:
+    clients = 3000
+    federation = federation_of([1] * clients)
+    tracemalloc.start()
+    with mock.patch.object(shift, "MANY", 0):
+        shift_sets(federation, (0, 100), pooled=pooled)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Their square in int64 is 72 MB; a client's own samples and all Python around them, 2 kB.
+    assert peak < clients * 2000
 
 
 def test_degree_zero_is_the_clients_own_data_in_order() -> None:

@@ -1,6 +1,8 @@
 """The store: what is put is taken, and nobody else's bits move."""
 
 import math
+import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ def client(id: int) -> State:
 
 
 def store() -> Store:
-    return Store.of([client(id) for id in range(CLIENTS)], CPU, CPU)
+    return Store.of((client(id) for id in range(CLIENTS)), CLIENTS, CPU, CPU)
 
 
 def assert_same(left: object, right: object) -> None:
@@ -51,7 +53,7 @@ def test_what_is_put_is_taken_and_others_keep_their_bits(ids: list[int]) -> None
 
 def test_the_bits_of_odd_numbers_survive() -> None:
     odd = torch.tensor([math.nan, -0.0, 1e-45, math.inf])
-    made = Store.of([{"w": torch.zeros(4)}, {"w": odd}], CPU, CPU)
+    made = Store.of([{"w": torch.zeros(4)}, {"w": odd}], 2, CPU, CPU)
     made.put(torch.tensor([0]), {"w": odd[None]})
     for row in made.take(torch.tensor([0, 1]))["w"]:
         assert torch.equal(row.view(torch.int32), odd.view(torch.int32))
@@ -66,19 +68,38 @@ def test_taking_makes_a_copy() -> None:
 
 def test_storing_makes_a_copy() -> None:
     states = [client(id) for id in range(2)]
-    made = Store.of(states, CPU, CPU)
+    made = Store.of(states, 2, CPU, CPU)
     made.put(torch.tensor([0]), tree.stack([client(1)]))
     assert_same(states[0], client(0))
 
 
+def test_states_that_come_one_after_another_are_not_held_beside_one_another() -> None:
+    alive: list[weakref.ref[Tensor]] = []
+    most = 0
+
+    def coming() -> Iterator[State]:
+        nonlocal most
+        for id in range(CLIENTS):
+            made = torch.full((3,), float(id))
+            alive.append(weakref.ref(made))
+            yield {"w": made}
+            del made
+            most = max(most, sum(each() is not None for each in alive))
+
+    made = Store.of(coming(), CLIENTS, CPU, CPU)
+    assert made.state["w"][:, 0].tolist() == list(range(CLIENTS))
+    # The first, which the room is made by, and the one that was last written.
+    assert most <= 2
+
+
 def test_the_type_of_what_is_stored_stays() -> None:
-    made = Store.of([{"w": torch.zeros(2)}], CPU, CPU)
+    made = Store.of([{"w": torch.zeros(2)}], 1, CPU, CPU)
     made.put(torch.tensor([0]), {"w": torch.ones(1, 2, dtype=torch.float64)})
     assert made.take(torch.tensor([0]))["w"].dtype is torch.float32
 
 
 def test_clients_may_hold_nothing() -> None:
-    made = Store.of([{}, {}], CPU, CPU)
+    made = Store.of([{}, {}], 2, CPU, CPU)
     assert made.take(torch.tensor([1])) == {}
     made.put(torch.tensor([0]), {})
 
@@ -87,17 +108,17 @@ def test_states_lie_at_their_place_and_work_happens_on_the_device() -> None:
     """The `meta` device has no memory, but it shows where a tensor would be."""
     states = [{"w": torch.zeros(3)} for _ in range(2)]
     meta = torch.device("meta")
-    on_host = Store.of(states, device=meta, place=CPU)
+    on_host = Store.of(states, 2, device=meta, place=CPU)
     assert on_host.state["w"].device == CPU
     assert on_host.take(torch.tensor([0]))["w"].device == meta
-    on_device = Store.of(states, device=meta, place=meta)
+    on_device = Store.of(states, 2, device=meta, place=meta)
     assert on_device.state["w"].device == meta
 
 
 @pytest.mark.cuda
 def test_host_memory_serves_a_device() -> None:
     cuda = torch.device("cuda")
-    made = Store.of([client(id) for id in range(CLIENTS)], cuda, CPU)
+    made = Store.of([client(id) for id in range(CLIENTS)], CLIENTS, cuda, CPU)
     ids = torch.tensor([1, 2])
     taken = made.take(ids)
     made.put(ids, tree.transform(lambda value: ~value if bits(value) else value + 1, taken))

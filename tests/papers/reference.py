@@ -119,9 +119,9 @@ class DualMasks:
             for name, m_c in self.m[client].items()
         }
 
-    def learner(self, weights: Weights, number: int) -> Learner:
+    def learner(self, weights: Weights, number: int, factor: float = 1.0) -> Learner:
         """Start SGD from some weights."""
-        speed = self.paper.rate * self.world.rate_decay**number
+        speed = factor * self.paper.rate * self.world.rate_decay**number
         return Learner(self.world, weights, speed, self.paper.momentum, self.paper.weight_decay)
 
     def dual(self, number: int, readjust: bool) -> None:
@@ -186,7 +186,7 @@ class DualMasks:
                 self.w[client] = {name: 0 * value for name, value in self.w[client].items()}
             self.begun[client] = iteration
             own = {name: m_c * (1 - self.m_g[name]) for name, m_c in self.m[client].items()}
-            learner = self.learner(self.compose(client), number)
+            learner = self.learner(self.compose(client), number, self.paper.refine_rate)
             for epoch in range(self.paper.epochs):
                 for x, y in self.world.epoch(client, number, epoch):
                     learner.step(x, y, own)

@@ -375,10 +375,10 @@ def test_global_refine_trains_inside_the_global_mask_and_leaves_the_client_alone
 SPLIT = eight(0, 0, 0, 0, math.log(3), 0, 0, 0)
 
 
-def refine(method: DMPFL, client: State, iteration: int) -> State:
-    """Do one round of personal refine in which position 0 is shared and position 4 personal."""
+def refine(method: DMPFL, client: State, iteration: int, kind: str = "train") -> State:
+    """Refine personal weights where position 0 is shared and position 4 personal."""
     message = received(eight(0, 0, 0, 0, 0, 0, 0, 0), bits("1000 0000"))
-    round = at("train", ("personal", iteration))
+    round = at(kind, ("personal", iteration))
     upload, held = play(method, message, client, round, units(([0], [])))
     assert upload == {}
     assert held["params"]["weight"].flatten()[[0, 1, 2, 3, 5, 6, 7]].tolist() == [0.0] * 7
@@ -411,6 +411,37 @@ def test_restart_never_touches_a_model_in_use() -> None:
     round = at("adapt", ("personal", False))
     _, client = play(again, received(), holder(), round, units(([0], [])))
     assert torch.equal(client["params"]["weight"], THETA_C)
+
+
+# As above, position 4 goes from ln 3 by −¾ times the rate, or from 0 by −½ where it starts anew.
+@pytest.mark.parametrize(
+    ("settings", "begun", "found"),
+    [
+        ({}, -1, math.log(3) - 0.75),
+        ({"refine_rate": 0.5}, -1, math.log(3) - 0.375),
+        ({"restart": True}, -1, -0.5),
+        ({"restart": True}, 0, math.log(3) - 0.75),
+    ],
+)
+def test_every_client_may_refine_when_its_model_is_used(
+    settings: dict[str, Any], begun: int, found: float
+) -> None:
+    method = replace(EIGHT, refine_epochs=1, **settings)
+    held = refine(method, holder(SPLIT, bits("1000 1000"), begun), 0, "adapt")
+    torch.testing.assert_close(held["params"]["weight"][1, 0].item(), found, rtol=0, atol=1e-12)
+
+
+def test_the_global_model_is_not_refined_at_clients() -> None:
+    method = replace(EIGHT, refine_epochs=1)
+    assert method.adapt(TASK, at("adapt", ("global", False))) == ()
+    looked = [stage.name for stage in method.adapt(TASK, at("adapt", ("adaptive", False)))]
+    assert looked == ["refine", "base entropies"]
+
+
+def test_personal_refine_has_a_rate_of_its_own() -> None:
+    held = refine(replace(EIGHT, refine_rate=0.5), holder(SPLIT, bits("1000 1000")), 0)
+    at_4 = held["params"]["weight"][1, 0].item()
+    torch.testing.assert_close(at_4, math.log(3) - 0.375, rtol=0, atol=1e-12)
 
 
 def test_nothing_arrives_at_the_server_in_personal_refine() -> None:
@@ -612,6 +643,7 @@ VARIANTS = {
         first_dense=False,
         biases_dense=False,
         restart=True,
+        refine_rate=0.5,
         settle=2,
         similarity="logits",
     ),

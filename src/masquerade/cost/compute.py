@@ -5,7 +5,7 @@ that the masks allow. Executed: what the engine ran, padding and masked weights 
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -286,6 +286,12 @@ def _twice(samples: Tensor) -> Tensor:
 
 def shares(stage: Stage, work: State, lead: int) -> Shares | None:
     """Read the densities of a stage's masks off its work: (forward, gradient, trains) or None."""
+    (found,) = fetched([densities(stage, work, lead)])
+    return found
+
+
+def densities(stage: Stage, work: State, lead: int) -> Shares | None:
+    """Return the same where the work lies: nobody waits for the device."""
     if stage.keep is None:
         return None
     forward, gradient = stage.keep(work)
@@ -293,9 +299,20 @@ def shares(stage: Stage, work: State, lead: int) -> Shares | None:
 
 
 def _means(masks: Tree, lead: int) -> dict[str, Tensor]:
-    return {
-        name: mask.to(torch.float64).flatten(lead).mean(-1).cpu() for name, mask in masks.items()
-    }
+    return {name: mask.to(torch.float64).flatten(lead).mean(-1) for name, mask in masks.items()}
+
+
+def fetched(several: Sequence[Shares | None]) -> list[Shares | None]:
+    """Bring the densities of several stages of the same clients into host memory, in one copy."""
+    known = [keep for keep in several if keep is not None]
+    lying = [value for keep in known for masks in keep[:2] for value in masks.values()]
+    coming = iter(torch.stack(lying).cpu() if lying else ())
+
+    def here(keep: Shares) -> Shares:
+        forward, gradient = ({name: next(coming) for name in masks} for masks in keep[:2])
+        return forward, gradient, keep[2]
+
+    return [None if keep is None else here(keep) for keep in several]
 
 
 def slices(stage: Stage, work: State) -> dict[str, float]:

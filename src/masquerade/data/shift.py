@@ -15,6 +15,10 @@ Integers = npt.NDArray[np.int64]
 # These keep the random streams apart from each other and from that of the partition.
 _PARTNERS, _SAMPLES = 2, 3
 
+MANY = 50_000
+"""Samples of others above which only those that are needed are drawn. Fewer are shuffled, all of
+them for every client anew: nothing for few clients, and for thousands the most of a start."""
+
 
 def partners(clients: int, seed: int, draws: int) -> Integers:
     """Draw other clients for each client [draws, clients], none twice before all were drawn.
@@ -27,7 +31,8 @@ def partners(clients: int, seed: int, draws: int) -> Integers:
     for client in range(clients):
         rng = np.random.default_rng([seed, _PARTNERS, client])
         others = (client + 1 + rng.permutation(clients - 1)) % clients
-        columns.append(np.resize(others, draws))
+        # Taken, not resized: that would keep the whole order of every client in memory.
+        columns.append(others[np.arange(draws) % len(others)])
     return np.stack(columns, axis=1)
 
 
@@ -82,7 +87,14 @@ def _check(degrees: Sequence[int], draws: int, seed: int, split: str) -> None:
 def _pools(parts: list[Integers]) -> Iterator[list[Integers]]:
     """Yield for each client the samples of all others, as its only choice."""
     samples = np.concatenate(parts)
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    sizes = [len(part) for part in parts]
+    if len(samples) > MANY:
+        # Twice round the circle of all samples, those of all others lie in one piece.
+        circle = np.concatenate([samples, samples])
+        for size, end in zip(sizes, np.cumsum(sizes), strict=True):
+            yield [circle[end : end + len(samples) - size]]
+        return
+    owner = np.repeat(np.arange(len(parts)), sizes)
     for client in range(len(parts)):
         yield [samples[owner != client]]
 
@@ -104,8 +116,15 @@ def _queue(client: int, own: Integers, choices: list[Integers], seed: int, draw:
             "E202", f"shift needs two clients with samples, but only client {client} has any"
         )
     rng = np.random.default_rng([seed, _SAMPLES, client, draw])
-    given = rng.permutation(choices[draw % len(choices)])
+    given = _some(rng, choices[draw % len(choices)], len(own))
     return np.concatenate([rng.permutation(own), np.resize(given, len(own))])
+
+
+def _some(rng: np.random.Generator, samples: Integers, count: int) -> Integers:
+    """Return at least so many samples, or all there are, in random order and none twice."""
+    if len(samples) > MANY:
+        return rng.choice(samples, min(count, len(samples)), replace=False)
+    return rng.permutation(samples)
 
 
 def _window(queue: Tensor, degree: int) -> Tensor:

@@ -16,7 +16,7 @@ from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
-from masquerade.cost.compute import Flops
+from masquerade.cost.compute import Flops, Shares, Step
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders, Pack
 from masquerade.engine.capture import Graphs, same_place
@@ -193,7 +193,8 @@ class Batched:
     ) -> tuple[Message, State, Flops]:
         """Do the rounds of one chunk, the last `padding` clients of which have no samples."""
         setting, feed, ids, round = self.setting, self.setting.feed, job.ids, job.round
-        total = compute.nothing(len(ids))
+        noted: list[tuple[Stage, Step, Tensor, Tensor]] = []
+        kept: list[Shares | None] = []
         orders: dict[str, Orders] = {}
         packs: dict[str, Pack] = {}
 
@@ -205,17 +206,16 @@ class Batched:
             return packs[stage.name]
 
         plain = {stage.name: stage for stage in setting.method.stages(setting.task, round)}
+        x, y = feed.federation.x[:1], feed.federation.y[:1]
 
         def observe(stage: Stage, work: State) -> None:
-            nonlocal total
             made = orders[stage.name]
             single = plain[stage.name]
-            x, y = feed.federation.x[:1], feed.federation.y[:1]
             per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
             seen = per_sample.samples(made.drawn()) * stage.epochs
-            keep = compute.shares(stage, work, lead=1)
             ran = self._ran(packs[stage.name], len(ids) - padding)
-            total += setting.meter.stage(single, per_sample, seen, keep, x, ran)
+            noted.append((single, per_sample, seen, ran))
+            kept.append(compute.densities(stage, work, lead=1))
 
         upload, client = client_round(
             lifted,
@@ -227,6 +227,10 @@ class Batched:
             observe,
             self._steps,
         )
+        total = compute.nothing(len(ids))
+        # Only now, when all work of the round has been handed to the device, is it waited for.
+        for (stage, step, seen, ran), keep in zip(noted, compute.fetched(kept), strict=True):
+            total += setting.meter.stage(stage, step, seen, keep, x, ran)
         return upload, client, total
 
     def _steps(self, stage: Stage, work: State, pack: Pack, round: Round) -> State:

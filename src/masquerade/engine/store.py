@@ -1,6 +1,8 @@
 """Where the states of all clients lie between rounds: on the device, or in host memory."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,9 +19,19 @@ class Store:
     device: torch.device
 
     @classmethod
-    def of(cls, states: list[Any], device: torch.device, place: torch.device) -> "Store":
-        """Stack the states of all clients and keep them at a place."""
-        return cls(tree.transform(lambda value: value.to(place), tree.stack(states)), device)
+    def of(
+        cls, states: Iterable[Any], clients: int, device: torch.device, place: torch.device
+    ) -> "Store":
+        """Stack the states of so many clients at a place, one after another.
+
+        They are not held beside one another before: of thousands, that would be twice the memory.
+        """
+        coming = iter(states)
+        first = next(coming)
+        state = tree.transform(lambda value: _room(value, clients, place), first)
+        for id, each in enumerate(chain([first], coming)):
+            tree.transform(lambda room, value, id=id: room[id].copy_(value), state, each)
+        return cls(state, device)
 
     def take(self, ids: Tensor) -> Any:
         """Return the states of some clients, on the device."""
@@ -32,3 +44,7 @@ class Store:
             return old.index_copy_(0, ids.to(old.device), new.to(old.device, old.dtype))
 
         tree.transform(write, self.state, states)
+
+
+def _room(value: Tensor, clients: int, place: torch.device) -> Tensor:
+    return torch.empty(clients, *value.shape, dtype=value.dtype, device=place)

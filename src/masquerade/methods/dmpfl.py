@@ -76,6 +76,11 @@ class DMPFL(Method):
     # Differs: Algorithm 3 forgets the personal weights that its text keeps; keeping is the default.
     restart: bool = False
     """Whether personal refine starts the personal weights from zero (Algorithm 3, line 3)."""
+    refine_rate: float = 1.0
+    """Factor to the rate in personal refine."""
+    # Differs: Algorithm 3 refines every client; in rounds that is every sampled one.
+    refine_epochs: int = 0
+    """Epochs of personal refine at every client when its model is used, besides those in rounds."""
     # Differs: the paper compares "outputs"; its entropies need probabilities, so these are taken.
     similarity: str = "probabilities"
     """What the cosine of adaptive inference compares: "probabilities" or "logits"."""
@@ -88,6 +93,8 @@ class DMPFL(Method):
         "settle": (0, math.inf),
         "votes": (0, 1),
         "iterations": (1, math.inf),
+        "refine_rate": (0, math.inf),
+        "refine_epochs": (0, math.inf),
     }
     choices: ClassVar[Choices] = {
         "densities": ("uniform", "erk"),
@@ -146,12 +153,13 @@ class DMPFL(Method):
         if phase == "global":
             return {"params": received, "keep": ours, "moves": ours}
         own = client["params"]
-        if phase == "personal" and self.restart:
-            again = client["begun"] == round.phase[1]
+        if self.restart and (phase == "personal" or (phase == "use" and self.refine_epochs)):
+            begun = client["begun"]
+            again = begun == round.phase[1] if phase == "personal" else begun >= 0
             own = {name: torch.where(again, value, 0) for name, value in own.items()}
         params = tree.only(mine, tree.where(ours, received, own))
         # Differs: what has no mask (first layer, biases, norms) is shared, so it is frozen there.
-        moves = mask.beyond(mine, ours, params) if phase == "personal" else mine
+        moves = mine if phase == "dual" else mask.beyond(mine, ours, params)
         work = {"params": params, "keep": mine, "moves": moves}
         if _view(round) == "adaptive":
             zero = torch.zeros((), dtype=task.dtype, device=client["begun"].device)
@@ -160,6 +168,8 @@ class DMPFL(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train inside the phase's mask; readjust it before the last `settle` epochs."""
+        if round.phase[0] == "personal":
+            return (self._refine(task, self.epochs),)
         step = self.descend(task, within=_moves)
         if round.phase != ("dual", True):
             return (Stage("train", step, self.epochs, keep=_trained),)
@@ -171,12 +181,21 @@ class DMPFL(Method):
         )
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Look at the base entropies for the view `adaptive`."""
+        """Refine θ_c, and look at the base entropies for the view `adaptive`."""
         # Differs: the paper does not say on which data. Where a client has no validation data it
         # is its training data, on which θ_c is too sure.
-        if _view(round) != "adaptive":
-            return ()
-        return (Stage("base entropies", self._look(task), data="validation", keep=mask.seen),)
+        stages = []
+        if self.refine_epochs and _view(round) != "global":
+            stages.append(self._refine(task, self.refine_epochs))
+        if _view(round) == "adaptive":
+            look = self._look(task)
+            stages.append(Stage("base entropies", look, data="validation", keep=mask.seen))
+        return tuple(stages)
+
+    def _refine(self, task: Task, epochs: int) -> Stage:
+        """Train the personal weights alone (Algorithm 3)."""
+        step = self.descend(task, within=_moves, rate=self.rate * self.refine_rate)
+        return Stage("refine", step, epochs, keep=_trained)
 
     def _readjust(self, work: State, round: Round) -> State:
         """Prune α_s of each layer's mask by magnitude, regrow as many by gradient."""

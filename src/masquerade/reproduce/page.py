@@ -226,18 +226,24 @@ def _searched(table: Table) -> str:
     over = _flat(search.over)
     told = ", ".join(f"`{key}` {_plain(value)}" for key, value in over.items())
     names = ", ".join(f"`{name}`" for name in search.settings)
-    note = f"Mean accuracy over clients on validation data, by {names}, with {told}."
+    tries = [table.record(run) for row in table.figures for run in table.tries(row)]
+    done = [record["made"]["compute"]["precision"] for record in tries if record is not None]
+    products = f"; products in {', '.join(sorted(set(done)))}" if done else ""
+    note = f"Mean accuracy over clients on validation data, by {names}, with {told}{products}."
     return f"{note}\n\n{_markdown(rows)}"
 
 
 def _runs(table: Table, records: Mapping[str, Sequence[Record]]) -> str:
-    rows = [["Method", "Seed", "Date", "Device", "Engine", "torch", "At a time", "Minutes", ""]]
+    heads = ["Method", "Seed", "Date", "Device", "Engine", "Products in", "torch", "At a time"]
+    rows = [[*heads, "Minutes", ""]]
     for row, results in records.items():
         for record in results:
             made, seed = record["made"], record["result"]["seed"]
             file = f"{table.results.name}/{row}-seed{seed}.json"
             minutes = f"{record['result']['seconds'] / 60:.1f}"
-            known = [made["date"], made["device"], made["compute"]["engine"], made["torch"]]
+            compute = made["compute"]
+            known = [made["date"], made["device"], compute["engine"], compute["precision"]]
+            known.append(made["torch"])
             cells = [table.title_of(row), str(seed), *known, str(made["at_a_time"]), minutes]
             rows.append([*cells, f"[result]({file})"])
     return _markdown(rows) + "\n\nMinutes are those of training." if len(rows) > 1 else ""
