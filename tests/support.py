@@ -98,7 +98,7 @@ METHOD_TABLE = {
 
 
 def simulation(
-    method, *, rounds=8, task=None, seed=5, participation=0.67, evaluate=None, **compute
+    method, *, rounds=8, task=None, seed=5, participation=0.67, evaluate=None, novel=(), **compute
 ):
     """A simulation of the toy federation."""
     return Simulation(
@@ -111,6 +111,7 @@ def simulation(
         seed,
         method.views,
         BUDGETS,
+        novel,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from masquerade import admission
 from masquerade.core.part import Axis, Blocks, Message, Part
-from masquerade.core.tree import stack
+from masquerade.core.tree import named, stack
 from masquerade.engine.setting import Engine, Job, Outcome
 from masquerade.errors import MasqueradeWarning
 from masquerade.participation import Participation
@@ -158,6 +158,55 @@ def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
         honest = keep.sum(0) - 1
         assert torch.equal(progress.server["defined"][name], honest >= 2)
         assert (honest == 1).any()
+
+
+@pytest.mark.parametrize(("poison", "code"), [(inflated, "W607"), (spoiled(math.nan), "W604")])
+def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
+    poison: Poison, code: str
+) -> None:
+    made, progress = make_novel("dmpfl")
+    view, asked = made.method.views[0], [torch.arange(2)] * 6
+    honest = made.judge(progress, view, asked, novel=True).models
+    made.engine = Poisoned(made.engine, poison, (0,))
+    with pytest.warns(MasqueradeWarning, match=f"{code} client 1, round 2"):
+        found = made.judge(progress, view, asked, novel=True).models
+    assert_equal(found[1], honest[1])
+    # Nobody asked client 1: it has what every client begins with, and the server's model of now.
+    ids = torch.tensor([1])
+    rows, clients = progress.rows.take(ids), progress.clients.take(ids)
+    job = Job(progress.server, rows, clients, {}, ids, made.now(progress), 2)
+    used = replace(job, round=made.setting.round("adapt", (view, True), 2))
+    assert_equal(found[0], made.engine.judge(used, [torch.arange(2)]).models[0])
+    summary = verdict(made, progress)[0][0]
+    assert summary["novel"]["refused"] == {"1": code}
+    assert summary["refused"] == 0
+
+
+def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
+    made, progress = make_novel("fedmask")
+    made.engine = Poisoned(made.engine, inflated, (0,))
+    with pytest.warns(MasqueradeWarning, match="W607 client 1, round 2"):
+        found = made.judge(progress, "personal", [torch.arange(2)] * 6, novel=True).models
+    refused, taken = ([keep.all() for keep in one["bits"].keep.values()] for one in found)
+    assert refused
+    assert all(refused)
+    assert not all(taken)
+
+
+def make_novel(name: str) -> tuple[Simulation, Progress]:
+    """Train with clients 1 and 4 kept out."""
+    made: Simulation = make(METHOD_TABLE[name], rounds=2, novel=(1, 4))
+    progress = made.begin()
+    for _ in range(2):
+        made.advance(progress)
+    return made, progress
+
+
+def assert_equal(one: Message, other: Message) -> None:
+    """Two models, bit for bit."""
+    left, right = named(one), named(other)
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
 
 
 def test_what_a_mask_hides_may_be_anything() -> None:

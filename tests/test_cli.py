@@ -95,6 +95,19 @@ def finished(call: Call, mine: Path, tmp_path: Path) -> Path:
     return tmp_path / "done"
 
 
+def test_the_first_line_says_what_is_trained(call: Call, mine: Path) -> None:
+    named = ["--method", "local", "--seed", "4"]
+    for options, said in (
+        (
+            [],
+            r"Training FedAvg, FedAvg\+FT on [^ ]*: 3 rounds, seed 1. No method was named; ",
+        ),
+        (named, "Training Local on [^ ]*: 3 rounds, seed 4.$"),
+    ):
+        first = call("run", "--data", mine, *TINY, *options).err.splitlines()[0]
+        assert re.match(said, first)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(call: Call, command: str) -> None:
     status, out, _ = call(*command.split(), "--help")
@@ -118,13 +131,15 @@ def test_every_command_is_known_here() -> None:
         (["run", "--nonsense"], 2, "--nonsense"),
         (["run", "--rounds", "many"], 2, "many"),
         (["dance"], 2, "dance"),
-        (["run", "--set", "train.rouns=3"], 2, "E201 .*`train.rouns`.*`rounds`"),
+        (["run", "--set", "train.rouns=3"], 2, "E201 command line: .*`train.rouns`.*`rounds`"),
         (["run", "--method", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
         (["compare", "--methods", "local,dmfpl"], 2, "E201 .*`dmfpl` .did you mean `dmpfl`"),
         (["methods", "fedporx"], 2, "E201 .*`fedporx` .did you mean `fedprox`"),
         (["run", "--config", "no.toml"], 2, "E201 .*no.toml"),
         (["run", "--partition", "dirichlett:1"], 2, "E201 .*`dirichlett:1`"),
         (["run", "--set", "train.model=mpl"], 2, "E201 .*`mpl` .did you mean `mlp`"),
+        (["run", "--set", "evaluate.bandwidth=10"], 2, "E201 .*`evaluate.bandwidth` must be str"),
+        (["run", "--set", "evaluate.bandwidth=fast"], 2, "E201 .*`bandwidth` is 'fast'; give 10MB"),
         (["run", "--set", "train.seeds=[1,2]"], 2, "E201 .*`compare` takes several"),
         (["run", "--data", "digit"], 3, "E301 .*`digit` .did you mean `digits`"),
         (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
@@ -282,8 +297,15 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     (first, _) = strict(costs[1])
     sent = summaries[0]["bytes"]
     seconds = sent["down"] / 1000 + sent["up"] / 500
-    assert first["s in all"] == pytest.approx(seconds)
-    assert first["s per round"] == pytest.approx(seconds / 3)
+    assert first["s to send, in all"] == pytest.approx(seconds)
+    assert first["s to send, a round"] == pytest.approx(seconds / 3)
+    page = finished / "report.html"
+    assert "8kbps down, 4kbps up" in page.read_text()
+    # Unasked, the page has the bandwidth of its run.
+    config = finished / "config.toml"
+    config.write_text(config.read_text().replace('bandwidth = "10MB/s"', 'bandwidth = "20Mbps"'))
+    assert call("report", finished, "--quiet")[0] == 0
+    assert "20Mbps both ways" in page.read_text()
     for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
         assert call("report", finished, "--costs", *wrong)[0] == 2
     assert "As papers count" in call("report", finished, "--costs", "--convention", "paper")[1]

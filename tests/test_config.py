@@ -19,6 +19,7 @@ from masquerade.config import (
     dump,
     like_of,
     limits,
+    load,
     method_of,
     parse,
     read,
@@ -57,7 +58,7 @@ def test_a_configuration_survives_toml() -> None:
         methods=tuple(METHODS),
         data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
-        evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,)),
+        evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps"),
         compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0),
         method=method | {"epochs": 2},
     )
@@ -88,7 +89,11 @@ def test_what_is_written_is_complete() -> None:
         ({"trian": {}}, "`trian`", "`train`"),
         ({"train": {"round": 3}}, "`train.round`", "`rounds`"),
         ({"data": {"Clients": 3}}, "`data.Clients`", "`clients`"),
-        ({"method": {"fedavg": {"tune_epoch": 3}}}, "tune_epoch`", "`tune_epochs`"),
+        (
+            {"method": {"fedavg": {"tune_epoch": 3}}},
+            "tune_epoch`",
+            "`tune_epochs` or `tune_rate` or `epochs`",
+        ),
         ({"methods": ["dmpfl+"]}, "`dmpfl+`", "`dmpfl`"),
         ({"method": {"fedpox": {"pull": 3.0}}}, "`fedpox`", "`fedprox`"),
         ({"compute": {"engine": "batch"}}, "`compute.engine`", "`batched`"),
@@ -100,6 +105,42 @@ def test_an_unknown_word_is_refused_with_the_nearest_known(
     text = refusal(tables)
     assert wrong in text
     assert f"did you mean {meant}?" in text
+
+
+@pytest.mark.parametrize(
+    ("tables", "home"),
+    [
+        ({"train": {"rate": 0.1}}, "`method.rate` for local, fedavg, "),
+        ({"data": {"rounds": 3}}, "`train.rounds`"),
+        ({"method": {"pull": 1.0}}, "one for fedprox, ditto, pfedme"),
+    ],
+)
+def test_a_key_of_another_section_is_refused_with_its_home(
+    tables: dict[str, Any], home: str
+) -> None:
+    assert f"; there is {home}" in refusal(tables)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("train.rounds", 0, "`train.rounds` is 0; it must be at least 1"),
+        ("train.participation", 2.0, "is 2.0; it must be above 0 and at most 1"),
+        ("data.novel", 1.0, "is 1.0; it must be at least 0 and below 1"),
+        ("evaluate.severities", 6, "is 6; it must be at least 1 and at most 5"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_in_words(key: str, value: float, said: str) -> None:
+    section, name = key.split(".")
+    assert said in refusal({section: {name: value}})
+
+
+def test_a_fault_names_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[train]\nrouns = 3\n")
+    with pytest.raises(MasqueradeError) as fault:
+        load(path)
+    assert str(fault.value).startswith(f"E201 {path}: unknown key `train.rouns`")
 
 
 def test_all_faults_are_listed_at_once() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -387,3 +388,21 @@ def test_a_readjusting_round_of_dmpfl_pays_for_whole_weight_gradients(readjust: 
     assert costs["dense"] == pytest.approx(3 * 588 * sum(SIZES))
     flops = verdict(made, progress)[0][0]["flops"]
     assert flops["masked"] == pytest.approx(per_sample * sum(SIZES) / len(SIZES))
+
+
+def test_start_up_is_counted_apart_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Making takes 3 s; the first round 9 s, of which 7 are start-up, and four others 2 s each.
+    made = support.simulation(DMPFL(epochs=1), rounds=5)
+    now, laps = [0.0], iter([9.0, 2.0, 2.0, 2.0, 2.0])
+    advance: Callable[[Progress], Record] = made.advance
+
+    def slow(progress: Progress) -> Record:
+        now[0] += next(laps)
+        return advance(progress)
+
+    monkeypatch.setattr(made, "seconds", 3.0)
+    monkeypatch.setattr(made, "advance", slow)
+    monkeypatch.setattr("masquerade.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    progress = carry_on(made, made.begin())
+    assert progress.seconds["training"] == 5 * 2.0
+    assert progress.seconds["start-up"] == 3.0 + 7.0

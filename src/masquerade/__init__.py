@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         partition,
     )
     from masquerade.errors import MasqueradeError, MasqueradeWarning
-    from masquerade.experiment import Personal, Result, run
+    from masquerade.experiment import run
+    from masquerade.result import Personal, Result
     from masquerade.settings import Compute, Evaluate
 
 __version__ = "0.1.0"
@@ -74,7 +75,8 @@ _HOMES = {
         "partition",
     ),
     "masquerade.errors": ("MasqueradeError", "MasqueradeWarning"),
-    "masquerade.experiment": ("Personal", "Result", "run"),
+    "masquerade.experiment": ("run",),
+    "masquerade.result": ("Personal", "Result"),
 }
 _MODULES = ("methods", "models")
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -12,7 +12,7 @@ from masquerade.core.method import Method
 from masquerade.data import Federation, cache
 from masquerade.data.cache import Manifest
 from masquerade.data.named import EMBEDDED, NAMED
-from masquerade.errors import MasqueradeError, nearest
+from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.methods import METHODS, Named
 
 if TYPE_CHECKING:
@@ -186,14 +186,16 @@ def gallery() -> "Table":
     return drawn
 
 
+SPLITS = ("train", "validation", "test")
+
+
 def census(federation: Federation) -> dict[str, Any]:
     """Count the samples of every client, by split and by class."""
     clients = []
     for id in range(federation.clients):
-        splits = {
-            split: getattr(federation, split)[id] for split in ("train", "validation", "test")
-        }
-        record: dict[str, Any] = {name: len(index) for name, index in splits.items()}
+        splits = {split: getattr(federation, split)[id] for split in SPLITS}
+        record: dict[str, Any] = {"name": federation.names[id]} if federation.names else {}
+        record |= {name: len(index) for name, index in splits.items()}
         if federation.classes is not None:
             held = federation.y[splits["train"]]
             record["classes"] = held.bincount(minlength=federation.classes).tolist()
@@ -244,19 +246,21 @@ def shelf() -> "Table":
 def card(manifest: Manifest) -> "Table":
     """Return what is known of a dataset for the terminal."""
     from rich.table import Table
+    from rich.text import Text
 
     drawn = Table(title=manifest.name, show_header=False)
     lines = {each: _count(getattr(manifest, each)) for each in COUNTS}
     lines["sample"] = f"{manifest.type} {manifest.shape}"
     lines["for training"] = _count(manifest.trained)
     lines["class names"] = ", ".join(manifest.class_names)
+    lines["client names"] = listed(manifest.client_names)
     lines["blocks"] = ", ".join(manifest.blocks)
     for each in ("origin", "license", "citation", "read_as"):
         lines[each.replace("_", " ")] = getattr(manifest, each)
     lines["lies in"] = str(cache.root() / manifest.name) if manifest.sha256 else "scikit-learn"
     for key, value in lines.items():
         if value:
-            drawn.add_row(key, value)
+            drawn.add_row(key, Text(value))
     return drawn
 
 
@@ -274,6 +278,7 @@ SHOWN = 50
 def picture(federation: Federation) -> "Table":
     """Return the classes of clients' training samples as shaded cells."""
     from rich.table import Table
+    from rich.text import Text
 
     counted = census(federation)
     more = federation.clients - SHOWN
@@ -282,15 +287,15 @@ def picture(federation: Federation) -> "Table":
         title=f"{federation.name}: training samples by client and class",
         caption=f"shades are shares of a client's samples{left_out}",
     )
-    for column in ("client", "train", "validation", "test"):
-        drawn.add_column(column, justify="right")
+    for column in ("client", *["name"] * bool(federation.names), *SPLITS):
+        drawn.add_column(column, justify="left" if column == "name" else "right")
     for name in range(federation.classes or 0):
         drawn.add_column(str(name), justify="center")
     for id, record in enumerate(counted["clients"][:SHOWN]):
         classes = record.get("classes", [])
         cells = [_shade(count / max(1, sum(classes))) for count in classes]
-        sizes = [str(record[split]) for split in ("train", "validation", "test")]
-        drawn.add_row(str(id), *sizes, *cells)
+        named = [Text(record["name"])] if "name" in record else []
+        drawn.add_row(str(id), *named, *(str(record[split]) for split in SPLITS), *cells)
     return drawn
 
 

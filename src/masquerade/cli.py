@@ -160,7 +160,8 @@ def run(
     seeds = None if seed is None else [seed]
     named = None if method is None else [method]
     flags = (named, data, clients, partition, model, rounds, seeds, engine, settings)
-    parsed = parse(_tables(config, *flags))
+    tables = _tables(config, *flags)
+    parsed = parse(tables, _where(config, flags))
     if len(trainings(parsed)) > 1:
         text = f"`run` trains one method, and here are {', '.join(parsed.methods)}"
         raise MasqueradeError("E201", f"{text}; name one with --method, or use `compare`")
@@ -176,7 +177,7 @@ def run(
         and like_of(name, parsed) == like_of(method, parsed)
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
-    _go(parsed, out or _fresh(method), quiet, as_json, single=True)
+    _go(parsed, out or _fresh(method), quiet, as_json, single=True, named="methods" in tables)
 
 
 DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
@@ -214,7 +215,8 @@ def compare(
     from masquerade.config import parse
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
-    _go(parse(_tables(config, *flags)), out or _fresh("compare"), quiet, as_json, single=False)
+    parsed = parse(_tables(config, *flags), _where(config, flags))
+    _go(parsed, out or _fresh("compare"), quiet, as_json, single=False)
 
 
 @app.command()
@@ -229,14 +231,14 @@ def resume(
     Example: masquerade resume out/compare-1
     """
     from masquerade import comparison, experiment
-    from masquerade.config import parse, read_file
+    from masquerade.config import load
 
     with _resumable(path), live(quiet or as_json) as watch:
         if comparison.is_comparison(path):
             results = comparison.carry_on(path, watch)
         else:
             results = experiment.resume(path, watch)
-            comparison.write_report(path, results, parse(read_file(path / "config.toml")))
+            comparison.write_report(path, results, load(path / "config.toml"))
     show(path, results, quiet, as_json)
 
 
@@ -300,6 +302,13 @@ def _tables(
     return apply(tables, settings or [])
 
 
+def _where(config: Path | None, flags: tuple[object, ...]) -> str:
+    """Say whence the settings of a command come."""
+    sources = [str(config)] * (config is not None)
+    sources += ["command line"] * any(flag is not None for flag in flags)
+    return " and ".join(sources) or "configuration"
+
+
 def _fresh(name: str) -> Path:
     """Return a directory under out/ that does not exist yet."""
     number = 1
@@ -308,9 +317,15 @@ def _fresh(name: str) -> Path:
     return path
 
 
-def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -> None:
+def _go(
+    config: "Config", out: Path, quiet: bool, as_json: bool, single: bool, named: bool = True
+) -> None:
     from masquerade import comparison, experiment, plan
 
+    if not quiet and not as_json:
+        default = "" if named else " No method was named; --method takes another."
+        # Like progress, it is no part of the results that are printed.
+        typer.echo(_announced(config) + default, err=True)
     with _resumable(out), live(quiet or as_json) as watch:
         if single:
             config = plan.settle(config)
@@ -320,6 +335,16 @@ def _go(config: "Config", out: Path, quiet: bool, as_json: bool, single: bool) -
         else:
             results = comparison.start(config, out, watch)
     show(out, results, quiet, as_json)
+
+
+def _announced(config: "Config") -> str:
+    """Say in one line what is about to be trained."""
+    from masquerade.config import title_of
+
+    names = ", ".join(title_of(name, config) for name in config.methods)
+    seeds = ", ".join(map(str, config.train.seeds))
+    many = "seeds" if len(config.train.seeds) > 1 else "seed"
+    return f"Training {names} on {config.data.name}: {config.train.rounds} rounds, {many} {seeds}."
 
 
 @contextmanager

@@ -24,7 +24,7 @@ Partition = Annotated[
     str | None,
     typer.Option(
         help="iid, dirichlet:0.3, pathological, shards:2, client, fedselect:2, lottery:20:0.25, "
-        "groups:5, outliers:5 and their forms, which any other word lists."
+        "groups:5, outliers:5; a name alone lists its forms."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

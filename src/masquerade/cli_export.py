@@ -1,6 +1,7 @@
 """The commands that take a model out of a run and use it: export, predict, bench-model."""
 
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from masquerade.export.timing import Figures
     from masquerade.exporting import Found
 
-Client = Annotated[int, typer.Option(help="The client whose model it is.")]
+Client = Annotated[str, typer.Option(help="The client whose model it is: its number, or its name.")]
 View = Annotated[str | None, typer.Option(help="The view; by default the method's first.")]
 
 
@@ -52,7 +53,8 @@ def export(
         raise MasqueradeError("E201", f"{text} {', '.join(FORMATS)}")
     found = exporting.find(run, client, view)
     suffix, encode = FORMATS[format]
-    target = out or Path(f"{run.resolve().name}-client{client}{suffix}")
+    called = re.sub(r"[^\w.-]", "_", client)
+    target = out or Path(f"{run.resolve().name}-client{called}{suffix}")
     if format == "bundle":
         manifest = bundle.write(target, found.model, found.card, found.labels, compare)
         sizes = {name: each["size"] for name, each in manifest["files"].items()}
@@ -146,7 +148,7 @@ def predict(
 def bench_model(
     path: Annotated[Path, typer.Argument(help="A bundle, or the directory of a finished run.")],
     client: Annotated[
-        int | None, typer.Option(help="The client whose model of a run is measured.")
+        str | None, typer.Option(help="The client whose model of a run is measured.")
     ] = None,
     view: View = None,
     repeats: Annotated[int, typer.Option(min=10, help="Calls that are timed.")] = 200,

@@ -25,8 +25,11 @@ def report(
         bool, typer.Option("--costs", help="Print bytes, operations, storage, memory and time.")
     ] = False,
     bandwidth: Annotated[
-        str, typer.Option(help="What a client has: 10MB/s, or DOWN:UP as 50Mbps:10Mbps.")
-    ] = "10MB/s",
+        str | None,
+        typer.Option(
+            help="What a client has: 10MB/s, or DOWN:UP as 50Mbps:10Mbps; else the run's."
+        ),
+    ] = None,
     convention: Annotated[
         str, typer.Option(help="How costs are counted: ours, or paper (one way, values only).")
     ] = "ours",
@@ -39,18 +42,18 @@ def report(
     Example: masquerade report out/demo --costs --bandwidth 50Mbps:10Mbps
     """
     from masquerade import comparison, experiment
-    from masquerade.config import parse, read_file
+    from masquerade.config import load
     from masquerade.cost import transfer
     from masquerade.report import clients as by_client
     from masquerade.report import costs as by_cost
     from masquerade.report import markdown as as_markdown
 
-    rate = transfer.bandwidth(bandwidth)
     if convention not in by_cost.CONVENTIONS:
         known = " or ".join(by_cost.CONVENTIONS)
         raise MasqueradeError("E201", f"`--convention {convention}` is unknown; take {known}")
-    results = experiment.collect(path)
-    comparison.write_report(path, results, parse(read_file(path / "config.toml")), rate)
+    results, config = experiment.collect(path), load(path / "config.toml")
+    rate = transfer.bandwidth(bandwidth or config.evaluate.bandwidth)
+    comparison.write_report(path, results, config, rate)
     if costs and markdown:
         typer.echo(by_cost.markdown(results, rate, convention))
     elif costs:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from masquerade import config as configuration
 from masquerade import experiment, plan
-from masquerade.cost.transfer import FEDMASK, Bandwidth
+from masquerade.cost.transfer import Bandwidth, bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.experiment import Watch
 from masquerade.progress import Record
@@ -33,7 +33,7 @@ def start(config: Config, path: Path, watch: Watch) -> list[Record]:
 def carry_on(path: Path, watch: Watch) -> list[Record]:
     """Do what is left of a comparison: finished trainings are read, others resumed or begun."""
     with RunDirectory.open(path) as directory:
-        config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
+        config = configuration.load(directory.path / "config.toml")
         return _complete(directory, config, watch)
 
 
@@ -56,12 +56,13 @@ def _complete(directory: RunDirectory, config: Config, watch: Watch) -> list[Rec
 
 
 def write_report(
-    path: Path, results: list[Record], config: Config, rate: Bandwidth = FEDMASK
+    path: Path, results: list[Record], config: Config, rate: Bandwidth | None = None
 ) -> None:
-    """Write the page of some results; `rate` is the bandwidth that clients are taken to have."""
+    """Write the page of some results; `rate` is the bandwidth of clients, if not the run's."""
     from masquerade.report import page
 
     title = f"{results[0]['data']}: {', '.join(dict.fromkeys(r['title'] for r in results))}"
+    rate = rate or bandwidth(config.evaluate.bandwidth)
     text = page(results, configuration.dump(config), title, rate=rate)
     temporary = path / ".report.html"
     try:

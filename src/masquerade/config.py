@@ -11,15 +11,17 @@ from typing import Any
 
 from masquerade.budgets import check as check_budgets
 from masquerade.core.method import Bounds, Choices, Method
+from masquerade.cost.transfer import bandwidth
 from masquerade.data import parse as parse_partition
 from masquerade.data.corrupt import KINDS
-from masquerade.errors import MasqueradeError, nearest
+from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.methods import METHODS
 from masquerade.models import MODELS
 from masquerade.participation import check as check_available
 from masquerade.settings import (
     CHOICES,
     LENGTHS,
+    NEXT,
     RANGES,
     RULES,
     SECTIONS,
@@ -71,8 +73,17 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
         problems.append(f"`{key}` is {value!r}{nearest(value, words)}; choose from {known}")
     low, high = within.bounds.get(key, (-math.inf, math.inf))
     if isinstance(value, (int, float)) and not low <= value <= high:
-        problems.append(f"`{key}` is {value}, outside {low:g} to {high:g}")
+        problems.append(f"`{key}` is {value}; {_between(low, high)}")
     return value
+
+
+def _between(low: float, high: float) -> str:
+    """Say what a number must be."""
+    # A bound that is next to a whole number leaves out that number alone.
+    least = f"above {round(low)}" if low % 1 == NEXT else f"at least {low:g}"
+    most = f"below {round(high)}" if high % 1 == 1 - NEXT else f"at most {high:g}"
+    said = [least] * (low > -math.inf) + [most] * (high < math.inf)
+    return f"it must be {' and '.join(said) or 'a number'}"
 
 
 def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
@@ -83,12 +94,26 @@ def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Probl
         if key in defaults:
             values[key] = _fits(value, defaults[key], f"{prefix}.{key}", within, problems)
         else:
-            problems.append(f"unknown key `{prefix}.{key}`{nearest(key, defaults)}")
+            problems.append(_unknown(prefix, key, defaults))
     return cls(**values)
 
 
-def parse(tables: Mapping[str, Any]) -> Config:
-    """Make a configuration of nested tables; raise E201 with all faults at once."""
+def _unknown(section: str, key: str, known: Iterable[str]) -> str:
+    """Say that a section has no such key, which keys are near, and where there is one."""
+    homes = [f"`{name}.{key}`" for name, cls in SECTIONS.items() if key in vars(cls())]
+    users = [name for name, line in METHODS.items() if key in _names_of(line.method)]
+    if users:
+        whose = f"for {listed(users, 4)}"
+        homes.append(f"one {whose}" if section == "method" else f"`method.{key}` {whose}")
+    there = f"; there is {' and '.join(homes)}" if homes else ""
+    return f"unknown key `{section}.{key}`{nearest(key, known, most=3)}{there}"
+
+
+def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
+    """Make a configuration of nested tables; raise E201 with all faults at once.
+
+    `where` says whence the tables come.
+    """
     problems: Problems = []
     known = {"methods", "method", *SECTIONS}
     problems += [f"unknown key `{key}`{nearest(key, known)}" for key in tables if key not in known]
@@ -105,8 +130,13 @@ def parse(tables: Mapping[str, Any]) -> Config:
     _check_methods(config, problems)
     _check_rest(config, problems)
     if problems:
-        raise MasqueradeError("E201", "configuration: " + "; ".join(dict.fromkeys(problems)))
+        raise MasqueradeError("E201", f"{where}: " + "; ".join(dict.fromkeys(problems)))
     return config
+
+
+def load(path: Path) -> Config:
+    """Make a configuration of a TOML file."""
+    return parse(read_file(path), str(path))
 
 
 def _own_tables(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -165,7 +195,7 @@ def _check_methods(config: Config, problems: Problems) -> None:
     known_keys = {key for cls in used for key in _names_of(cls)}
     for key, value in _common(config.method).items():
         if key not in known_keys:
-            problems.append(f"unknown key `method.{key}`{nearest(key, known_keys)}")
+            problems.append(_unknown("method", key, known_keys))
         for cls in used:
             _fill(cls, {key: value} if key in _names_of(cls) else {}, "method", problems)
     for name in {*config.methods, *tables} & METHODS.keys():
@@ -210,6 +240,7 @@ def _check_rest(config: Config, problems: Problems) -> None:
         partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
         partial(check_available, train.available),
         partial(check_budgets, data.budgets),
+        partial(bandwidth, evaluate.bandwidth),
     ):
         try:
             checked()

@@ -25,7 +25,13 @@ class MasqueradeWarning(UserWarning):
     """Something that was handled, but that a person should know of."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def listed(words: Iterable[object], most: int = 10) -> str:
+    """Write the first of some words."""
+    texts = list(map(str, words))
+    return ", ".join([*texts[:most], *["..."] * (len(texts) > most)])
+
+
+def nearest(word: str, known: Iterable[str], most: int = 1) -> str:
     """Return a suggestion to put after an unknown word, empty where nothing is near."""
-    match = difflib.get_close_matches(word.lower(), known, n=1)
-    return f" (did you mean `{match[0]}`?)" if match else ""
+    found = [f"`{each}`" for each in difflib.get_close_matches(word.lower(), known, n=most)]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""

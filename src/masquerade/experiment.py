@@ -5,20 +5,20 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from masquerade import config as configuration
+from masquerade import parts
 from masquerade.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.part import Message, Part
+from masquerade.core.part import Part
 from masquerade.core.task import Task
 from masquerade.cost import memory
 from masquerade.data import Federation
@@ -27,8 +27,9 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS
 from masquerade.participation import check as check_available
 from masquerade.plan import Training, arrange, check_novel, federation_of, trainings
-from masquerade.progress import Progress, Record, timed
-from masquerade.rundir import Committer, RunDirectory, client_file
+from masquerade.progress import Progress, Record, set_apart, timed
+from masquerade.result import Result
+from masquerade.rundir import Committer, RunDirectory
 from masquerade.settings import Compute, Config, Evaluate, Train
 from masquerade.simulation import Simulation
 from masquerade.verdict import look, verdict
@@ -43,61 +44,6 @@ SEED_BYTES = 8
 
 def _quiet(name: str, done: int, rounds: int, record: Record | None) -> None:
     pass
-
-
-@dataclass(frozen=True)
-class Personal:
-    """One client's model, ready for use."""
-
-    method: Method
-    task: Task
-    parts: Message
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the outputs for a batch of inputs (logits, for classification)."""
-        device = tree.leaves(self.parts)[0].device
-        with torch.no_grad():
-            return self.method.predict(self.task, self.parts, x.to(device))
-
-    def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
-        """Write a bundle that answers without torch, for inputs like x [samples, …]."""
-        from masquerade.export.bundle import Model, write
-
-        write(Path(path), Model.at_home(self.method, self.task, self.parts, x), labels=labels)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run ended with."""
-
-    method: Method
-    task: Task
-    summaries: list[Record]
-    """One per view, in the form of `summary.json`."""
-    personal: dict[str, list[Message]]
-
-    def __repr__(self) -> str:
-        own = ", ".join(f"{s['title']} {s['accuracy']['own']['mean']:.4g}" for s in self.summaries)
-        return f"<Result of {self.summaries[0]['rounds']} rounds, on own data: {own}>"
-
-    def table(self) -> None:
-        """Print the table of results."""
-        from rich.console import Console
-
-        from masquerade.report import terminal
-
-        Console().print(terminal(self.summaries))
-
-    def client(self, id: int, view: str | None = None) -> Personal:
-        """Return the model of one client; in the method's default view unless another is named."""
-        chosen = view or next(iter(self.personal))
-        if chosen not in self.personal:
-            known = ", ".join(self.personal)
-            raise MasqueradeError("E202", f"no view `{chosen}` was judged; there are {known}")
-        models = self.personal[chosen]
-        if not 0 <= id < len(models):
-            raise MasqueradeError("E202", f"no client {id}; there are 0 to {len(models) - 1}")
-        return Personal(self.method, self.task, models[id])
 
 
 def run(
@@ -212,11 +158,17 @@ def carry_on(
     clock, committer = progress.seconds, None
     if directory is not None:
         committer = Committer(directory, simulation.compute.commit_every)
+    clock["start-up"] += simulation.seconds
     lines: list[Record] = []
+    laps: list[float] = []
     try:
         while progress.number < simulation.train.rounds:
+            before = clock["training"]
             with timed(clock, "training"):
                 line = simulation.advance(progress)
+            laps.append(clock["training"] - before)
+            if len(laps) == 2:
+                set_apart(clock, laps)
             every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
             record = None
             if every and (progress.number % every == 0) and not last:
@@ -297,7 +249,7 @@ def obtain(
 def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
-        config = configuration.parse(configuration.read_file(directory.path / "config.toml"))
+        config = configuration.load(directory.path / "config.toml")
         (training,) = trainings(config)
         with simulate(**arrange(config, training)) as simulation:
             progress = _progress(simulation, directory, configuration.dump(config))
@@ -376,8 +328,8 @@ def _finish(
         }
     for view, own in personal.items() if models else ():
         for id, model in zip(simulation.known, own, strict=True):
-            name = client_file(id, view, len(simulation.whos))
-            directory.write_tensors(name, tree.named(model), parts=model)
+            name = parts.client_file(id, view, len(simulation.whos))
+            parts.write(directory, name, model)
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries
 

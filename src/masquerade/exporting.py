@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from masquerade import __version__, comparison, experiment
+from masquerade import __version__, comparison, experiment, parts
 from masquerade import config as configuration
-from masquerade.core.part import Message, Part
+from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.data import Federation, cache
 from masquerade.errors import MasqueradeError
@@ -16,7 +16,8 @@ from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.plan import arrange, trainings
 from masquerade.progress import Record
-from masquerade.rundir import client_file, decode_parts, decode_tensors
+from masquerade.result import place_of
+from masquerade.settings import Data
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -33,19 +34,17 @@ class Found:
     """None where they began in a file."""
 
 
-def find(path: Path, client: int, view: str | None = None) -> Found:
-    """Read one client's model from the directory of a finished run."""
+def find(path: Path, client: int | str, view: str | None = None) -> Found:
+    """Read the model of one client, by its number or name, from the directory of a finished run."""
     summary = _summary(path, view)
-    ids = summary["per_client"]["ids"]
-    if client not in ids:
-        text = f"there is no model of client {client}; there are {ids[0]} to {ids[-1]}"
-        raise MasqueradeError("E202", text)
-    config = configuration.parse(configuration.read_file(path / "config.toml"))
+    place = place_of(summary, client)
+    id = summary["per_client"]["ids"][place]
+    config = configuration.load(path / "config.toml")
     (training,) = trainings(config)
     made = arrange(config, training)
     federation, task, train = made["federation"], made["task"], made["train"]
-    name = client_file(client, summary["view"], federation.clients)
-    model = Model(made["method"], task, _parts(path / name), _inputs(federation, client))
+    name = parts.client_file(id, summary["view"], federation.clients)
+    model = Model(made["method"], task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:
         shape = tuple(federation.x.shape[1:])
@@ -54,7 +53,7 @@ def find(path: Path, client: int, view: str | None = None) -> Found:
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []
     labels = list(named) or [str(each) for each in range(federation.classes)]
-    return Found(model, _card(summary, client, ids.index(client), model), labels, origin)
+    return Found(model, _card(summary, place, model, config.data), labels, origin)
 
 
 def _summary(path: Path, view: str | None) -> Record:
@@ -75,16 +74,9 @@ def _summary(path: Path, view: str | None) -> Record:
 
 
 def _parts(path: Path) -> Message:
-    """Read a personal model: names are PART/FIELD/TENSOR; a part may have no tensors."""
     if not path.is_file():
         raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
-    data = path.read_bytes()
-    tensors = decode_tensors(data, path.name)
-    found: dict[str, dict[str, Any]] = {part: {"values": {}} for part in decode_parts(data)}
-    for name, value in tensors.items():
-        part, kind, tensor = name.split("/", 2)
-        found.setdefault(part, {"values": {}}).setdefault(kind, {})[tensor] = value
-    return {part: Part(**held) for part, held in found.items()}
+    return parts.read(path.read_bytes(), path.name)
 
 
 def _inputs(federation: Federation, client: int) -> Tensor:
@@ -93,10 +85,14 @@ def _inputs(federation: Federation, client: int) -> Tensor:
     return federation.x[own] if len(own) else federation.x[:SAMPLES]
 
 
-def _card(summary: Record, client: int, place: int, model: Model) -> Card:
-    """Write a model's card from the summary of its run."""
+def _card(summary: Record, place: int, model: Model, data: Data) -> Card:
+    """Write a model's card from the summary of its run; `place` is the client's in its lists."""
+    listed = summary["per_client"]
+    client = str(listed["ids"][place])
+    if "names" in listed:
+        client += f" ({listed['names'][place]})"
     own, shift = summary["accuracy"]["own"], summary["accuracy"]["shift"]
-    mine = summary["per_client"]["own"][place]
+    mine = listed["own"][place]
     metric, unit = summary["metric"], "mean over clients ± std"
     facts: dict[str, dict[str, Any]] = {
         "Model": {
@@ -108,10 +104,13 @@ def _card(summary: Record, client: int, place: int, model: Model) -> Card:
         },
         "Run": {
             "data": summary["data"],
-            "client": f"{client}, with {summary['per_client']['samples'][place]} training samples",
-            "clients": summary["clients"],
+            "partition": f"`{data.partition}` over {data.clients} clients",
+            "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),
+            "data seed": data.seed,
+            "client": f"{client}, with {listed['samples'][place]} training samples",
+            "clients in training": summary["clients"],
             "rounds": summary["rounds"],
-            "seed": summary["seed"],
+            "training seed": summary["seed"],
             "masquerade": __version__,
         },
         f"{metric.capitalize()} on test data": {

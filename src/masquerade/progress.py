@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "executed", "paper")
 WAYS = ("dense", "masked", "executed")
-CLOCK = ("training", "evaluation", "commits")
+CLOCK = ("start-up", "training", "evaluation", "commits")
 """What wall time goes to; commits are what the work waits for, most of each is done beside it."""
 
 
@@ -56,6 +56,16 @@ def timed(seconds: dict[str, float], what: str) -> Iterator[None]:
         seconds[what] += time.monotonic() - begun
 
 
+def set_apart(seconds: dict[str, float], laps: list[float]) -> None:
+    """Count as start-up what the first round of a process took longer than its second.
+
+    The first loads, compiles and captures what all others use.
+    """
+    late = max(0.0, laps[0] - laps[1])
+    seconds["training"] -= late
+    seconds["start-up"] += late
+
+
 @dataclass
 class Progress:
     """Everything that changes from round to round."""
@@ -78,6 +88,8 @@ class Progress:
     """The first round that left values which are not finite."""
     refused: int = 0
     """Updates that were not taken."""
+    turned_away: dict[int, str] = field(default_factory=dict)
+    """Clients that came after training and were refused, and the code that says why."""
 
     def snapshot(self) -> Callable[[], dict[str, Tensor]]:
         """Copy all tensors where they lie, and return what fetches the copies, by name.

@@ -15,7 +15,7 @@ import re
 import socket
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +89,6 @@ def check_name(name: str) -> str:
     raise MasqueradeError("E203", f"A name may hold {allowed} (got {name!r}).")
 
 
-def client_file(id: int, view: str, clients: int) -> str:
-    """Name the file of a client's model in a run directory."""
-    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
-
-
 def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
     """Read the bytes of the safetensors file `name`; anything else is refused by its content."""
     # Here and below: simulating without a run directory needs torch and numpy alone.
@@ -109,17 +104,10 @@ def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
         raise MasqueradeError("E403", f"{name} is {kind}. Only safetensors is read.") from fault
 
 
-def decode_parts(data: bytes) -> list[str]:
-    """Return what `write_tensors` was told of parts, from the bytes of a file that is intact."""
-    size = int.from_bytes(data[:8], "little")
-    facts: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    return facts.get("parts", "").split()
-
-
-def _encode(tensors: Tensors, parts: Collection[str] = ()) -> bytes:
+def _encode(tensors: Tensors, facts: dict[str, str] | None = None) -> bytes:
     from safetensors.torch import save
 
-    data: bytes = save(_apart(tensors), metadata={"parts": " ".join(parts)} if parts else None)
+    data: bytes = save(_apart(tensors), metadata=facts)
     return data
 
 
@@ -276,13 +264,15 @@ class RunDirectory:
         with self._faults(f"writing {name}"):
             _replace(self._inside(name), text.encode())
 
-    def write_tensors(self, name: str, tensors: Tensors, parts: Collection[str] = ()) -> None:
+    def write_tensors(
+        self, name: str, tensors: Tensors, facts: dict[str, str] | None = None
+    ) -> None:
         """Write a file such as `clients/3.safetensors`, which appears whole or not at all.
 
-        It also names the `parts` that the tensors are of, because some may have none.
+        It also holds `facts` about the tensors, name → text.
         """
         with self._faults(f"writing {name}"):
-            _replace(self._inside(name), _encode(tensors, parts))
+            _replace(self._inside(name), _encode(tensors, facts))
 
     def _claim(self) -> None:
         """Take the kernel's lock, which dies with the process; the text only says who has it."""

@@ -78,6 +78,8 @@ class Evaluate:
     """Kinds of corruption that clients' own images are judged under; "all" are all fifteen."""
     severities: tuple[int, ...] = (1, 3, 5)
     """How severe corruptions are, from 1 to 5."""
+    bandwidth: str = "10MB/s"
+    """What a client has, for the times of the page: one for both ways, or DOWN:UP."""
 
 
 @dataclass(frozen=True)
@@ -131,18 +133,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compute.store": ("device", "host"),
 }
 
+NEXT = 1e-9
+"""How far a bound is from a number that it leaves out."""
 RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
     "data.seed": (0, math.inf),
-    "data.budgets": (1e-9, 1),
-    "data.novel": (0, 1 - 1e-9),
-    "data.fraction": (1e-9, 1),
+    "data.budgets": (NEXT, 1),
+    "data.novel": (0, 1 - NEXT),
+    "data.fraction": (NEXT, 1),
     "train.rounds": (1, math.inf),
     "train.batch": (1, math.inf),
-    "train.participation": (1e-9, 1),
+    "train.participation": (NEXT, 1),
     "train.cohort": (0, math.inf),
-    "train.drop": (0, 1 - 1e-9),
-    "train.rate_decay": (1e-9, 1),
+    "train.drop": (0, 1 - NEXT),
+    "train.rate_decay": (NEXT, 1),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),
     "evaluate.severities": (1, 5),

@@ -1,6 +1,7 @@
 """One run: data → rounds → judgement. It can be stopped anywhere and continued to the same bits."""
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +48,7 @@ class Simulation:
         budgets: Sequence[float] | None = None,
         novel: Sequence[int] = (),
     ) -> None:
+        begun = time.monotonic()
         self.method, self.train, self.evaluate, self.seed = method, train, evaluate, seed
         self.views = views
         found = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,6 +114,7 @@ class Simulation:
         }
         self.kinds = kinds_of(evaluate.corruptions) if evaluate.severities else ()
         self.corrupted = Corrupted.of(self.federation, evaluate.split) if self.kinds else None
+        self.seconds = time.monotonic() - begun
 
     def begin(self) -> Progress:
         """Return the state before round 0."""
@@ -149,8 +152,9 @@ class Simulation:
             if name.startswith("session/")
         }
         progress.number, progress.costs = number, facts["costs"]
-        for name in ("layers", "history", "seconds", "memory", "diverged", "refused"):
+        for name in ("layers", "history", "memory", "diverged", "refused"):
             setattr(progress, name, facts[name])
+        progress.seconds |= facts["seconds"]
         return progress
 
     def cohort(self, number: int) -> Tensor:
@@ -218,10 +222,10 @@ class Simulation:
         done = progress.layers.setdefault(kind if phase is None else label(phase), {})
         for layer, counts in by_layer(whole, layers).items():
             self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
-        refused = self._refused(progress, outcome, ids, round, number)
+        refused = self._refused(outcome, ids, round, number)
+        progress.refused += len(refused)
         if refused:
-            taken = torch.tensor([id not in refused for id in ids.tolist()])
-            places = torch.nonzero(taken).flatten()
+            places = _places(ids, refused)
             ids, rows = ids[places], tree.take(rows, places.to(self.device))
             outcome = outcome.take(places)
         if len(ids):
@@ -233,19 +237,17 @@ class Simulation:
             self._watch_for_divergence(progress, outcome, number)
         return cost, refused
 
-    def _refused(
-        self, progress: Progress, outcome: Outcome, ids: Tensor, round: Round, number: int
-    ) -> dict[int, str]:
+    def _refused(self, outcome: Outcome, ids: Tensor, round: Round, number: int) -> dict[int, str]:
         """Judge the uploads; warn of the first refused for a reason, and of the first all of it."""
         sent = "upload" if round.kind == "train" else round.kind
         limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
         found = admission.judge(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
-        progress.refused += len(refused)
         for id, code in refused.items():
             text = (
                 f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
-                "ignored, and so are others like it (metrics.jsonl lists them)"
+                "ignored, and so are others like it (metrics.jsonl lists them; of novel clients, "
+                "summary.json)"
             )
             self._tell_once(code, text)
         if len(refused) == len(ids) and set(refused.values()) == {"W604"}:
@@ -329,20 +331,27 @@ class Simulation:
         """Return what clients that come after training begin with.
 
         They say hello, and then do one round whose uploads are dropped, unless their method has
-        another rule for them in `adapt`.
+        another rule for them in `adapt`. They are judged as others are: who is refused goes on as
+        if it had not been asked.
         """
         job = dataclasses.replace(job, session=self._sessions(progress, job.ids))
         hello, now = self.setting.round("hello", None, progress.number), job.round
         rounds = [hello] * bool(self.method.greet(self.task, hello)) + [now] * self.method.joins
-        cohort = Cohort(job.ids, self.samples[job.ids], len(job.ids), len(self.eligible))
+        rows, clients = Store(job.rows, self.device), Store(job.clients, self.device)
         for round in rounds:
-            job = dataclasses.replace(job, round=round)
-            done = self.engine.work(job)
-            # What the server would know of them is kept (a mask), what it would learn is not.
-            _, rows = self.method.aggregate(
-                self.task, job.server, job.rows, done.uploads, cohort, round
-            )
-            job = dataclasses.replace(job, rows=rows, clients=done.clients)
+            done = self.engine.work(dataclasses.replace(job, round=round))
+            refused = self._refused(done, job.ids, round, progress.number)
+            progress.turned_away |= refused
+            places = _places(job.ids, refused)
+            if len(places):
+                ids, done = job.ids[places], done.take(places)
+                cohort = Cohort(ids, self.samples[ids], len(job.ids), len(self.eligible))
+                # What the server would know of them is kept (a mask), what it would learn is not.
+                _, known = self.method.aggregate(
+                    self.task, job.server, rows.take(places), done.uploads, cohort, round
+                )
+                rows.put(places, known)
+                clients.put(places, done.clients)
         return dataclasses.replace(job, session={})
 
     def trains(self, view: str) -> bool:
@@ -352,6 +361,12 @@ class Simulation:
     def close(self) -> None:
         """Let go of processes."""
         self.engine.close()
+
+
+def _places(ids: Tensor, refused: dict[int, str]) -> Tensor:
+    """Return the places of those who were not refused."""
+    places = [place for place, id in enumerate(ids.tolist()) if id not in refused]
+    return torch.tensor(places, dtype=torch.int64)
 
 
 def _at(state: Any, place: torch.device) -> Any:

@@ -145,6 +145,7 @@ def _summary(
             "own": per_client,
             "samples": made.samples[made.known].tolist(),
             "ids": made.known,
+            **_names(made, made.known),
         },
         **_never(made, progress),
         "rounds_to_80": _rounds_to_80(made, history),
@@ -159,10 +160,18 @@ def _summary(
         summary["novel"] = {
             "clients": len(made.novel),
             "ids": made.novel,
+            **_names(made, made.novel),
             "accuracy": theirs,
             "gap": accuracy["own"]["mean"] - theirs["own"]["mean"],
+            "refused": {str(id): code for id, code in sorted(progress.turned_away.items())},
         }
     return summary
+
+
+def _names(made: Simulation, ids: Sequence[int]) -> Record:
+    """Return what the data call some clients, where they have names."""
+    names = made.federation.names
+    return {"names": [names[id] for id in ids]} if names else {}
 
 
 def _never(made: Simulation, progress: Progress) -> Record:

@@ -209,6 +209,18 @@ def test_dmpfl_sends_its_masks_when_they_change(engine: str) -> None:
 MASKED = ("2.weight", "4.weight")
 
 
+@pytest.mark.parametrize(("method", "sent"), [(FedAvg(epochs=1), False), (DMPFL(epochs=1), True)])
+def test_a_first_download_is_sent_only_if_it_comes_with_a_mask(method: Any, sent: bool) -> None:
+    run: Callable[..., Any] = simulate
+    made, progress = run(method, rounds=1, participation=1.0)
+    received = progress.costs["train"]["down"]
+    if not sent:
+        assert received == 6 * FLAG
+    else:
+        kept = sum(int(part.sum()) for part in made.method._first_mask(made.task).values())
+        assert received > 6 * 8 * kept
+
+
 def test_bytes_by_part_are_all_but_the_headers() -> None:
     """Two parts of three numbers: one that the client has, one that it has not."""
     down: Message = {"old": SAME["params"], "new": ONE["params"]}

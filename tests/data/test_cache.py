@@ -29,8 +29,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def reading(**more: Any) -> Reading:
-    return Reading(from_arrays(X, Y, Y % 3, name="mine", **more), ("a", "b", "c", "d"))
+def reading(client: Any = Y % 3, **more: Any) -> Reading:
+    return Reading(from_arrays(X, Y, client, name="mine", **more), ("a", "b", "c", "d"))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -53,6 +53,16 @@ def test_what_is_written_is_read(root: Path) -> None:
     assert np.array_equal(loaded.client, Y % 3)
     assert np.array_equal(loaded.train, Y > 0)
     assert sorted(each.name for each in root.iterdir()) == ["mine"]
+
+
+def test_names_of_clients_are_kept(root: Path) -> None:
+    cache.write("mine", reading([f"p{each}" for each in Y % 3]))
+    assert load("mine").names == ("p0", "p1", "p2")
+    # A manifest that was written before names were kept has none.
+    path = root / "mine" / "manifest.json"
+    older = {k: v for k, v in json.loads(path.read_text()).items() if k != "client_names"}
+    path.write_text(json.dumps(older))
+    assert load("mine").names == ()
 
 
 def test_samples_are_mapped_and_writing_to_them_leaves_the_file(root: Path) -> None:

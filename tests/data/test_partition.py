@@ -229,6 +229,21 @@ def test_fewer_natural_clients_are_drawn_by_the_seed_and_taken_whole() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.parametrize(("clients", "fraction"), [(None, 1.0), (3, 1.0), (2, 0.6)])
+def test_names_stay_with_their_samples(clients: int | None, fraction: float) -> None:
+    owner = [f"owner {7 * place % 5}" for place in range(25)]
+    dataset = share(from_arrays(np.arange(25.0)[:, None], [0] * 25, owner), fraction, seed=2)
+    federation = partition(dataset, clients, ByClient(), seed=4)
+    assert len(federation.names) == federation.clients
+    for name, samples in zip(federation.names, owned(federation), strict=True):
+        assert {owner[int(value)] for value in dataset.x[samples, 0]} == {name}
+
+
+def test_clients_that_are_mixed_have_no_names() -> None:
+    dataset = from_arrays(np.zeros((20, 1)), [0] * 20, ["ada", "bea"] * 10)
+    assert partition(dataset, 2, IID()).names == ()
+
+
 def test_natural_clients_with_few_samples_can_be_left_out() -> None:
     dataset = from_arrays(np.zeros((7, 1)), [0] * 7, ["b", "a", "b", "c", "a", "b", "c"])
     assert [len(own) for own in owned(partition(dataset, None, ByClient(3)))] == [3]
@@ -309,6 +324,8 @@ def test_fingerprint_changes_with_samples_and_with_splits() -> None:
     x[3] = 1
     swapped = (federation.validation, federation.test)
     changed = [
+        replace(federation, names=("ada", "bea")),
+        replace(federation, names=("bea", "ada")),
         replace(federation, x=x),
         replace(federation, y=1 - federation.y),
         replace(federation, validation=swapped[1], test=swapped[0]),

@@ -274,10 +274,19 @@ def test_leaf_images_become_the_bytes_they_were(tmp_path: Path) -> None:
     assert dataset.x.dtype == torch.uint8
     assert np.array_equal(dataset.x[:, 0], IMAGES[[5, 6, 0, 1, 2, 3, 4]])
     assert owners(dataset) == [1, 1, 1, 1, 1, 0, 0]
+    assert dataset.names == ("f1", "f2")
     assert flags(dataset) == [False] * 2 + [True] * 5
     assert dataset.classes == 62
     digits = of(tmp_path, None, **NAMED["femnist_digits"].options)
     assert (digits.y.tolist(), digits.classes) == ([2, 4, 9, 0], 10)
+
+
+def test_a_leaf_user_without_digits_leaves_no_name_among_them(tmp_path: Path) -> None:
+    flat = (IMAGES / 255).reshape(7, -1).tolist()
+    users = {"b": (flat[:1], [61]), "c": (flat[1:3], [9, 40]), "a": (flat[3:4], [0])}
+    path = write(tmp_path, {"all_data.json": originals.leaf(users)})
+    digits = of(path, "leaf", **NAMED["femnist_digits"].options)
+    assert (owners(digits), digits.names) == ([1, 0], ("a", "c"))
 
 
 def test_a_label_out_of_range_is_not_taken_for_a_letter_that_is_left_out(tmp_path: Path) -> None:
@@ -400,6 +409,7 @@ def test_gutenberg_text_becomes_windows_of_roles(tmp_path: Path) -> None:
     assert len(dataset.y) == len(queen) - 80
     assert "".join(ALPHABET[place] for place in dataset.x[3].tolist()) == queen[3:83]
     assert ALPHABET[int(dataset.y[3])] == queen[83]
+    assert dataset.names == ("A_SAD_PLAY_QUEEN",)
     refused(write(tmp_path, {"100.txt": b"Hamlet"}), "E301", "is this Gutenberg's #100")
 
 

@@ -60,9 +60,25 @@ def test_npz_may_be_named_by_a_string(tmp_path: Path) -> None:
 
 
 def test_client_names_are_numbered_in_sorted_order() -> None:
-    client = from_arrays(X, Y, ["bea", "ada", "cy", "ada"]).client
-    assert client is not None
-    assert client.tolist() == [1, 0, 2, 0]
+    dataset = from_arrays(X, Y, ["bea", "ada", "cy", "ada"])
+    assert dataset.client is not None
+    assert dataset.client.tolist() == [1, 0, 2, 0]
+    assert dataset.names == ("ada", "bea", "cy")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ([1, 3, 3, 20], ("1", "3", "20")),
+        ([b"b\xc3\xa9a", b"ada", b"\xff", b"ada"], ("ada", "béa", r"\xff")),
+        ([0, 2, 1, 2], ()),
+        (["0", "2", "1", "2"], ()),
+    ],
+)
+def test_labels_are_names_unless_they_are_the_numbers(
+    labels: list[int | str | bytes], names: tuple[str, ...]
+) -> None:
+    assert from_arrays(X, Y, labels).names == names
 
 
 def test_floating_targets_make_a_regression() -> None:

@@ -134,6 +134,9 @@ def test_a_card_says_what_the_run_found(run: Path, client: int, made: Path) -> N
         f"{summary['per_client']['samples'][place]} training samples",
         "DM-PFL+ (`dmpfl_plus`, view `adaptive`)",
         "sparsity=0.5",
+        "| partition | `dirichlet:0.3` over 8 clients |",
+        "| data seed | 1 |",
+        "| training seed | 1 |",
     ]
     assert [line for line in wanted if line not in card] == []
     manifest = session.open_bundle(made).manifest
@@ -336,6 +339,10 @@ def test_a_model_of_a_python_program_leaves_too(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, 1, out=out)
     model = result.client(1)
+    for labels in (["low"], ["low", "mid", "high"]):
+        with pytest.raises(MasqueradeError, match=f"E201 there are {len(labels)} labels for 2 out"):
+            model.export(tmp_path / "bundle", x, labels)
+    assert not (tmp_path / "bundle").exists()
     model.export(tmp_path / "bundle", x, ["low", "high"])
     opened = session.open_bundle(tmp_path / "bundle")
     found = session.predict(opened, x.numpy())

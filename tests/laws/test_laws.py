@@ -352,9 +352,9 @@ def within(message, limit):
 
 @every_method
 def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
-    """Trace a step in one round; replayed in others, it equals the eager one.
+    """Trace a step; replayed in any round, it equals the eager one.
 
-    A step that read a changing number on the host would have it in its trace, and fail here.
+    A step that makes a changing number a constant would have it in its trace, and fail here.
     """
     method = METHOD_TABLE[name]
     made = simulation(method)
@@ -372,15 +372,17 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
             pack = feed.pack(feed.orders(ids, stage, round, 1))
             batch = feed.batch(pack.rows[0], pack.draws, whole=False)
             step = stepper(stage, round)
-            first = made.setting.round(kind, phase, 1)
-            traced = make_fx(step)(work, batch, first.number, first.decay)
-            retraced = make_fx(step)(work, batch, *later(made, kind, phase, 6))
-            assert traced.code == retraced.code
+            traced = traced_by(step)(work, batch, *later(made, kind, phase, 1))
             for number in (1, 2, 6):
                 numbers = later(made, kind, phase, number)
                 eager = step(work, batch, *numbers)
                 assert_equal(tree.named(eager), tree.named(traced(work, batch, *numbers)))
             work = step(work, batch, *later(made, kind, phase, 1))
+
+
+def traced_by(step):
+    """Trace a step by shapes alone: one that reads a number on the host fails, in any round."""
+    return make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)
 
 
 def stepper(stage, round):

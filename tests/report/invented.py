@@ -51,7 +51,7 @@ def result(
         "participations": 30.0,
         "memory": {"process": 4.2e8},
         "seconds": 12.3,
-        "time": {"training": 9.0, "evaluation": 3.0, "commits": 0.3},
+        "time": {"start-up": 1.0, "training": 9.0, "evaluation": 3.0, "commits": 0.3},
         "per_client": {
             "own": [min(100.0, own + (client * 7 % 20) - 10) for client in range(20)],
             "ids": list(range(20)),

@@ -14,8 +14,8 @@ from tests.report.invented import result, six_methods
 def test_times_are_those_of_both_directions_and_share_a_unit() -> None:
     # 1.2 MB down and 1.1 MB up at 1 kB/s are 2300 s, 38.33 minutes; a thirtieth in a round.
     (sent, *_) = costs.sections([result(), result("b", bytes={"down": 0.0, "up": 6e4})], KB)
-    assert sent.columns["min in all"] == pytest.approx([2300 / 60, 1.0])
-    assert sent.columns["s per round"] == pytest.approx([2300 / 30, 2.0])
+    assert sent.columns["min to send, in all"] == pytest.approx([2300 / 60, 1.0])
+    assert sent.columns["s to send, a round"] == pytest.approx([2300 / 30, 2.0])
 
 
 KB = bandwidth("1kB/s")
@@ -44,7 +44,7 @@ def test_results_of_older_versions_have_what_they_have() -> None:
         "Bytes, and the time they take",
         "Operations",
     ]
-    assert "s per round" not in found[0].columns
+    assert "s to send, a round" not in found[0].columns
     assert costs.layers([old]) == []
     assert "time" not in plots.figures([old])
 

@@ -169,8 +169,8 @@ def test_costs_stand_in_both_conventions_without_empty_columns(six: str) -> None
         "MB down": "0.50",
         "MB up": "0.40",
         "Bytes at the start": "8",
-        "s per round": "0.003",
-        "s in all": "0.09",
+        "s to send, a round": "0.003",
+        "s to send, in all": "0.09",
     }
     spent = section_of(six, "Operations")["DM-PFL"]
     assert spent["GFLOP masked"] == "1.30"
@@ -195,7 +195,7 @@ def test_a_bandwidth_is_named_where_its_times_stand() -> None:
     slow = page([result()], CONFIG, "One", rate=bandwidth("1Mbps:2Mbps"))
     assert slow.count("1Mbps down, 2Mbps up") == 2
     # 1.2 MB down in 9.6 s, 1.1 MB up in 4.4 s.
-    assert section_of(slow, "Bytes, and the time they take")["FEDAVG"]["s in all"] == "14"
+    assert section_of(slow, "Bytes, and the time they take")["FEDAVG"]["s to send, in all"] == "14"
 
 
 def test_the_same_results_give_the_same_page(six: str) -> None:
@@ -205,3 +205,10 @@ def test_the_same_results_give_the_same_page(six: str) -> None:
 def test_results_that_do_not_belong_together_make_no_page() -> None:
     with pytest.raises(MasqueradeError, match="E305"):
         page([result(), result("b", clients=3)], CONFIG, "Two")
+
+
+def test_a_page_of_one_look_says_why_it_has_no_figure_by_round() -> None:
+    once = page([result(history=[{"round": 3, "own": 80.0}])], CONFIG, "One")
+    assert "Own data against rounds" not in once
+    assert "There is no figure by round, because models were looked at once" in once
+    assert "There is no figure by round" not in page([result()], CONFIG, "More")

@@ -75,6 +75,12 @@ def test_a_figure_without_data_is_left_out() -> None:
     assert figures([bare]) == {}
 
 
+def test_one_point_is_no_figure_by_round_unless_others_have_more() -> None:
+    once, twice = ([{"round": n, "own": 80.0} for n in (1, 2)][start:] for start in (1, 0))
+    assert over_rounds([result("a", history=once), result("b", history=once)]) == ""
+    assert over_rounds([result("a", history=once), result("b", history=twice)]) != ""
+
+
 def test_a_client_without_a_value_is_left_out() -> None:
     listed = {"own": [80.0, None, 90.0], "ids": [0, 1, 2]}
     drawn = figures([result(per_client=listed, history=[])])

@@ -36,4 +36,5 @@ def test_it_is_one_svg_that_names_its_data_and_is_always_the_same() -> None:
     assert root.attrib["aria-label"] == "Classes of invented & small by client"
     words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Client", "Samples", "train", "validation", "test"} <= words
+    assert "Classes of invented & small by client" in words
     assert svg == over_classes(CENSUS)

@@ -16,7 +16,7 @@ from masquerade.data.named import NAMED
 from masquerade.errors import MasqueradeError
 from masquerade.report.fitted import terminal
 from masquerade.report.page import page
-from masquerade.report.tables import half_interval, markdown, rows, winners
+from masquerade.report.tables import half_width, markdown, rows, winners
 from tests.report.invented import corrupted, result, six_methods
 
 
@@ -47,14 +47,31 @@ def test_several_seeds_get_an_interval() -> None:
     results = [result(seed=seed, own=own) for seed, own in ((1, 80.0), (2, 82.0), (3, 87.0))]
     (row,) = rows(results)
     assert row["Own data"] == "83.0 ± 5.0 (9.0)"
-    assert half_interval([80.0, 82.0, 87.0]) == pytest.approx(8.957, abs=1e-3)
+    assert half_width([80.0, 82.0, 87.0]) == pytest.approx(8.957, abs=1e-3)
 
 
-@pytest.mark.parametrize(("count", "t"), [(2, 12.706), (11, 2.228), (12, 2.201), (31, 2.042)])
+@pytest.mark.parametrize(("count", "t"), [(3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042)])
 def test_interval_follows_students_t_for_any_number_of_seeds(count: int, t: float) -> None:
     values = [float(value) for value in range(count)]
     expected = t * statistics.stdev(values) / math.sqrt(count)
-    assert half_interval(values) == pytest.approx(expected, rel=2e-3)
+    assert half_width(values) == pytest.approx(expected, rel=2e-3)
+
+
+def test_two_seeds_get_no_interval_but_their_range_and_a_word_of_it() -> None:
+    # 80 and 83 are 81.5 ± 1.5. Student's t of one degree of freedom would make that ± 19.1.
+    two = [result(seed=seed, own=own) for seed, own in ((1, 80.0), (2, 83.0))]
+    (row,) = rows(two)
+    assert row["Own data"] == "81.5 ± 5.0 (1.5)"
+    three = [result("b", seed=seed) for seed in (1, 2, 3)]
+    for results, said in (
+        (two, (False, True)),
+        (three, (True, False)),
+        (two + three, (True, True)),
+    ):
+        text = markdown(results)
+        words = ("95 % interval over seeds (Student's t)", "of two seeds: how far each is from")
+        assert tuple(word in text for word in words) == said
+    assert "In parentheses" not in markdown(two[:1])
 
 
 def test_methods_keep_the_order_in_which_they_came() -> None:

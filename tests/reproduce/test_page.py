@@ -55,12 +55,15 @@ def test_paper_ours_and_the_difference_stand_below_one_another(table: Table) -> 
 
 
 def test_several_seeds_have_their_mean_and_its_interval(table: Table) -> None:
-    # The mean of 62 and 66 is 64, s = √((2² + 2²) / 1) = 2.828, and half of the interval
-    # t · s / √2 = 12.706 · 2.828 / 1.414 = 25.41.
+    # The mean of 62 and 66 is 64, and both are 2 from it. With 64 beside them s = √((2² + 2²) / 2)
+    # = 2, and half of the interval t · s / √3 = 4.303 · 2 / 1.732 = 4.97.
     store(table, "fedavg", 1, 62, 2000)
     store(table, "fedavg", 2, 66, 2000)
-    row = cells(table)[2]
-    assert row[1:3] == ["seeds 1, 2", "64.00 ± 5.00 (25.41)"]
+    assert cells(table)[2][1:3] == ["seeds 1, 2", "64.00 ± 5.00 (2.00)"]
+    assert "no interval" in page.text(table)
+    store(table, "fedavg", 3, 64, 2000)
+    assert cells(table)[2][1:3] == ["seeds 1, 2, 3", "64.00 ± 5.00 (4.97)"]
+    assert "no interval" not in page.text(table)
     assert cells(table)[3][2] == "+4.00 †"
 
 

@@ -46,6 +46,7 @@ class Manifest:
     trained: int | None
     """How many samples were in the original training part."""
     class_names: list[str] = field(default_factory=list)
+    client_names: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     """Names of equally long, consecutive blocks of samples."""
     origin: str = ""
@@ -101,7 +102,8 @@ def read(name: str) -> Dataset:
     """Map a dataset into memory, after comparing every array with its hash."""
     manifest = describe(name)
     columns = {key: _mapped(name, key, known) for key, known in manifest.sha256.items()}
-    return Dataset(name=name, classes=manifest.classes, **columns)
+    named = tuple(manifest.client_names)
+    return Dataset(name=name, classes=manifest.classes, names=named, **columns)
 
 
 def _mapped(name: str, key: str, known: str) -> torch.Tensor:
@@ -219,6 +221,7 @@ def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) ->
         clients=None if client is None else int(client.max()) + 1,
         trained=None if train is None else int(train.sum()),
         class_names=list(reading.class_names),
+        client_names=list(dataset.names),
         blocks=list(reading.blocks),
         read_as=reading.format,
         sha256=hashes,

@@ -29,6 +29,8 @@ class Dataset:
     """The natural client of each sample, 0 to C-1 [samples], where the data have one."""
     train: Tensor | None = None
     """Whether each sample was in the original training part [samples], where the data say so."""
+    names: tuple[str, ...] = ()
+    """What the data call their clients, in the order of their numbers; empty where these are it."""
 
     def take(self, samples: Tensor) -> "Dataset":
         """Return a dataset of some of the samples."""
@@ -56,7 +58,8 @@ def from_arrays(
 
     `uint8` features are pixels and stay so (a task scales them to 0..1), other integers are tokens,
     all else is float32. Integer targets are classes, floating targets make a regression. Client
-    labels may be integers or strings; they are numbered in sorted order. `train` says which samples
+    labels may be integers or strings; they are numbered in sorted order, and kept as names unless
+    they are those numbers. `train` says which samples
     were in the original training part, and `classes` how many classes there are where not all of
     them need occur. `copy=False` takes arrays over as they are where their types fit.
     """
@@ -77,13 +80,15 @@ def from_arrays(
     if copy and kept is features:
         kept = np.array(kept, order="C")
     found = int(targets.max()) + 1 if targets.dtype == np.int64 else None
+    names, owner = ((), None) if labels is None else _numbered(labels, name)
     return Dataset(
         name=name,
         x=torch.from_numpy(np.require(kept, requirements=["C", "W"])),
         y=torch.from_numpy(targets),
         classes=classes if found is not None and classes is not None else found,
-        client=None if labels is None else torch.from_numpy(_numbered(labels, name)),
+        client=None if owner is None else torch.from_numpy(owner),
         train=None if part is None else torch.from_numpy(_flags(part, name)),
+        names=names,
     )
 
 
@@ -149,11 +154,16 @@ def _flags(part: Array, name: str) -> Array:
     return np.array(part)
 
 
-def _numbered(labels: Array, name: str) -> Array:
+def _numbered(labels: Array, name: str) -> tuple[tuple[str, ...], Array]:
+    """Return the names of clients, unless they are their numbers, and each sample's client."""
     if labels.ndim != 1 or labels.dtype.kind not in "iuUS":
         raise MasqueradeError(
             "E302",
             f"{name}: `client` has type {labels.dtype} and shape {labels.shape}; "
             "give one integer or string per sample",
         )
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    known, numbers = np.unique(labels, return_inverse=True)
+    texts = np.char.decode(known, "utf-8", "backslashreplace") if known.dtype.kind == "S" else known
+    names = tuple(map(str, texts.tolist()))
+    numbered = names == tuple(map(str, range(len(names))))
+    return () if numbered else names, numbers.astype(np.int64)

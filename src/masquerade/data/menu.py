@@ -32,11 +32,15 @@ def parse(text: str) -> AnyRule:
     """Return the partition rule that a text such as `dirichlet:0.3` names."""
     rule = _read(text.split(":"))
     if rule is None:
-        known = [form for form in FORMS if form.split(":")[0] == text.split(":")[0]]
-        found = f"; write {', '.join(known)}" if known else nearest(text, FORMS)
-        raise MasqueradeError(
-            "E201", f"unknown partition `{text}`{found}; there are {', '.join(FORMS)}"
-        )
+        word, forms = text.split(":")[0], dict[str, list[str]]()
+        for form in FORMS:
+            forms.setdefault(form.split(":")[0], []).append(form)
+        if word in forms:
+            then = f"; write {' or '.join(forms[word])}"
+        else:
+            shortest = ", ".join(each[0] for each in forms.values())
+            then = f"{nearest(text, FORMS)}; there are {shortest}; docs/data.md has all forms"
+        raise MasqueradeError("E201", f"unknown partition `{text}`{then}")
     return rule
 
 

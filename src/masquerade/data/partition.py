@@ -13,7 +13,7 @@ from masquerade.data.dataset import Dataset
 from masquerade.data.menu import parse
 from masquerade.data.rules import ByClient, Flags, Integers, owner_of
 from masquerade.data.special import AnyRule, Counted, Split
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 
 # Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
 # Test-time shift has the purposes between these.
@@ -32,6 +32,8 @@ class Federation:
     """Sample indices by client, int64."""
     validation: tuple[Tensor, ...]
     test: tuple[Tensor, ...]
+    names: tuple[str, ...] = ()
+    """What the data call the clients, one name for each; empty where they have numbers only."""
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
@@ -66,6 +68,8 @@ class Federation:
         for tensor in (self.x, self.y, *self.train, *self.validation, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
             digest.update(tensor.cpu().contiguous().numpy().data)
+        if self.names:
+            digest.update(repr(self.names).encode())
         return digest.hexdigest()
 
 
@@ -86,7 +90,9 @@ def share(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
         return dataset.take(torch.from_numpy(chosen))
     owner = owner_of(dataset)
     taken = dataset.take(torch.from_numpy(np.flatnonzero(np.isin(owner, chosen))))
-    return replace(taken, client=torch.from_numpy(np.searchsorted(chosen, owner_of(taken))))
+    names = tuple(dataset.names[id] for id in chosen) if dataset.names else ()
+    client = torch.from_numpy(np.searchsorted(chosen, owner_of(taken)))
+    return replace(taken, client=client, names=names)
 
 
 def partition(
@@ -111,20 +117,24 @@ def partition(
     _check(len(dataset.y), clients, seed, split)
     rng = np.random.default_rng([seed, _PURPOSE])
     original = None if merge else _original(dataset)
+    names: tuple[str, ...] = ()
     if isinstance(by, Counted):
         cuts = by.cut(dataset, clients, split, original, rng)
     else:
         assigned = by.assign(dataset, clients, rng)
         cuts = [_cut(rng.permutation(samples), split, original) for samples in assigned]
+        if isinstance(by, ByClient) and dataset.names:
+            owner = owner_of(dataset)
+            names = tuple(dataset.names[owner[samples[0]]] for samples in assigned)
     train, validation, test = (
         tuple(torch.from_numpy(cut[part]) for cut in cuts) for part in range(3)
     )
     empty = [client for client, part in enumerate(train) if not len(part)]
     if empty:
-        shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-        text = f"W301 {len(empty)} of {clients} clients have no training data (ids {shown})"
+        text = f"W301 {len(empty)} of {clients} clients have no training data (ids {listed(empty)})"
         warnings.warn(MasqueradeWarning(text), stacklevel=2)
-    return Federation(dataset.name, dataset.x, dataset.y, dataset.classes, train, validation, test)
+    x, y, classes = dataset.x, dataset.y, dataset.classes
+    return Federation(dataset.name, x, y, classes, train, validation, test, names)
 
 
 def _check(samples: int, clients: int, seed: int, split: Split) -> None:

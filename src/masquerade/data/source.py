@@ -41,7 +41,7 @@ def about(name: str) -> Manifest | None:
     shape, kind = list(dataset.x.shape[1:]), str(dataset.x.dtype).removeprefix("torch.")
     told = (named.origin, named.license, named.citation)
     counts = (len(dataset.y), shape, kind, dataset.classes, None, None)
-    return Manifest(name, *counts, list(named.class_names), [], *told, named.format)
+    return Manifest(name, *counts, list(named.class_names), [], [], *told, named.format)
 
 
 def published(kind: str, severity: int) -> Dataset:

@@ -83,7 +83,10 @@ class Card:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    # Data bring names along, and a bar or a new line would end a cell.
+    return " ".join(str(value).split()).replace("|", r"\|")
 
 
 def write(
@@ -99,6 +102,7 @@ def write(
     also holds the network without masks, and the masked one before it was cut, to be timed beside.
     """
     _check_free(path)
+    _check_labels(model, labels)
     card = card or Card(type(model.method).__name__, {"Model": model.facts()})
     whole = model.masked()
     files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
@@ -119,6 +123,13 @@ def write(
     }
     appear(path, files | {session.MANIFEST: session.seal(manifest)})
     return manifest
+
+
+def _check_labels(model: Model, labels: Sequence[str] | None) -> None:
+    outputs = model.predict(model.x[:1]).shape[-1]
+    if labels is not None and len(labels) != outputs:
+        text = f"there are {len(labels)} labels for {outputs} outputs; name every class once"
+        raise MasqueradeError("E201", text)
 
 
 def _meaning(x: Tensor) -> str:

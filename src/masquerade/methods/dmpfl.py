@@ -15,6 +15,7 @@ personal or the global model answers, by entropy and agreement (Algorithm 4).
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import ClassVar
 
 import torch
@@ -40,6 +41,9 @@ from masquerade.core import (
     tree,
 )
 from masquerade.core.average import votes
+
+_moves, _trained = itemgetter("moves"), itemgetter("keep", "moves")
+"""What of the work a step may change; and, for costs, what it multiplies by besides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +156,8 @@ class DMPFL(Method):
         phase = _phase(round)
         if phase == "global":
             return {"params": received, "keep": ours, "moves": ours}
-        own = client["params"]
+        own, begun = client["params"], client["begun"]
         if self.restart and (phase == "personal" or (phase == "use" and self.refine_epochs)):
-            begun = client["begun"]
             again = begun == round.phase[1] if phase == "personal" else begun >= 0
             own = {name: torch.where(again, value, 0) for name, value in own.items()}
         params = tree.only(mine, tree.where(ours, received, own))
@@ -162,7 +165,7 @@ class DMPFL(Method):
         moves = mine if phase == "dual" else mask.beyond(mine, ours, params)
         work = {"params": params, "keep": mine, "moves": moves}
         if _view(round) == "adaptive":
-            zero = torch.zeros((), dtype=task.dtype, device=client["begun"].device)
+            zero = torch.zeros((), dtype=task.dtype, device=begun.device)
             work |= {"global": received, "entropy": torch.stack([zero, zero]), "seen": zero}
         return work
 
@@ -184,13 +187,10 @@ class DMPFL(Method):
         """Refine θ_c, and look at the base entropies for the view `adaptive`."""
         # Differs: the paper does not say on which data. Where a client has no validation data it
         # is its training data, on which θ_c is too sure.
-        stages = []
-        if self.refine_epochs and _view(round) != "global":
-            stages.append(self._refine(task, self.refine_epochs))
-        if _view(round) == "adaptive":
-            look = self._look(task)
-            stages.append(Stage("base entropies", look, data="validation", keep=mask.seen))
-        return tuple(stages)
+        refine = self._refine(task, self.refine_epochs)
+        base = Stage("base entropies", self._look(task), data="validation", keep=mask.seen)
+        refines = self.refine_epochs > 0 and _view(round) != "global"
+        return (refine,) * refines + (base,) * (_view(round) == "adaptive")
 
     def _refine(self, task: Task, epochs: int) -> Stage:
         """Train the personal weights alone (Algorithm 3)."""
@@ -262,11 +262,10 @@ class DMPFL(Method):
         ours = tree.where(rest.keep, rest.values, tree.only(personal["shared"].values, mine))
         own, common = task(mine, x)[0], task(ours, x)[0]
         base = personal["base"].values["entropy"]
-        if self.similarity == "logits":
-            likeness = cosine_similarity(own, common, dim=-1)
-        else:
-            likeness = cosine_similarity(own.softmax(-1), common.softmax(-1), dim=-1)
-        shift = 1 - likeness
+        pair = (own, common)
+        if self.similarity == "probabilities":
+            pair = (own.softmax(-1), common.softmax(-1))
+        shift = 1 - cosine_similarity(*pair, dim=-1)
         surer = _entropy(own) - shift * base[0] < _entropy(common) - shift * base[1]
         return torch.where(surer[..., None], own, common)
 
@@ -279,10 +278,8 @@ class DMPFL(Method):
         """Add up the entropies of both models on data that is not shifted."""
 
         def step(work: State, batch: Batch, round: Round) -> State:
-            found = [
-                batch.total(_entropy(task(work[entry], batch.x)[0]))
-                for entry in ("params", "global")
-            ]
+            models = (work["params"], work["global"])
+            found = [batch.total(_entropy(task(each, batch.x)[0])) for each in models]
             seen = work["seen"] + batch.count().to(work["seen"].dtype)
             return {**work, "entropy": work["entropy"] + torch.stack(found), "seen": seen}
 
@@ -300,12 +297,3 @@ def _phase(round: Round) -> str:
 
 def _view(round: Round) -> str | None:
     return str(round.phase[0]) if round.kind == "adapt" else None
-
-
-def _moves(work: State) -> Tree:
-    moves: Tree = work["moves"]
-    return moves
-
-
-def _trained(work: State) -> tuple[Tree, Tree]:
-    return work["keep"], work["moves"]

@@ -42,8 +42,19 @@ def novel(results: Results) -> set[int]:
     return {id for result in results for id in result.get("novel", {}).get("ids", [])}
 
 
-def _called(id: int, kept_out: set[int]) -> str:
-    return f"{id} (novel)" if id in kept_out else str(id)
+def names(results: Results) -> dict[int, str]:
+    """Return what the data call their clients, where they have names."""
+    found: dict[int, str] = {}
+    for result in results:
+        for group in (result.get("per_client", {}), result.get("novel", {})):
+            if "names" in group:
+                found |= dict(zip(group["ids"], group["names"], strict=True))
+    return found
+
+
+def _called(id: int, kept_out: set[int], known: dict[int, str]) -> str:
+    called = f"{id}: {known[id]}" if id in known else str(id)
+    return f"{called} (novel)" if id in kept_out else called
 
 
 @dataclass(frozen=True)
@@ -81,8 +92,10 @@ def difference(results: Results, left: str, right: str) -> Difference:
 def table(results: Results) -> "Table":
     """Return the metric of every client as a table for the terminal."""
     from rich.table import Table
+    from rich.text import Text
 
-    found, form, kept_out = own(results), number_format(results), novel(results)
+    found, form = own(results), number_format(results)
+    kept_out, known = novel(results), names(results)
     titles = {name: title(seeds[0]) for name, seeds in by_method(results).items()}
     drawn = Table(title="Each client on its own data")
     drawn.add_column("client", justify="right")
@@ -91,7 +104,8 @@ def table(results: Results) -> "Table":
     for id in sorted({id for values in found.values() for id in values}):
         values = (given.get(id) for given in found.values())
         drawn.add_row(
-            _called(id, kept_out), *(ABSENT if v is None else format(v, form) for v in values)
+            Text(_called(id, kept_out, known)),
+            *(ABSENT if v is None else format(v, form) for v in values),
         )
     return drawn
 
@@ -99,9 +113,10 @@ def table(results: Results) -> "Table":
 def difference_table(results: Results, left: str, right: str) -> "Table":
     """Return what clients gain from one method instead of another, the worst off first."""
     from rich.table import Table
+    from rich.text import Text
 
     found, form = difference(results, left, right), number_format(results)
-    kept_out = novel(results)
+    kept_out, known = novel(results), names(results)
     drawn = Table(
         title=f"{left} instead of {right}, client by client",
         caption=f"better for {found.better}, worse for {found.worse} of {len(found.clients)} "
@@ -110,5 +125,5 @@ def difference_table(results: Results, left: str, right: str) -> "Table":
     drawn.add_column("client", justify="right")
     drawn.add_column("gain", justify="right")
     for id, gain in found.clients.items():
-        drawn.add_row(_called(id, kept_out), f"{gain:+{form}}")
+        drawn.add_row(Text(_called(id, kept_out, known)), f"{gain:+{form}}")
     return drawn

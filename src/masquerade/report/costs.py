@@ -80,12 +80,15 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
         "MB up": _column(groups, 1e6, "bytes", "up"),
         "Hello: MB": [_mega(traffic(seeds, "hello")) for seeds in groups],
         "Bytes at the start": _column(groups, 1.0, "initial"),
-        "s per round": [_per_round(seeds, rate) for seeds in groups],
-        f"{name} in all": [None if total is None else total / size for total in totals],
+        "s to send, a round": [_per_round(seeds, rate) for seeds in groups],
+        f"{name} to send, in all": [None if total is None else total / size for total in totals],
     }
     note = (
-        "Per client, over all of training, as encoded, masks included. Times are those of the"
-        f" messages at {rate.text}: in a round that the client takes part in, and in all of them."
+        "Per client, over all of training, as encoded, masks included. A first download that is the"
+        " initial model (FedAvg's) costs nothing: clients have that from the start. One that comes"
+        " with a mask (DM-PFL's) is another, and is sent. Times are those of the"
+        f" messages at {rate.text}: in a round that a client takes part in, and in all of them, of"
+        " which there may be less than one for a client on average."
     )
     return "Bytes, and the time they take", note, columns
 
@@ -164,13 +167,14 @@ def _run(groups: Groups, rate: Bandwidth) -> Made:
     columns |= {f"s {what}": _column(groups, 1.0, "time", what) for what in _CLOCK}
     note = (
         "Of the simulation itself: the first round that was looked at and has 80 % of the final"
-        " figure, the most memory that its process held, and its wall time;"
+        " figure, the most memory that its process held, and its wall time. Start-up is what came"
+        " before the first round, and what that one took longer than the second;"
         " commits are written beside the work, and only what it waited for is counted."
     )
     return "The run", note, columns
 
 
-_CLOCK = ("training", "evaluation", "commits")
+_CLOCK = ("start-up", "training", "evaluation", "commits")
 
 
 def _as_papers_count(groups: Groups, rate: Bandwidth) -> Made:

@@ -96,14 +96,20 @@ _READING = {
     " are counted apart from training.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
     "Bold": "The best value of its column as shown; where values tie, all of them.",
-    "Leads": "A lead smaller than the intervals over seeds is no lead, and a single seed has no"
-    " interval. The ± over clients says how different clients are, not how sure the mean is.",
+    "Leads": "A lead smaller than the intervals over seeds is no lead, and fewer than three seeds"
+    " have no interval. The ± over clients says how different clients are, not how sure the mean"
+    " is.",
 }
 
 _ABOUT_OVERLAP = (
     "How far the masks of two clients overlap in the last layer (entries that both keep, of those"
     " that any keeps): a row and a column for each client, darker where they agree. Beside the name"
     " is the mean over all pairs and all layers."
+)
+
+_ABOUT_ROUNDS = (
+    "There is no figure by round, because models were looked at once, at the end; a smaller"
+    " evaluate.every looks more often."
 )
 
 _ABOUT_GLOBAL = (
@@ -131,7 +137,7 @@ def page(
     sections = (
         _headline(results, title, notes),
         _section("Results", _results(results, groups)),
-        _section("Figures", _figures(drawn, "Figures")),
+        _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
         _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
         _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
         _section("Masks", _figures(drawn, "Masks") + _overlaps(groups)),
@@ -222,6 +228,13 @@ def _drawn(svg: str, caption: str) -> str:
 def _figures(drawn: dict[str, str], section: str) -> str:
     found = "\n".join(drawn[name] for name in _SECTIONS[section] if name in drawn)
     return f'<div class="figures">\n{found}\n</div>' if found else ""
+
+
+def _left_out(results: Results, drawn: dict[str, str]) -> str:
+    """Say why there is no figure by round, where results were looked at once."""
+    if "rounds" in drawn or not any(result.get("history") for result in results):
+        return ""
+    return _element("p", _ABOUT_ROUNDS, "soft")
 
 
 def _shift(results: Results, groups: list[list[Result]]) -> str:

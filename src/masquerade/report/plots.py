@@ -43,8 +43,10 @@ def figures(results: Results, rate: Bandwidth = FEDMASK) -> dict[str, str]:
 
 
 def over_rounds(results: Results) -> str:
-    """Draw the metric on own data against rounds; empty without a history."""
+    """Draw the metric on own data against rounds; empty where every method has one point alone."""
     lines = lines_of(results, _history)
+    if all(len(line.points) < 2 for line in lines):
+        return ""
 
     def paint(axes: "Axes") -> None:
         axes.set(xlabel="Round", ylabel=metric(results, "on own data"))

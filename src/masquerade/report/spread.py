@@ -25,6 +25,8 @@ def over_classes(census: dict[str, Any]) -> str:
         for row in range(census["classes"])
     ]
 
+    title = f"Classes of {census['data']} by client"
+
     def paint(figure: "Figure") -> None:
         sizes, shares = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
         edges = [place - 0.5 for place in range(len(clients) + 1)]
@@ -35,6 +37,7 @@ def over_classes(census: dict[str, Any]) -> str:
             sizes.stairs(tops, edges, baseline=below, **style)
             below = tops
         sizes.set_ylabel("Samples")
+        sizes.set_title(title, loc="left", fontsize="medium")
         sizes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
         shares.imshow(cells, aspect="auto", interpolation="none")
         shares.set(xlabel="Client", ylabel="Class (denser: a larger share)")
@@ -42,4 +45,4 @@ def over_classes(census: dict[str, Any]) -> str:
             axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
     height = 2.6 + min(4.0, 0.16 * census["classes"])
-    return drawn("partition", f"Classes of {census['data']} by client", height, paint)
+    return drawn("partition", title, height, paint)

@@ -18,8 +18,11 @@ ABSENT = "–"
 
 _COMMON = ("data", "clients", "rounds", "metric", "better")
 
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom."""
+ENOUGH = 3
+"""Seeds that an interval needs."""
+
+_T95 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t, two-sided 95 %, for 2 to 10 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Figure:
     spread: float | None
     """The standard deviation over clients, averaged over seeds."""
     half: float | None
-    """Half of the 95 % interval of the mean over seeds; none for a single seed."""
+    """How sure the mean over seeds is, by `half_width`; none for a single seed."""
 
     def show(self, form: str) -> str:
         """Write the figure as `mean ± spread (half)`, leaving out what is not there."""
@@ -109,18 +112,32 @@ def figure(seeds: Results, *path: str) -> Figure | None:
     if not values:
         return None
     spread = mean(seeds, *path[:-1], "std") if path[-1] == "mean" else None
-    return Figure(statistics.fmean(values), spread, half_interval(values))
+    return Figure(statistics.fmean(values), spread, half_width(values))
 
 
-def half_interval(values: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of the mean by Student's t; none for one value."""
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of the mean by Student's t; of two values half their range.
+
+    The interval of two would be nearly thirteen times as wide as they are apart: it says nothing.
+    """
+    if len(values) < ENOUGH:
+        return abs(values[0] - values[1]) / 2 if len(values) == 2 else None
     freedom = len(values) - 1
-    if freedom < 1:
-        return None
     # Beyond the table, the first terms of the expansion in 1 / freedom are right to 0.1 %.
     beyond = 1.960 + 2.372 / freedom + 2.823 / freedom**2
-    t = _T95[freedom - 1] if freedom <= len(_T95) else beyond
+    t = _T95[freedom - 2] if freedom - 2 < len(_T95) else beyond
     return t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def about_seeds(groups: Iterable[Sequence[Any]]) -> list[str]:
+    """Say what stands in parentheses where methods have so many seeds."""
+    counts = {len(seeds) for seeds in groups}
+    notes = []
+    if max(counts, default=0) >= ENOUGH:
+        notes.append("In parentheses: half of the 95 % interval over seeds (Student's t).")
+    if 2 in counts:
+        notes.append("In parentheses, of two seeds: how far each is from their mean; no interval.")
+    return notes
 
 
 def columns(results: Results) -> dict[str, tuple[str, ...]]:
@@ -241,8 +258,7 @@ def footnotes(results: Results) -> list[str]:
         " the partners drawn."
     ]
     groups = by_method(results).values()
-    if any(len(seeds) > 1 for seeds in groups):
-        notes[0] += " In parentheses: half of the 95 % interval over seeds (Student's t)."
+    notes[0] = " ".join([notes[0], *about_seeds(groups)])
     if "Pooled shifts" in columns(results):
         notes.append(
             "Shifted samples come from one other client, pooled ones from all others; both are"

@@ -77,7 +77,7 @@ def perform(job: Job) -> None:
 
     (training,) = plan.trainings(job.config)
     summaries = experiment.obtain(job.config, training, job.folder, watch, models=False)
-    made = configuration.parse(configuration.read_file(job.folder / "config.toml"))
+    made = configuration.load(job.folder / "config.toml")
     facts = _circumstances(made) | {
         "at_a_time": job.beside,
         "wall_seconds": round(time.monotonic() - began, 1),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from masquerade.progress import Record
-from masquerade.report.tables import ABSENT, Figure, half_interval, mean, numbers, show
+from masquerade.report.tables import ABSENT, Figure, about_seeds, half_width, mean, numbers, show
 from masquerade.reproduce.table import Column, Table
 
 Done = Mapping[str, Sequence[Record]]
@@ -30,7 +30,7 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
         return None
     path = column.paths[0].split(".")
     spread = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
-    return Figure(sum(values) / len(values), spread, half_interval(values))
+    return Figure(sum(values) / len(values), spread, half_width(values))
 
 
 def _values(column: Column, seeds: Sequence[Record]) -> list[float]:
@@ -53,17 +53,19 @@ def misses(table: Table, results: Done) -> dict[str, dict[str, float]]:
 
 
 def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]:
+    """Compare with the paper; what is quick has other sizes, and is not compared."""
     return [
         (row, column, figure.mean - paper[0])
         for row, papers in table.figures.items()
         for column, paper in zip(table.columns, papers, strict=True)
-        if (figure := ours(column, row, results)) is not None
+        if (figure := ours(column, row, results)) is not None and not table.quick
     ]
 
 
 def values(table: Table) -> list[Record]:
     """Return the table for a program: one record per row."""
     results = done(table)
+    compared = {(row, column.name): far for row, column, far in _differences(table, results)}
     return [
         {
             "row": row,
@@ -72,7 +74,7 @@ def values(table: Table) -> list[Record]:
                 column.name: {
                     "paper": paper[0],
                     "ours": figure and figure.mean,
-                    "difference": figure and figure.mean - paper[0],
+                    "difference": compared.get((row, column.name)),
                 }
                 for column, paper in zip(table.columns, papers, strict=True)
                 for figure in [ours(column, row, results)]
@@ -98,7 +100,7 @@ def lines(table: Table, results: Done) -> list[list[str]]:
             _difference(figure, paper, column)
             for figure, paper, column in zip(figures, papers, table.columns, strict=True)
         ]
-        found.append(["", "difference", *differences])
+        found += [["", "difference", *differences]] * (not table.quick)
     return found
 
 
@@ -131,9 +133,10 @@ def remarks(table: Table, results: Done) -> list[str]:
     found = []
     if any(len(paper) > 1 for papers in table.figures.values() for paper in papers):
         found.append("± is the standard deviation over clients.")
-    if any(len(seeds) > 1 for seeds in results.values()):
-        found.append("In parentheses: half of the 95 % interval over seeds (Student's t).")
-    if bounds:
+    found += about_seeds(results.values())
+    if table.quick:
+        found.append("Not the paper's size (--quick), so there are no differences.")
+    elif bounds:
         found.append(f"{MISS} misses by more than {' or '.join(f'{b:g}' for b in bounds)}.")
     lost = [row for row, seeds in results.items() if any(s["diverged"] is not None for s in seeds)]
     if lost:

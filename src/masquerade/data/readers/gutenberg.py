@@ -7,6 +7,7 @@ left out, and so are roles that fill no window. A role's lines are joined by sin
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -90,6 +91,7 @@ def read(files: Files, name: str) -> Reading:
     for text, size in zip(long.values(), sizes, strict=True):
         x[end : end + size], y[end : end + size] = windows(text)
         end += size
-    client = np.repeat(np.unique(list(long), return_inverse=True)[1], sizes)
+    names, numbers = np.unique(list(long), return_inverse=True)
+    client = np.repeat(numbers, sizes)
     dataset = from_arrays(x, y, client, name, classes=len(ALPHABET), copy=False)
-    return Reading(dataset, tuple(map(repr, ALPHABET)))
+    return Reading(replace(dataset, names=tuple(names.tolist())), tuple(map(repr, ALPHABET)))

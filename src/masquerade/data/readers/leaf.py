@@ -5,6 +5,7 @@ HDF5 files in which TensorFlow Federated publishes FEMNIST.
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -49,6 +50,8 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     for user, part, x, y in users:
         if digits:
             x, y = x[y < DIGITS], y[y < DIGITS]
+        if not len(y):
+            continue
         xs.append(x)
         ys.append(y)
         owners.append(user)
@@ -60,8 +63,10 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     split = set(parts) <= STAGES[0]
     train = np.repeat([part == "train" for part in parts], sizes) if split else None
     classes = len(ALPHABET) if x.dtype == np.int8 else classes
-    client = np.repeat(np.unique(owners, return_inverse=True)[1], sizes)
+    names, numbers = np.unique(owners, return_inverse=True)
+    client = np.repeat(numbers, sizes)
     dataset = from_arrays(x, y, client, name, train=train, classes=classes, copy=False)
+    dataset = replace(dataset, names=tuple(names.tolist()))
     return Reading(dataset, tuple(map(repr, ALPHABET)) if x.dtype == np.int8 else ())
 
 

@@ -1,0 +1,92 @@
+"""What a run ended with, and its clients' models by number or name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.task import Task
+from masquerade.errors import MasqueradeError, listed, nearest
+from masquerade.progress import Record
+
+
+@dataclass(frozen=True)
+class Personal:
+    """One client's model, ready for use."""
+
+    method: Method
+    task: Task
+    parts: Message
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the outputs for a batch of inputs (logits, for classification)."""
+        device = tree.leaves(self.parts)[0].device
+        with torch.no_grad():
+            return self.method.predict(self.task, self.parts, x.to(device))
+
+    def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
+        """Write a bundle that answers without torch, for inputs like x [samples, …]."""
+        from masquerade.export.bundle import Model, write
+
+        write(Path(path), Model.at_home(self.method, self.task, self.parts, x), labels=labels)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ended with."""
+
+    method: Method
+    task: Task
+    summaries: list[Record]
+    """One per view, in the form of `summary.json`."""
+    personal: dict[str, list[Message]]
+
+    def __repr__(self) -> str:
+        own = ", ".join(f"{s['title']} {s['accuracy']['own']['mean']:.4g}" for s in self.summaries)
+        return f"<Result of {self.summaries[0]['rounds']} rounds, on own data: {own}>"
+
+    def table(self) -> None:
+        """Print the table of results."""
+        from rich.console import Console
+
+        from masquerade.report import terminal
+
+        Console().print(terminal(self.summaries))
+
+    def client(self, client: int | str, view: str | None = None) -> Personal:
+        """Return the model of a client, by its number or its name.
+
+        It is that of the method's default view unless another is named.
+        """
+        chosen = view or next(iter(self.personal))
+        if chosen not in self.personal:
+            known = ", ".join(self.personal)
+            raise MasqueradeError("E202", f"no view `{chosen}` was judged; there are {known}")
+        place = place_of(self.summaries[0], client)
+        return Personal(self.method, self.task, self.personal[chosen][place])
+
+
+def place_of(summary: Record, client: int | str) -> int:
+    """Return the place of a client, given by number or name, in what a summary lists of clients.
+
+    A text is a name before it is a number, and never a number where names are numbers as well:
+    nobody is to get another's model.
+    """
+    ids, names = (summary["per_client"].get(key, []) for key in ("ids", "names"))
+    if client in names:
+        return int(names.index(client))
+    given = client
+    if isinstance(given, str) and given.isdecimal() and not any(map(str.isdecimal, names)):
+        given = int(given)
+    if given in ids:
+        return int(ids.index(given))
+    near = nearest(str(client), names)
+    calls = f"names {listed(names)}" if names else ""
+    numbers = f"numbers {listed(ids)}"
+    text = f"there is no model of client `{client}`{near}; those with one have the"
+    raise MasqueradeError("E202", f"{text} {' and the '.join(filter(None, (numbers, calls)))}")
