@@ -21,6 +21,7 @@ from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
 from masquerade.data.corrupted import Corrupted, kinds_of
 from masquerade.engine import auto
+from masquerade.engine.memory import keep_freed
 from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -90,6 +91,7 @@ class Simulation:
             train.wire,
         )
         torch.set_num_threads(compute.threads)
+        keep_freed()
         self.engine: Engine = auto.make(self.setting, engine, compute.workers, compute.width)
         self.compute = dataclasses.replace(
             compute, engine=self.engine.name, device=self.device.type

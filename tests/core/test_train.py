@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Look, Round, Task, descend, gradient, train, tree
+from masquerade.core.mapping import batching
 from masquerade.core.random import normal
-from masquerade.core.train import batching, in_chunks
+from masquerade.core.round import Stage, steps
+from masquerade.core.train import in_chunks
 from masquerade.core.tree import State, Tree
 from tests.support import federation, network
 
@@ -475,3 +477,66 @@ def test_a_tree_without_anything_that_moves_is_left_as_it_is():
     moved = step(work, batch, round)
     assert moved["nothing"] == {}
     assert not torch.equal(moved["params"]["weight"], task.initial["weight"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9, "decay": 0.1},
+        {"momentum": 0.9, "clip": 0.1, "masked": True, "gradient": True},
+        {"pull": 0.5, "masked": True},
+    ],
+    ids=str,
+)
+def test_steps_in_place_have_the_bits_of_others_and_leave_what_was_given(
+    settings: dict[str, Any],
+) -> None:
+    settings = dict(settings)
+    masked = settings.pop("masked", False)
+    keep = tree.each(lambda value: value > 0, initial()["params"])
+    step = descend(
+        Task(network()), rate=RATE, within=(lambda work: keep) if masked else None, **settings
+    )
+    work = initial()
+    work["anchor"] = tree.each(lambda value: value * 0.5, work["params"])
+    before = tree.transform(torch.clone, work)
+    stage = Stage("train", step)
+    found = steps(stage, step.prepare(work, now()), batches(4), now())
+    tree.transform(
+        lambda old, new: torch.testing.assert_close(old, new, rtol=0, atol=0), before, work
+    )
+    expected, one = tree.named(advance(step, work, 4)), tree.named(found)
+    assert one.keys() == expected.keys()
+    assert all(torch.equal(one[name], value) for name, value in expected.items())
+
+
+def test_a_second_step_writes_where_the_first_one_did() -> None:
+    step = descend(Task(network()), rate=RATE)
+    first = step(initial(), batches(1)[0], now())
+    places = [value.data_ptr() for value in tree.leaves(first)]
+    second = step.again(first, batches(2)[1], now())
+    assert [value.data_ptr() for value in tree.leaves(second)] == places
+
+
+def test_a_projection_is_never_written_over() -> None:
+    """What it returns may be held by others: here, the anchor itself."""
+    anchor = initial()["params"]
+    step = descend(Task(network()), rate=RATE, project=lambda work: {**work, "params": anchor})
+    before = tree.transform(torch.clone, anchor)
+    steps(Stage("train", step), initial(), batches(3), now())
+    assert all(torch.equal(anchor[name], value) for name, value in before.items())
+
+
+def test_a_pull_is_the_gradient_of_half_the_squared_distance() -> None:
+    task = Task(network())
+    anchor = tree.each(lambda value: value * 0.5 + 1, task.initial)
+    work = {"params": task.initial, "anchor": anchor}
+
+    def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        loss, buffers = task.loss(work["params"], batch)
+        return loss + 0.7 / 2 * tree.squared_distance(work["params"], work["anchor"]), buffers
+
+    known = advance(descend(task, rate=RATE, pull=0.7), work, 3)["params"]
+    for name, value in advance(descend(task, pulled, rate=RATE), work, 3)["params"].items():
+        torch.testing.assert_close(known[name], value, rtol=1e-12, atol=1e-12)

@@ -155,3 +155,38 @@ def test_pick_takes_one_tree_whole() -> None:
     one, two = {"w": torch.tensor([1.0, math.nan])}, {"w": torch.tensor([3.0, 4.0])}
     assert tree.pick(torch.tensor(False), one, two)["w"].tolist() == [3, 4]
     assert tree.pick(torch.tensor(True), two, one)["w"].tolist() == [3, 4]
+
+
+ODD = [0.0, -0.0, 1.5, -2.25, INF, -INF, NAN]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("otherwise", [0, -INF, "tensor"])
+def test_select_gives_the_bits_of_where(dtype: torch.dtype, otherwise: float | str) -> None:
+    if dtype is torch.int64 and otherwise == -INF:
+        return
+    values = torch.tensor(ODD * 2).nan_to_num(7, 8, 9).to(dtype)
+    if dtype.is_floating_point:
+        values = torch.tensor(ODD * 2, dtype=dtype)
+    other = values.flip(0) if isinstance(otherwise, str) else otherwise
+    keep = torch.arange(14) % 3 > 0
+    second = torch.as_tensor(other, dtype=dtype)
+    expected, found = torch.where(keep, values, second), tree.select(keep, values, other)
+    assert found.dtype is dtype
+    assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
+
+
+def test_select_lets_gradients_through_and_masks_spread() -> None:
+    values = torch.ones(2, 3, requires_grad=True)
+    keep = torch.tensor([True, False, True])
+    (slope,) = torch.autograd.grad(tree.select(keep, values).sum(), values)
+    assert slope.tolist() == [[1, 0, 1]] * 2
+    assert tree.select(keep, torch.ones(2, 3)).tolist() == [[1, 0, 1]] * 2
+    spread = keep[None].expand(2, 3)
+    assert tree.select(spread, torch.ones(2, 3)).tolist() == [[1, 0, 1]] * 2
+
+
+@pytest.mark.parametrize("other", [{"params": {}}, {"params": torch.ones(1)}, {}])
+def test_states_of_other_structures_are_not_transformed(other: State) -> None:
+    with pytest.raises(ValueError, match=r"[Nn]ode"):
+        tree.transform(torch.add, {"params": {"w": torch.ones(1)}}, other)

@@ -54,7 +54,10 @@ def ended(method: Method, task: Task, engine: str) -> Progress:
 @pytest.mark.parametrize("method", [WIDTHS, STRUCTURED], ids=["heterofl", "subfedavg_hy"])
 def test_sliced_equals_masked(method: Method, norm: bool) -> None:
     """The loop slices, the batched engine masks: equal to 1e-9, masks bit for bit."""
-    task = Task(DigitsCNN(classes=3, norm="group" if norm else "none").double())
+    with torch.random.fork_rng():
+        # Some of all networks diverge at this rate; which one is drawn must not be up to others.
+        torch.manual_seed(0)
+        task = Task(DigitsCNN(classes=3, norm="group" if norm else "none").double())
     sliced, masked = (ended(method, task, engine) for engine in ("loop", "batched"))
     keep = sliced.rows.state["keep"]["conv2.weight"]
     assert 0 < int(keep.sum()) < keep.numel()

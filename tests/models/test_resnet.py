@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Round, Task, tree
-from masquerade.core.train import batching, descend
+from masquerade.core.mapping import batching
+from masquerade.core.train import descend
 from masquerade.core.tree import State
 from masquerade.errors import MasqueradeError
 from masquerade.models import ResNet18, build

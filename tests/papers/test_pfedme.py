@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from torch import Tensor
 
-from masquerade.core import Batch, Message, Round, State, Task, Tree
-from masquerade.core.tree import squared_distance
+from masquerade.core import Message, Round, State, Task
+from masquerade.core.train import Descent, Loss
 from masquerade.methods import PFedMe
 from tests.papers.replay import (
     SIZES,
@@ -67,9 +66,8 @@ class NeverWrittenBack(PFedMe):
 class OwnCenter(PFedMe):
     """The mistake of pulling θ toward itself, which is no pull."""
 
-    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
-        loss, buffers = task.loss(work["own"], batch)
-        return loss + self.pull / 2 * squared_distance(work["own"], work["own"]), buffers
+    def descend(self, task: Task, loss: Loss | None = None, **changes: Any) -> Descent:
+        return super().descend(task, loss, **changes | {"toward": "own"})
 
 
 @pytest.mark.parametrize("wrong", [NeverWrittenBack, OwnCenter])

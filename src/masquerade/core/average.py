@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Part
-from masquerade.core.tree import Tree
+from masquerade.core.tree import Tree, select
 
 
 def average(
@@ -43,7 +43,7 @@ def average(
         total = torch.zeros(old.shape, dtype=torch.float64, device=old.device)
         mass, count = torch.zeros_like(total), held.sum(0)
         for value, mine, share in zip(values, held, shares, strict=True):
-            total.add_(torch.where(mine, value, 0), alpha=share)
+            total.add_(select(mine, value), alpha=share)
             mass.add_(mine, alpha=share)
         if absent == "zero":
             mass.fill_(sum(shares))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.mapping import mapped
 from masquerade.core.task import Layer, Task
 from masquerade.core.tree import State, Tree
 
@@ -27,13 +28,20 @@ def top(scores: Tensor, count: int | Tensor) -> Tensor:
     if not flat.numel():
         return torch.zeros_like(scores, dtype=torch.bool)
     wanted = torch.as_tensor(count, device=flat.device).clamp(0, flat.numel())
-    ranked = flat.sort(descending=True).values
-    bar = ranked.gather(0, (wanted - 1).clamp(min=0).reshape(1))
+    bar = _largest(flat, wanted.clamp(min=1))
     above = flat > bar
     equal = flat == bar
     room = wanted - above.sum()
     chosen = above | (equal & (equal.cumsum(0) <= room))
     return (chosen & (wanted > 0)).reshape(scores.shape)
+
+
+def _largest(scores: Tensor, place: Tensor) -> Tensor:
+    """Return the score that is at a place, from 1, when the largest come first."""
+    if not mapped() and scores.device.type == "cpu":
+        # An eighth of the time of sorting, but the place has to be known to the host.
+        return scores.kthvalue(len(scores) + 1 - int(place)).values
+    return scores.sort(descending=True).values.gather(0, (place - 1).reshape(1))
 
 
 def top_by_layer(scores: Mapping[str, Tensor], counts: Mapping[str, int | Tensor]) -> Tree:
@@ -53,13 +61,13 @@ def top_overall(scores: Mapping[str, Tensor], count: int | Tensor) -> Tree:
 
 def prune(keep: Tensor, scores: Tensor, count: int | Tensor) -> Tensor:
     """Drop the `count` kept entries of smallest score (of equals, the higher index goes first)."""
-    ranked = torch.where(keep, scores, -math.inf)
+    ranked = tree.select(keep, scores, -math.inf)
     return top(ranked, keep.sum() - count) & keep
 
 
 def regrow(keep: Tensor, scores: Tensor, count: int | Tensor) -> Tensor:
     """Add the `count` entries of largest score among those not kept."""
-    return keep | top(torch.where(keep, -math.inf, scores), count)
+    return keep | top(tree.select(~keep, scores, -math.inf), count)
 
 
 def distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
@@ -141,7 +149,7 @@ def shrink(
         wanted = (base.double() * share + 1e-9).floor().to(torch.int64)
         return wanted.clamp(min=math.ceil(size * least - 1e-9))
 
-    ranked = {name: torch.where(held, scores[name], -math.inf) for name, held in keep.items()}
+    ranked = {name: tree.select(held, scores[name], -math.inf) for name, held in keep.items()}
     kept = {name: held.sum() for name, held in keep.items()}
     if overall:
         size = sum(held.numel() for held in keep.values())

@@ -160,9 +160,15 @@ class ClientSide(Protocol):
 
 
 def steps(stage: Stage, work: State, batches: Iterable[Any], round: Round) -> State:
-    """Take the steps of a stage, one after another."""
+    """Take the steps of a stage, one after another.
+
+    The first makes new tensors, because others hold those that it is given. A step that has
+    `again` may then write into them.
+    """
+    step = stage.step
     for batch in batches:
-        work = stage.step(work, batch, round)
+        work = step(work, batch, round)
+        step = getattr(stage.step, "again", stage.step)
     return work
 
 

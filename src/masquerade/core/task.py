@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.dropout import Dropout
+from masquerade.core.mapping import mapped
 from masquerade.core.random import fold
 from masquerade.core.round import Batch
-from masquerade.core.train import mapped
 from masquerade.core.tree import Tree, split
 from masquerade.errors import MasqueradeError
 

@@ -1,9 +1,7 @@
 """Gradients and the usual SGD step, written so that a mask freezes what it should."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.mapping import mapped
 from masquerade.core.round import Batch, Round
 from masquerade.core.tree import State, Tree
 
@@ -19,23 +18,6 @@ if TYPE_CHECKING:
 
 Loss = Callable[[State, Any, Round], tuple[Tensor, Tree]]
 """From work, batch and round to (loss, the network's new buffers)."""
-
-_batching: ContextVar[bool] = ContextVar("batching", default=False)
-
-
-@contextmanager
-def batching() -> Iterator[None]:
-    """Tell `gradient` that it runs inside a map over clients."""
-    token = _batching.set(True)
-    try:
-        yield
-    finally:
-        _batching.reset(token)
-
-
-def mapped() -> bool:
-    """Tell whether this runs inside a map over clients."""
-    return _batching.get()
 
 
 def gradient(
@@ -117,6 +99,8 @@ class Descent:
     decay: float
     clip: float
     gradient: bool
+    pull: float
+    toward: str
 
     def prepare(self, work: State, round: Round) -> State:
         """Make the momentum and the last gradient where they are wanted and not there yet."""
@@ -134,14 +118,26 @@ class Descent:
         return {name: value for name, value in values.items() if trainable(name)}
 
     def __call__(self, work: State, batch: Batch, round: Round) -> State:
-        """Take the step."""
+        """Take the step; what was given stays as it is."""
+        return self._step(work, batch, round, again=False)
 
+    def again(self, work: State, batch: Batch, round: Round) -> State:
+        """Take another step on the work that one just returned, and that nobody else holds.
+
+        Weights and momentum are then written where they lie.
+        """
+        # What a projection returned may be somebody else's.
+        return self._step(work, batch, round, again=self.project is None)
+
+    def _step(self, work: State, batch: Batch, round: Round, again: bool) -> State:
         def objective(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
             moved = {entry: {**work[entry], **part} for entry, part in trees.items()}
             return self.loss({**work, **moved}, batch, round)
 
         trees = {entry: self._moving(work[entry]) for entry in self.on}
         grads, _, buffers = gradient(objective, trees)
+        if self.pull:
+            grads = {entry: self._pulled(grads[entry], trees[entry], work) for entry in trees}
         result = {**work}
         if self.gradient:
             result["gradient"] = {**work["gradient"], **grads}
@@ -154,19 +150,31 @@ class Descent:
                 continue
             slope = self._slope(grads[entry], old, keep)
             if self.momentum:
-                slope = tree.each(
-                    lambda new, past: past * self.momentum + new, slope, work["momentum"][entry]
-                )
+                slope = self._gathered(slope, work["momentum"][entry], again)
                 # A mask that moved leaves nothing behind in the optimizer's state.
                 slope = tree.only(keep, slope) if keep is not None else slope
                 result["momentum"][entry] = slope
             # Outside the mask the slope is zero, so those values keep their bits.
-            result[entry] = {**work[entry], **_move(old, slope, rate, round)}
+            result[entry] = {**work[entry], **_move(old, slope, rate, round, again)}
         for entry in self.on:
             # Buffers move with the tree that they belong to; those of a frozen tree stay.
             mine = {name: value for name, value in buffers.items() if name in work[entry]}
             result[entry] = {**result[entry], **mine} if mine else result[entry]
         return self.project(result) if self.project else result
+
+    def _pulled(self, grads: Tree, values: Tree, work: State) -> Tree:
+        """Return the gradient with that of the pull: λ (values − anchor)."""
+        anchor = work[self.toward]
+        return {
+            name: (value - anchor[name]).mul_(self.pull).add_(grads[name])
+            for name, value in values.items()
+        }
+
+    def _gathered(self, slope: Tree, past: Tree, again: bool) -> Tree:
+        """Return momentum × past + slope."""
+        if again:
+            return tree.each(lambda new, old: old.mul_(self.momentum).add_(new), slope, past)
+        return tree.each(lambda new, old: old * self.momentum + new, slope, past)
 
     def _slope(self, grads: Tree, values: Tree, keep: Mapping[str, Tensor] | None) -> Tree:
         """Return the gradient after mask, clipping and weight decay."""
@@ -184,8 +192,8 @@ class Descent:
         return grads
 
 
-def _move(values: Tree, slope: Tree, rate: float, round: Round) -> Tree:
-    """Return values − rate × decay × slope."""
+def _move(values: Tree, slope: Tree, rate: float, round: Round, again: bool) -> Tree:
+    """Return values − rate × decay × slope; `again`, values are written where they lie."""
     if mapped():
         # The decay stays a tensor, so that a step that was captured serves every round.
         speed = rate * round.decay
@@ -193,9 +201,12 @@ def _move(values: Tree, slope: Tree, rate: float, round: Round) -> Tree:
             name: torch.addcmul(value, slope[name], speed.to(value.dtype), value=-1)
             for name, value in values.items()
         }
-    moved = torch._foreach_add(
-        list(values.values()), list(slope.values()), alpha=-rate * float(round.decay)
-    )
+    old, new = list(values.values()), list(slope.values())
+    step = -rate * float(round.decay)
+    if again:
+        torch._foreach_add_(old, new, alpha=step)
+        return values
+    moved = torch._foreach_add(old, new, alpha=step)
     return dict(zip(values, moved, strict=True))
 
 
@@ -211,6 +222,8 @@ def descend(
     decay: float = 0.0,
     clip: float = math.inf,
     gradient: bool = False,
+    pull: float = 0.0,
+    toward: str = "anchor",
 ) -> Descent:
     """Build the usual SGD step: the trees named by `on` go down the slope of `loss`.
 
@@ -218,14 +231,16 @@ def descend(
     `within(work)` is a mask outside of which values keep their bits and optimizer state is zero.
     `project(work) -> work` runs after the step. Several trees may have several rates; each rate is
     multiplied by `round.decay`. `gradient=True` leaves the last gradient, unmasked, in
-    `work["gradient"]`.
+    `work["gradient"]`. `pull` λ adds λ/2 · ‖w − a‖² to the loss of every tree w, a being the tree
+    `work[toward]`.
     """
     rates = rate if isinstance(rate, tuple) else (rate,) * len(on)
 
     def plain(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
         return task.loss(work[on[0]], batch)
 
-    return Descent(task, loss or plain, on, rates, within, project, momentum, decay, clip, gradient)
+    loss, how = loss or plain, (momentum, decay, clip, gradient, pull, toward)
+    return Descent(task, loss, on, rates, within, project, *how)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from masquerade.core.mapping import mapped
+
 Tree = dict[str, Tensor]
 State = dict[str, Any]
 """What a server, a row, a client or a round's work holds: dicts of tensors, trees and parts."""
@@ -20,6 +22,27 @@ def each(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
     }
 
 
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def select(keep: Tensor, chosen: Tensor, otherwise: Tensor | float = 0) -> Tensor:
+    """Take `chosen` where `keep` is true, `otherwise` elsewhere: `torch.where`, and its bits.
+
+    On a CPU, bits are masked: that takes a tenth of the time where a mask has no pattern.
+    """
+    other = torch.as_tensor(otherwise, dtype=chosen.dtype, device=chosen.device)
+    tracked = chosen.requires_grad or other.requires_grad
+    bits = chosen.device.type == "cpu" and chosen.is_floating_point() and not tracked
+    if mapped() or not bits or keep.shape != chosen.shape:
+        return torch.where(keep, chosen, other)
+    word = _WORDS[chosen.element_size()]
+    mask = keep.to(word).neg_()
+    if not isinstance(otherwise, Tensor) and otherwise == 0:
+        return mask.bitwise_and_(chosen.view(word)).view(chosen.dtype)
+    rest = other.view(word)
+    return mask.bitwise_and_(chosen.view(word) ^ rest).bitwise_xor_(rest).view(chosen.dtype)
+
+
 def where(keep: Mapping[str, Tensor], chosen: Tree, otherwise: Tree) -> Tree:
     """Take `chosen` where `keep` is true, `otherwise` elsewhere.
 
@@ -27,7 +50,7 @@ def where(keep: Mapping[str, Tensor], chosen: Tree, otherwise: Tree) -> Tree:
     that is not chosen cannot leak.
     """
     return {
-        name: torch.where(keep[name], value, otherwise[name]) if name in keep else value
+        name: select(keep[name], value, otherwise[name]) if name in keep else value
         for name, value in chosen.items()
     }
 
@@ -40,8 +63,7 @@ def pick(condition: Tensor, chosen: Mapping[str, Tensor], otherwise: Mapping[str
 def only(keep: Mapping[str, Tensor], tree: Tree) -> Tree:
     """Set everything outside `keep` to zero; names absent from `keep` stay whole."""
     return {
-        name: torch.where(keep[name], value, value.new_zeros(())) if name in keep else value
-        for name, value in tree.items()
+        name: select(keep[name], value) if name in keep else value for name, value in tree.items()
     }
 
 
@@ -66,10 +88,11 @@ def blend(
 
     Names that are not `blended` are taken from `new`: what a network counted cannot be divided.
     """
-    return {
-        name: ((1 - share) * old[name] + share * value).to(value.dtype) if blended(name) else value
-        for name, value in new.items()
-    }
+
+    def go(start: Tensor, end: Tensor) -> Tensor:
+        return torch.lerp(start, end, share.to(end) if isinstance(share, Tensor) else share)
+
+    return {n: go(old[n], value) if blended(n) else value for n, value in new.items()}
 
 
 def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
@@ -94,11 +117,22 @@ def size(tree: Mapping[str, Tensor]) -> int:
 
 def transform(function: Callable[..., Any], *states: Any) -> Any:
     """Apply a function to every tensor of states that have the same structure."""
+    first, *others = states
+    if isinstance(first, Tensor):
+        return function(*states)
+    # Most states are dicts of dicts; for these the general way costs several times as much.
+    if type(first) is dict and all(type(o) is dict and o.keys() == first.keys() for o in others):
+        return {
+            key: transform(function, value, *(other[key] for other in others))
+            for key, value in first.items()
+        }
     return pytree.tree_map(function, *states)
 
 
 def leaves(state: Any) -> list[Tensor]:
     """List the tensors of a state, in a fixed order."""
+    if type(state) is dict:
+        return [leaf for value in state.values() for leaf in leaves(value)]
     return pytree.tree_leaves(state)
 
 

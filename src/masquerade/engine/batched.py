@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.mapping import batching
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.task import Task
-from masquerade.core.train import batching
 from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops, Shares, Step
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders, Pack
 from masquerade.engine.capture import Graphs, same_place
-from masquerade.engine.convolve import Convolving
+from masquerade.engine.convolve import convolving
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeWarning
 
@@ -66,10 +66,10 @@ class Lifted:
         """Map the functions of a stage; its steps take any number of clients."""
 
         def step(work: State, batch: Any, round: Round) -> State:
-            clients = len(tree.leaves(batch)[0])
-            with Convolving():
+            first = tree.leaves(batch)[0]
+            with convolving(first.device):
                 new: State = mapped(
-                    clients, lambda one, part: stage.step(one, part, round), work, batch
+                    len(first), lambda one, part: stage.step(one, part, round), work, batch
                 )
             return new
 
@@ -330,7 +330,7 @@ class Batched:
         most = JUDGED * (4 if x.is_cuda else 1) // lifted.clients
         for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
-                with Convolving():
+                with convolving(x.device):
                     output = lifted.map(
                         lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
                     )

@@ -6,6 +6,7 @@ channels come in and badly where few do: on an H200, ten clients' first layer (3
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -96,3 +97,8 @@ class Convolving(TorchFunctionMode):
         if function is torch.conv2d:
             return _convolve(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
+
+
+def convolving(device: torch.device) -> AbstractContextManager[object]:
+    """Return the mode for work on a device: nothing but CUDA is worth its cost in every call."""
+    return Convolving() if device.type == "cuda" else nullcontext()

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
+from masquerade.engine.memory import Layout, shared
 from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -55,34 +56,50 @@ class Loop:
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
-        done = self._several(job) if self.workers == 1 else self._spread(job)
-        uploads, states, sessions, traffics, flops = zip(*done, strict=True)
-        return Outcome(
-            tree.stack(uploads),
-            tree.stack(states),
-            tree.stack(sessions),
-            Traffic(*tree.stack(traffics)),
-            Flops(*(torch.cat(column) for column in zip(*flops, strict=True))),
-        )
+        done = self._alone(job) if self.workers == 1 else self._spread(job)
+        uploads, clients, session, traffic, flops = done
+        return Outcome(uploads, clients, session, Traffic(*traffic), Flops(*flops))
 
-    def _several(self, job: Job) -> list[tuple[Any, ...]]:
-        """Return (upload, client, session, traffic, flops) of every client."""
-        method, task = self.setting.method, self.setting.task
+    def _alone(self, job: Job) -> Any:
+        """Return stacked (upload, client, session, traffic, flops) [clients, …]."""
+        count = len(job.ids)
+
+        def room(done: Any) -> Any:
+            return tree.transform(lambda value: value.new_empty(count, *value.shape), done)
+
+        return self._several(job, range(count), room)
+
+    def _several(self, job: Job, places: Iterable[int], room: Callable[[Any], Any]) -> Any:
+        """Do the rounds of the clients at some places, and write what they give into `room`.
+
+        It is made from what the first one gives. What is written at once is let go of, and so its
+        memory serves the next client.
+        """
+        table = None
         orders: dict[str, Orders] = {}
         seen: Seen = {}
-        done = []
-        for place in range(len(job.ids)):
-            row, client, session = (
-                tree.take(state, place) for state in (job.rows, job.clients, job.session)
-            )
+        for place, download in self._downloads(job, places):
+            client, session = (tree.take(state, place) for state in (job.clients, job.session))
             id, sent = int(job.ids[place]), (job.round.kind, job.number)
-            download = method.download(task, job.server, row, job.round)
-            download = self.setting.wired(download, id, None)
             upload, client, flops = self._one(job, place, download, client, orders)
             upload = self.setting.wired(upload, id, sent)
             cost, after = traffic.measure(download, upload, session, 0, seen)
-            done.append((upload, client, after, astuple(cost), astuple(flops)))
-        return done
+            done = upload, client, after, astuple(cost), tree.take(astuple(flops), 0)
+            table = room(done) if table is None else table
+            tree.transform(lambda rows, value, at=place: _write(rows[at], value), table, done)
+        return table
+
+    def _downloads(self, job: Job, places: Iterable[int]) -> Iterator[tuple[int, Message]]:
+        """Yield places, and what the clients there are sent."""
+        method, task = self.setting.method, self.setting.task
+        sent = None
+        for place in places:
+            # Where the server knows nothing of single clients, all are sent the same.
+            if sent is None or tree.leaves(job.rows):
+                row = tree.take(job.rows, place)
+                sent = method.download(task, job.server, row, job.round)
+                sent = self.setting.wired(sent, int(job.ids[place]), None)
+            yield place, sent
 
     def _one(
         self, job: Job, place: int, download: Message, client: State, orders: dict[str, Orders]
@@ -130,25 +147,17 @@ class Loop:
             )
         return upload, client, diary.flops
 
-    def _spread(self, job: Job, again: bool = True) -> list[tuple[Any, ...]]:
-        """Do the same in processes, a piece of the cohort in each."""
-        global _working
-        if self._pool is None:
-            _working = self
-            # Forked processes see the samples where they lie; nothing is copied to them. After
-            # work on CUDA a process cannot be forked.
-            fork = "fork" in multiprocessing.get_all_start_methods()
-            start = "fork" if fork and not _used_cuda() else "spawn"
-            context = multiprocessing.get_context(start)
-            given = (None if start == "fork" else self,)
-            self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
-        jobs = []
-        for places in torch.arange(len(job.ids)).chunk(self.workers):
-            part = job.take(places)
-            states = (part.server, part.rows, part.clients, part.session, part.ids)
-            jobs.append(_to_numpy((states, job.round.kind, job.round.phase, job.number)))
+    def _spread(self, job: Job, again: bool = True) -> Any:
+        """Do the same in processes, which read the states and write what they give in memory."""
+        states = (job.server, job.rows, job.clients, job.session, job.ids)
+        layout = Layout.of(states)
         try:
-            pieces = list(self._pool.map(_do, jobs))
+            with shared() as given, shared() as wanted:
+                tree.transform(_write, layout.view(given), states)
+                call = (layout, given, wanted, job.round.kind, job.round.phase, job.number)
+                pieces = self._pieces(job.ids)
+                found = list(self._processes().map(_do, [call] * len(pieces), pieces))
+                return found[0].view(wanted)
         except BrokenProcessPool:
             self.close()
             if not again:
@@ -160,7 +169,31 @@ class Loop:
                 stacklevel=2,
             )
             return self._spread(job, again=False)
-        return [_to_torch(one) for piece in pieces for one in piece]
+
+    def _processes(self) -> ProcessPoolExecutor:
+        """Return the processes, which are started when they are first asked for."""
+        global _working
+        if self._pool is None:
+            _working = self
+            # Forked processes see the samples where they lie; nothing is copied to them. After
+            # work on CUDA a process cannot be forked.
+            fork = "fork" in multiprocessing.get_all_start_methods()
+            start = "fork" if fork and not _used_cuda() else "spawn"
+            context = multiprocessing.get_context(start)
+            given = (None if start == "fork" else self,)
+            self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
+        return self._pool
+
+    def _pieces(self, ids: Tensor) -> list[list[int]]:
+        """Divide places in the cohort so that processes have about as many samples to train on."""
+        counts = self.setting.feed.counts(ids).tolist()
+        pieces: list[list[int]] = [[] for _ in range(min(self.workers, len(counts)))]
+        loads = [0] * len(pieces)
+        for place in sorted(range(len(counts)), key=lambda place: -counts[place]):
+            lightest = loads.index(min(loads))
+            pieces[lightest].append(place)
+            loads[lightest] += max(1, counts[place])
+        return pieces
 
     def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples."""
@@ -170,10 +203,8 @@ class Loop:
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
-        for place, id in enumerate(job.ids.tolist()):
-            row, client = tree.take(job.rows, place), tree.take(job.clients, place)
-            download = method.download(task, job.server, row, job.round)
-            download = self.setting.wired(download, id, None)
+        for place, download in self._downloads(job, range(len(job.ids))):
+            id, client = int(job.ids[place]), tree.take(job.clients, place)
             _, client, flops = self._one(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
@@ -229,24 +260,27 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _do(given: Any) -> Any:
-    """Do some clients' rounds in a process of their own."""
+def _write(place: Tensor, value: Tensor) -> Tensor:
+    # A copy would spread a smaller tensor over the place.
+    if place.shape != value.shape:
+        sizes = f"{list(place.shape)} and {list(value.shape)}"
+        raise RuntimeError(f"clients of one round gave tensors of different shapes: {sizes}")
+    return place.copy_(value)
+
+
+def _do(call: tuple[Layout, str, str, str, Any, int], places: list[int]) -> Layout:
+    """Do some clients' rounds in a process of their own; return how what they give is laid out."""
     assert _working is not None
-    (server, rows, clients, session, ids), kind, phase, number = _to_torch(given)
+    layout, given, wanted, kind, phase, number = call
     round = _working.setting.round(kind, phase, number)
+    server, rows, clients, session, ids = layout.view(given)
     job = Job(server, rows, clients, session, ids, round, number)
+    made: list[Layout] = []
+
+    def room(done: Any) -> Any:
+        made.append(Layout.of(done, len(job.ids)))
+        return made[0].view(wanted)
+
     with numbers(_working.setting.precision):
-        return _to_numpy(_working._several(job))
-
-
-def _to_numpy(state: Any) -> Any:
-    # By value: torch's own way between processes passes a file descriptor for every tensor.
-    return tree.transform(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, state)
-
-
-def _to_torch(state: Any) -> Any:
-    from numpy import ndarray
-
-    return tree.transform(
-        lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, ndarray) else leaf, state
-    )
+        _working._several(job, places, room)
+    return made[0]

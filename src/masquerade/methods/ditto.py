@@ -10,10 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from masquerade.core import (
-    Batch,
     Bounds,
     Message,
     Method,
@@ -22,10 +19,8 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    Tree,
     Who,
 )
-from masquerade.core.tree import squared_distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +47,7 @@ class Ditto(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the shared model as FedAvg does, then the personal one, on the same batches."""
-
-        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            loss, buffers = task.loss(work["own"], batch)
-            return loss + self.pull / 2 * squared_distance(work["own"], work["anchor"]), buffers
-
-        personal = self.descend(task, pulled, on=("own",))
+        personal = self.descend(task, on=("own",), pull=self.pull)
         return (*super().plan(task, round), Stage("personal", personal, self.personal_epochs))
 
     def finish(

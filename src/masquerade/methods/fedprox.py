@@ -7,10 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from masquerade.core import Batch, Bounds, Message, Method, Round, Stage, State, Task, Tree
-from masquerade.core.tree import squared_distance
+from masquerade.core import Bounds, Message, Method, Round, Stage, State, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +26,4 @@ class FedProx(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train with the pull."""
-
-        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            loss, buffers = task.loss(work["params"], batch)
-            return loss + self.pull / 2 * squared_distance(work["params"], work["anchor"]), buffers
-
-        return (Stage("train", self.descend(task, pulled), self.epochs),)
+        return (Stage("train", self.descend(task, pull=self.pull), self.epochs),)

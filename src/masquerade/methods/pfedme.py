@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from masquerade.core import (
     Batch,
@@ -24,11 +23,10 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    Tree,
     Who,
     average,
 )
-from masquerade.core.tree import blend, squared_distance
+from masquerade.core.tree import blend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +63,9 @@ class PFedMe(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Find θ for every batch, and let w follow it."""
-
-        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            return self.loss(task, work, batch)
-
-        solve = self.descend(task, pulled, on=("own",), rate=self.personal_rate)
+        solve = self.descend(
+            task, on=("own",), rate=self.personal_rate, pull=self.pull, toward="params"
+        )
 
         def step(work: State, batch: Batch, round: Round) -> State:
             still = replace(round, decay=torch.ones_like(round.decay))
@@ -82,11 +78,6 @@ class PFedMe(Method):
             return {"params": params, "own": inner["own"]}
 
         return (Stage("train", step, self.epochs),)
-
-    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
-        """Return what θ minimizes."""
-        loss, buffers = task.loss(work["own"], batch)
-        return loss + self.pull / 2 * squared_distance(work["own"], work["params"]), buffers
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

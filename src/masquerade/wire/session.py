@@ -64,7 +64,7 @@ def digest(part: Part, lead: int = 0) -> Tensor:
     hashes = []
     for name, values in part.values.items():
         held = part.held(name)
-        meant = values if held is None else torch.where(held, values, values.new_zeros(()))
+        meant = values if held is None else tree.select(held, values)
         hashes.append(_hashed(name, meant, lead))
         if name in part.keep:
             hashes.append(_hashed(f"{name}?", part.keep[name], lead))

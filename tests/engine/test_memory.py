@@ -1,0 +1,116 @@
+"""Shared memory: what one process writes another reads, and nothing is left of it."""
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from masquerade.core import Part, Task, tree
+from masquerade.core.method import Method
+from masquerade.core.part import Axis
+from masquerade.core.round import Round
+from masquerade.core.tree import State
+from masquerade.engine.loop import Loop
+from masquerade.engine.memory import Layout, shared
+from masquerade.errors import MasqueradeError
+from masquerade.methods import FedAvg
+from tests import support
+
+
+def state() -> Any:
+    """Every kind of node and type, an empty tensor and one without axes among them."""
+    part = Part({"w": torch.tensor([[4.0], [5.0]])}, {"w": torch.tensor([True, False])})
+    return (
+        {"params": {"w": torch.arange(5, dtype=torch.float64), "none": torch.empty(0, 3)}},
+        {"held": Part(part.values, part.keep, {"w": Axis(0)}), "count": torch.tensor(7)},
+        torch.tensor([1.5, -2.5], dtype=torch.bfloat16),
+    )
+
+
+def write(path: str, layout: Layout, queue: Any) -> None:
+    tree.transform(lambda place, value: place.copy_(value), layout.view(path), state())
+    queue.put("written")
+
+
+def assert_same(left: Any, right: Any) -> None:
+    one, two = tree.named(left), tree.named(right)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[n], two[n]) and one[n].dtype is two[n].dtype for n in one)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_another_process_writes_is_read_and_outlives_the_path() -> None:
+    layout = Layout.of(state())
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    with shared() as path:
+        process = context.Process(target=write, args=(path, layout, queue))
+        process.start()
+        assert queue.get(timeout=60) == "written"
+        process.join()
+        found = layout.view(path)
+    assert not Path(path).exists()
+    assert_same(found, state())
+    assert found[1]["held"].grain == {"w": Axis(0)}
+
+
+def test_rows_of_a_table_do_not_touch_one_another() -> None:
+    layout = Layout.of(state(), 3)
+    with shared() as path:
+        table = layout.view(path)
+        for place in (2, 0, 1):
+            shifted = tree.transform(lambda value, by=place: value + by, state())
+            tree.transform(lambda rows, value, at=place: rows[at].copy_(value), table, shifted)
+    for place in range(3):
+        shifted = tree.transform(lambda value, by=place: value + by, state())
+        expected = tree.transform(lambda value, like: value.to(like.dtype), shifted, state())
+        assert_same(tree.take(table, place), expected)
+
+
+def test_workers_share_the_samples_evenly() -> None:
+    """Of 7, 12, 3, 9, 16 and 5 samples one has 16 + 7 + 3, the other 12 + 9 + 5."""
+    made = support.simulation(FedAvg(epochs=1), participation=1.0, workers=2)
+    assert isinstance(made.engine, Loop)
+    assert made.engine._pieces(made.eligible) == [[4, 0, 2], [1, 3, 5]]
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files are counted on Linux")
+def test_workers_that_die_leave_no_memory_behind() -> None:
+    class Deadly(FedAvg):
+        def start(self, task: Task, message: Any, client: State, round: Round) -> State:
+            if round.number == 1:
+                os._exit(9)
+            return super().start(task, message, client, round)
+
+    made = support.simulation(Deadly(epochs=1), rounds=3, workers=2)
+    progress = made.begin()
+    before = open_files()
+    made.advance(progress)
+    with pytest.warns(match="W505"), pytest.raises(MasqueradeError, match="E505"):
+        made.advance(progress)
+    made.close()
+    assert open_files() <= before
+    assert not [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:masq" in line
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clients_that_give_other_shapes_are_an_error(workers: int) -> None:
+    class Ragged(Method):
+        def finish(
+            self, task: Task, work: State, message: Any, client: State, round: Round
+        ) -> tuple[Any, State]:
+            size = int(work["params"]["0.weight"].sum().abs() * 1e6) % 7 + 1
+            return {"params": Part({"w": torch.zeros(size)})}, client
+
+    made = support.simulation(Ragged(rate=0.1, epochs=1), participation=1.0, workers=workers)
+    with pytest.raises(RuntimeError, match="different shapes"):
+        made.advance(made.begin())
+    made.close()
