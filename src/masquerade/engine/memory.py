@@ -4,6 +4,7 @@ import ctypes
 import math
 import mmap
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ def keep_freed() -> None:
     Every step frees and takes megabytes. What was given back comes as pages that have to be cleared
     first, which cost a Ditto step of a CNN a twentieth. Without glibc nothing is done.
     """
-    options = getattr(ctypes.CDLL(None), "mallopt", None)
+    options = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if options is not None:
         options(_MMAP_THRESHOLD, _KEPT)
         options(_TRIM_THRESHOLD, _KEPT)
