@@ -20,7 +20,7 @@ from masquerade import config as configuration
 from masquerade.experiment import carry_on, simulate
 from masquerade.plan import Training, arrange, trainings
 from masquerade.progress import Record
-from masquerade.report.tables import half_interval
+from masquerade.report.tables import half_width
 from masquerade.reproduce.table import settings
 from masquerade.settings import Config
 from masquerade.verdict import verdict
@@ -152,7 +152,7 @@ def row(title: str, precision: str, by_seed: dict[str, dict[int, Record]]) -> li
 
 
 def _shown(values: list[float], form: str = ".2f") -> str:
-    half = half_interval(values)
+    half = half_width(values)
     within = "" if half is None else f" ({half:.2f})"
     return f"{sum(values) / len(values):{form}}{within}"
 

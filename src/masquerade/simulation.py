@@ -17,11 +17,11 @@ from masquerade.core.round import Cohort, Round, Who
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.compute import Meter
+from masquerade.cost.memory import keep_freed
 from masquerade.data import Federation, shift_sets
 from masquerade.data.batches import Feed
 from masquerade.data.corrupted import Corrupted, kinds_of
 from masquerade.engine import auto
-from masquerade.engine.memory import keep_freed
 from masquerade.engine.setting import Engine, Job, Judgement, Outcome, Setting
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning

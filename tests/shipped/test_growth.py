@@ -119,10 +119,9 @@ def test_differences_are_taken_seed_by_seed() -> None:
         "tf32": {},
         "bfloat16": {1: result(71, 40, "cuda"), 2: result(81, 48, "cuda")},
     }
-    # Own data +1 with both seeds, so no spread; shifted 0 and −2, of which half the interval is
-    # t = 12.706 times √2 / √2.
+    # Own data +1 with both seeds, so no spread; shifted 0 and −2, half of whose range is 1.
     cells = row("FedAvg", "bfloat16", by_seed)
-    assert cells[5:] == ["+1.00 (0.00)", "-1.00 (12.71)", "2.0"]
+    assert cells[5:] == ["+1.00 (0.00)", "-1.00 (1.00)", "2.0"]
     # 70, 80 and 0: 4.303 · 43.589 / √3; 40, 50 and 0: 4.303 · 26.458 / √3.
     exact = row("FedAvg", "float32", by_seed)
     assert exact[3:] == ["50.00 (108.29)", "30.00 (65.73)", "–", "–", "–"]

@@ -1,10 +1,8 @@
-"""Memory: kept for the next step, and shared by processes, so that states need not be sent."""
+"""Memory that processes share, so that states need not be sent."""
 
-import ctypes
 import math
 import mmap
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,20 +16,6 @@ from masquerade.core import tree
 
 ALIGNED = 64
 """Tensors begin at multiples of so many bytes."""
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_KEPT = 1 << 30
-
-
-def keep_freed() -> None:
-    """Let this process use freed memory again instead of giving it back, up to a gibibyte.
-
-    Every step frees and takes megabytes. What was given back comes as pages that have to be cleared
-    first, which cost a Ditto step of a CNN a twentieth. Without glibc nothing is done.
-    """
-    options = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if options is not None:
-        options(_MMAP_THRESHOLD, _KEPT)
-        options(_TRIM_THRESHOLD, _KEPT)
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,8 @@ def _folded(exported: ExportedProgram) -> fx.GraphModule:
 
     def kept(node: fx.Node) -> fx.Node:
         if node not in copied:
-            name = f"tensor_{len(dict(root.named_buffers()))}"
+            # Two nodes may hold one tensor; each has its name.
+            name = f"tensor_{len(dict(root.named_buffers(remove_duplicate=False)))}"
             root.register_buffer(name, known[node].contiguous())
             copied[node] = graph.get_attr(name)
             copied[node].meta["val"] = known[node]
