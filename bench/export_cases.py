@@ -112,8 +112,9 @@ CASES = [
         FedMask(rate=300, scale=1, momentum=0.9, epochs=3, keep=0.5, group_pull=7e-5),
         Train("", 2, 32, rate_decay=0.2),
         (5e-5, 7e-5, 1e-4),
-        note="The strength is the weakest of those tried that leaves less than 0.7 of the weights on"
-        "\nfolds. A stronger one, 1e-4, had been taken and tested before, and lost more than a point.",
+        note="The strength is the weakest of those tried that leaves less than 0.7 of the weights\n"
+        "on folds. A stronger one, 1e-4, had been taken and tested before, and lost more than\n"
+        "a point.",
     ),
     Case(
         "CIFAR-10, slim VGG",
