@@ -7,8 +7,8 @@
 
 A HAR network on raw signals (1152-1024-512-6) and a slim VGG on CIFAR-10, each trained at a single
 client with FedMask, with its group lasso and without. Models are traced, cut and written as ONNX;
-dense and sliced answer in turn, on one thread of onnxruntime. The data are `har_signals` and
-`cifar10` of the cache (`masquerade data list`). Two quiet cores take about half an hour; with
+dense, masked and sliced answer in turn, on one thread of onnxruntime. The data are `har_signals`
+and `cifar10` of the cache (`masquerade data list`). Two quiet cores take about half an hour; with
 `--device cuda` models are trained there, and timed on the CPU. `--choose` needs no onnxruntime.
 """
 
@@ -65,14 +65,14 @@ Made on {day} in {minutes:.0f} minutes, with Python {python}, torch {torch}, onn
 python bench/export.py {options}
 ```
 
-Times are medians of interleaved calls on one thread: answers by onnxruntime, gradients (forward and
-backward pass of a batch) and whole steps of FedMask by torch, the latter on a network that has the
-widths which are left. `packed` is values and a mask of bits, `seed and bits` what FedMask needs.
+Times are medians of interleaved calls on one thread: answers by onnxruntime, in turn with the
+masked network; gradients (forward and backward pass of a batch) and whole steps of FedMask by
+torch, the latter as rounds of sixteen, aggregation included, on a network that has the widths which
+are left. `packed` is values and a mask of bits, `seed and bits` what FedMask needs.
 Memory is what loading and using a model adds to a fresh process.
 {energy}
 
-Settings were chosen on folds of the training data, strengths of the lasso by `--choose`; the
-[log](../log.md) has what was tried.
+Settings were chosen on folds of the training data; the [log](../log.md) has what was tried.
 {cases}"""
 CASE = """
 ## {name}
@@ -239,11 +239,12 @@ def steps(
 
 def missed(found: dict[str, float]) -> list[str]:
     """List the bars that means over seeds do not reach."""
-    below = {
-        name: found[name] < bar if way == "≥" else found[name] > bar
+    # What is no number holds nothing.
+    holds = {
+        name: found[name] >= bar if way == "≥" else found[name] <= bar
         for name, (bar, way) in BARS.items()
     }
-    return [name for name, misses in below.items() if misses]
+    return [name for name, each in holds.items() if not each]
 
 
 def choose(case: Case, samples: Samples, seeds: int) -> None:
@@ -346,9 +347,10 @@ def main(
     """Run every case, or those whose names begin so; return the exit status."""
     torch.set_num_threads(1)
     begun, parts, misses = time.monotonic(), [], 0
-    for case in QUICK if quick else CASES:
-        if not case.name.startswith(only):
-            continue
+    cases = [case for case in (QUICK if quick else CASES) if case.name.startswith(only)]
+    if not cases:
+        sys.exit(f"no case begins with {only}")
+    for case in cases:
         print(case.name, flush=True)
         case, samples = replace(case, device=device), case.samples()
         if choosing:

@@ -114,3 +114,13 @@ def test_a_number_is_not_taken_for_another_clients_name() -> None:
     assert [place_of(summary, who) for who in ("1", "3", 1)] == [0, 2, 1]
     with pytest.raises(mq.MasqueradeError, match=r"E202 .* client `0`"):
         place_of(summary, "0")
+
+
+def test_the_name_of_a_novel_client_is_nobody_elses_number() -> None:
+    summary = {
+        "per_client": {"ids": [0, 1, 3], "names": ["a", "b", "d"]},
+        "novel": {"ids": [2], "names": ["3"]},
+    }
+    assert place_of(summary, 3) == 2
+    with pytest.raises(mq.MasqueradeError, match="kept out of training"):
+        place_of(summary, "3")

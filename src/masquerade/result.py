@@ -85,10 +85,12 @@ def place_of(summary: Record, client: int | str) -> int:
     nobody is to get another's model.
     """
     ids, names = (summary["per_client"].get(key, []) for key in ("ids", "names"))
+    novel = summary.get("novel", {})
+    called = [*names, *novel.get("names", [])]
     if client in names:
         return int(names.index(client))
     given = client
-    if isinstance(given, str) and given.isdecimal() and not any(map(str.isdecimal, names)):
+    if isinstance(given, str) and given.isdecimal() and not any(map(str.isdecimal, called)):
         given = int(given)
     if given in ids:
         return int(ids.index(given))
@@ -96,7 +98,6 @@ def place_of(summary: Record, client: int | str) -> int:
     calls = f"names {listed(names)}" if names else ""
     numbers = f"numbers {listed(ids)}"
     text = f"there is no model of client `{client}`{near}; those with one have the"
-    novel = summary.get("novel", {})
     if given in novel.get("ids", []) or client in novel.get("names", []):
         text = f"client `{client}` was kept out of training, and what it was judged with not kept; "
         text += "train with it (no `novel`), or take a client with a model; they have the"

@@ -176,6 +176,15 @@ def test_select_gives_the_bits_of_where(dtype: torch.dtype, otherwise: float | s
     assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
 
 
+def test_select_is_where_in_maps_and_for_other_types_and_shapes() -> None:
+    keep, values = torch.tensor([True, False]), torch.arange(6.0).reshape(3, 2)
+    found = torch.func.vmap(lambda row: tree.select(keep, row))(values)
+    assert found.tolist() == [[0, 0], [2, 0], [4, 0]]
+    wide = tree.select(keep, torch.ones(2), torch.full((2, 2), 0.5, dtype=torch.float64))
+    assert wide.dtype == torch.float64
+    assert wide.tolist() == [[1, 0.5]] * 2
+
+
 def test_select_lets_gradients_through_and_masks_spread() -> None:
     values = torch.ones(2, 3, requires_grad=True)
     keep = torch.tensor([True, False, True])

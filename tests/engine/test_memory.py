@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from masquerade.core.part import Axis
 from masquerade.core.round import Round
 from masquerade.core.tree import State
 from masquerade.engine.loop import Loop
-from masquerade.engine.memory import Layout, shared
+from masquerade.engine.memory import Layout, Place, shared
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
 from tests import support
@@ -30,7 +31,7 @@ def state() -> Any:
     )
 
 
-def write(path: str, layout: Layout, queue: Any) -> None:
+def write(path: Place, layout: Layout, queue: Any) -> None:
     tree.transform(lambda place, value: place.copy_(value), layout.view(path), state())
     queue.put("written")
 
@@ -49,13 +50,13 @@ def test_what_another_process_writes_is_read_and_outlives_the_path() -> None:
     layout = Layout.of(state())
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    with shared() as path:
-        process = context.Process(target=write, args=(path, layout, queue))
+    with shared() as place:
+        process = context.Process(target=write, args=(place, layout, queue))
         process.start()
         assert queue.get(timeout=60) == "written"
         process.join()
-        found = layout.view(path)
-    assert not Path(path).exists()
+        found = layout.view(place)
+    assert not Path(place.path).exists()
     assert_same(found, state())
     assert found[1]["held"].grain == {"w": Axis(0)}
 
@@ -99,6 +100,53 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
     assert not [
         line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:masq" in line
     ]
+
+
+def test_memory_that_is_gone_is_no_other_file(tmp_path: Path) -> None:
+    layout = Layout.of({"w": torch.zeros(1000)})
+    with shared() as place:
+        layout.view(place)
+    (tmp_path / "text").write_text("mine", encoding="utf-8")
+    # One of them gets the number that the memory had.
+    files = [(tmp_path / "text").open(encoding="utf-8") for _ in range(20)]
+    with pytest.raises((RuntimeError, FileNotFoundError)):
+        layout.view(place)
+    assert (tmp_path / "text").read_text(encoding="utf-8") == "mine"
+    for file in files:
+        file.close()
+
+
+def test_where_one_client_fails_the_others_are_waited_for(tmp_path: Path) -> None:
+    class Failing(Method):
+        def finish(
+            self, task: Task, work: State, message: Any, client: State, round: Round
+        ) -> tuple[Any, State]:
+            try:
+                (tmp_path / "first").touch(exist_ok=False)
+            except FileExistsError:
+                time.sleep(0.3)
+                (tmp_path / str(os.getpid())).touch()
+                return super().finish(task, work, message, client, round)
+            raise ValueError("the first one fails")
+
+    made = support.simulation(Failing(rate=0.1, epochs=1), participation=1.0, workers=2)
+    with pytest.raises(ValueError, match="the first one fails"):
+        made.advance(made.begin())
+    assert len(list(tmp_path.iterdir())) == 2
+    made.close()
+
+
+def test_shapes_that_differ_between_processes_are_an_error() -> None:
+    class Ragged(Method):
+        def finish(
+            self, task: Task, work: State, message: Any, client: State, round: Round
+        ) -> tuple[Any, State]:
+            return {"params": Part({"w": torch.zeros(os.getpid() % 1000 + 1)})}, client
+
+    made = support.simulation(Ragged(rate=0.1, epochs=1), participation=1.0, workers=2)
+    with pytest.raises(RuntimeError, match="different shapes"):
+        made.advance(made.begin())
+    made.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

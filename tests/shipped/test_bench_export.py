@@ -1,5 +1,6 @@
 """The bench of exported models: it runs, writes its page, and notices a bar that is missed."""
 
+import math
 import runpy
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,27 @@ def test_a_bar_can_be_missed(bench: dict[str, Any]) -> None:
     assert bench["missed"](good) == []
     assert bench["missed"](good | {"speedup, batch 1": 1.49}) == ["speedup, batch 1"]
     assert bench["missed"](good | {"accuracy lost, points": 1.01}) == ["accuracy lost, points"]
+
+    nothing = dict.fromkeys(bench["BARS"], math.nan)
+    assert bench["missed"](nothing) == list(bench["BARS"])
+
+
+@pytest.mark.parametrize(("lost", "status"), [(0.9, 0), (1.1, 1)])
+def test_a_missed_bar_is_the_exit_status(
+    bench: dict[str, Any], monkeypatch: pytest.MonkeyPatch, lost: float, status: int
+) -> None:
+    # What is measured, without measuring it.
+    found = {name: bar for name, (bar, _) in bench["BARS"].items()}
+    found["accuracy lost, points"] = lost
+    inside = bench["main"].__globals__
+    monkeypatch.setitem(inside, "figures", lambda *_: found)
+    monkeypatch.setitem(inside, "CASES", bench["QUICK"])
+    assert bench["main"](seeds=1, only="HAR") == status
+
+
+def test_an_unknown_case_is_an_error(bench: dict[str, Any]) -> None:
+    with pytest.raises(SystemExit, match="no case begins with CIFAR10"):
+        bench["main"](only="CIFAR10")
 
 
 def test_every_known_sample_is_held_out_in_its_turn(bench: dict[str, Any]) -> None:

@@ -19,14 +19,15 @@ def keep_freed() -> None:
     Every step frees and takes megabytes. What was given back comes as pages that have to be cleared
     first, which cost a Ditto step of a CNN a twentieth. Without glibc nothing is done.
     """
-    _glibc("mallopt", _MMAP_THRESHOLD, _KEPT)
-    _glibc("mallopt", _TRIM_THRESHOLD, _KEPT)
+    # Older versions take no more than 32 MiB, and setting the second alone would do harm.
+    if any(_glibc("mallopt", _MMAP_THRESHOLD, most) for most in (_KEPT, 32 << 20)):
+        _glibc("mallopt", _TRIM_THRESHOLD, _KEPT)
 
 
-def _glibc(name: str, *arguments: int) -> None:
+def _glibc(name: str, *arguments: int) -> bool:
+    """Call a function of the C library, where there is one; tell whether it did what was asked."""
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-    if function is not None:
-        function(*arguments)
+    return function is not None and bool(function(*arguments))
 
 
 def watch(device: torch.device) -> None:
@@ -43,6 +44,7 @@ def watch(device: torch.device) -> None:
 def peak(device: torch.device) -> dict[str, float]:
     """Return the most bytes since `watch`: "process" resident, "cuda" allocated.
 
+    What was freed since then and is kept for the next step is resident too.
     Processes of the loop's workers are not in it.
     """
     found = {}

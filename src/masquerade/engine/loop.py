@@ -6,7 +6,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from threading import Thread
@@ -24,7 +24,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
-from masquerade.engine.memory import Layout, shared
+from masquerade.engine.memory import Layout, Place, shared
 from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -34,6 +34,7 @@ _used_cuda: Callable[[], bool] = torch.cuda.is_initialized
 
 JUDGED = 1024
 """Samples that a model is judged on at a time."""
+OTHER_SHAPES = "clients of one round gave tensors of different shapes"
 
 
 @dataclass
@@ -156,7 +157,14 @@ class Loop:
                 tree.transform(_write, layout.view(given), states)
                 call = (layout, given, wanted, job.round.kind, job.round.phase, job.number)
                 pieces = self._pieces(job.ids)
-                found = list(self._processes().map(_do, [call] * len(pieces), pieces))
+                begun = [self._processes().submit(_do, call, piece) for piece in pieces]
+                try:
+                    found = [each.result() for each in begun]
+                finally:
+                    # Where one fails, the others still use the memory.
+                    wait(begun)
+                if any(each != found[0] for each in found):
+                    raise RuntimeError(OTHER_SHAPES)
                 return found[0].view(wanted)
         except BrokenProcessPool:
             self.close()
@@ -263,12 +271,11 @@ def _end_with(parent: int) -> None:
 def _write(place: Tensor, value: Tensor) -> Tensor:
     # A copy would spread a smaller tensor over the place.
     if place.shape != value.shape:
-        sizes = f"{list(place.shape)} and {list(value.shape)}"
-        raise RuntimeError(f"clients of one round gave tensors of different shapes: {sizes}")
+        raise RuntimeError(f"{OTHER_SHAPES}: {list(place.shape)} and {list(value.shape)}")
     return place.copy_(value)
 
 
-def _do(call: tuple[Layout, str, str, str, Any, int], places: list[int]) -> Layout:
+def _do(call: tuple[Layout, Place, Place, str, Any, int], places: list[int]) -> Layout:
     """Do some clients' rounds in a process of their own; return how what they give is laid out."""
     assert _working is not None
     layout, given, wanted, kind, phase, number = call

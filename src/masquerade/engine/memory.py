@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -40,11 +40,16 @@ class Layout:
         numbered = pytree.tree_unflatten(range(len(leaves)), spec)
         return cls(numbered, forms, max(size, ALIGNED))
 
-    def view(self, path: str) -> Any:
-        """Return the state whose tensors are the memory at a path."""
-        with open(path, "r+b") as file:
-            # Whoever comes first makes the room; for the others it changes nothing.
-            os.ftruncate(file.fileno(), self.size)
+    def view(self, place: "Place") -> Any:
+        """Return the state whose tensors are the memory at a place."""
+        with open(place.path, "r+b") as file:
+            status = os.fstat(file.fileno())
+            # When the memory is gone, its number may be that of any other file.
+            if (status.st_dev, status.st_ino) != place.identity:
+                raise RuntimeError("this shared memory is gone")
+            # Whoever comes first makes the room. It never shrinks: others may have it in use.
+            if status.st_size < self.size:
+                os.ftruncate(file.fileno(), self.size)
             memory = torch.frombuffer(mmap.mmap(file.fileno(), self.size), dtype=torch.uint8)
         tensors = []
         for shape, dtype, first in self.forms:
@@ -53,18 +58,31 @@ class Layout:
         return tree.transform(lambda number: tensors[number], self.numbered)
 
 
+class Place(NamedTuple):
+    """Where other processes find shared memory, and how they know that it is still that."""
+
+    path: str
+    identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, path: str) -> "Place":
+        """Describe what is there now."""
+        status = os.stat(path)
+        return cls(path, (status.st_dev, status.st_ino))
+
+
 @contextmanager
-def shared() -> Iterator[str]:
-    """Yield the path of memory that other processes can open until this ends.
+def shared() -> Iterator[Place]:
+    """Yield the place of memory that other processes can open until this ends.
 
     What was viewed by then stays; no name remains, so that nothing is left behind by those who die.
     """
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("masquerade")
         try:
-            yield f"/proc/{os.getpid()}/fd/{number}"
+            yield Place.of(f"/proc/{os.getpid()}/fd/{number}")
         finally:
             os.close(number)
     else:
         with NamedTemporaryFile(prefix="masquerade-") as file:
-            yield file.name
+            yield Place.of(file.name)

@@ -71,7 +71,7 @@ class Card:
 
     def text(self) -> str:
         """Return the card as Markdown."""
-        lines = [f"# {self.title}"]
+        lines = [f"# {_shown(self.title)}"]
         for heading, table in self.facts.items():
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
             lines += [f"| {name} | {_shown(value)} |" for name, value in table.items()]
