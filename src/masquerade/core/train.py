@@ -233,6 +233,9 @@ def descend(
     multiplied by `round.decay`. `gradient=True` leaves the last gradient, unmasked, in
     `work["gradient"]`. `pull` λ adds λ/2 · ‖w − a‖² to the loss of every tree w, a being the tree
     `work[toward]`.
+
+    After a stage's first step the loop writes into the work's own tensors: `loss` and `within` must
+    not hold on to them.
     """
     rates = rate if isinstance(rate, tuple) else (rate,) * len(on)
 
