@@ -195,7 +195,8 @@ def _draw(found: "dict[str, Figures]") -> None:
     counted = all(figures.joules is not None for figures in found.values())
     energy = "" if counted else "; energy is absent: this machine lets nobody read a counter"
     note = f"medians on one thread; dense is one network, also of a model of several{energy}"
-    drawn = Table(title="One model, three forms", caption=note)
+    forms = f", {len(found)} forms" if len(found) > 1 else ""
+    drawn = Table(title=f"One model{forms}", caption=note)
     drawn.add_column("form")
     columns = [f"ms, batch {size}" for size in BATCHES] + ["memory, MB", "file, MB"]
     for column in columns + ["mJ per answer"] * counted:

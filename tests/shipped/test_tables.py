@@ -1,5 +1,7 @@
 """The papers' tables as shipped: figures copied right, rows that run, pages that are true."""
 
+import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -83,3 +85,14 @@ def test_the_quick_size_of_dmpfl_table_1_runs(rows: list[str], tmp_path: Path) -
     # A fine-tuning before use sends nothing and is counted.
     assert found["fedavg_ft"][bytes_share]["ours"] == pytest.approx(100)
     assert found["fedavg_ft"][flops_share]["ours"] > 101
+
+
+def test_the_page_of_readings_is_what_its_results_say() -> None:
+    bench = runpy.run_path(str(ROOT / "bench" / "readings.py"))
+    saved = sorted((ROOT / "docs" / "results" / "dmpfl-readings").glob("*.json"))
+    text = bench["page"]([json.loads(path.read_text(encoding="utf-8")) for path in saved])
+    page = ROOT / "docs" / "results" / "dmpfl-readings.md"
+    assert text == page.read_text(encoding="utf-8")
+    # The best is the one that every other row is below.
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| 0")]
+    assert f"`personal`: {max(float(cells[6]) for cells in rows):.2f}," in text
