@@ -120,13 +120,15 @@ CASES = [
         "CIFAR-10, slim VGG",
         cifar,
         slim_vgg,
-        (32, 48, 96, 2048, 2048),
-        FedMask(rate=33, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=1.33e-4),
+        (32, 64, 128, 2048, 2048),
+        FedMask(rate=20, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=2.3e-4),
         Train("", 1, 64),
-        (1.2e-4, 1.33e-4),
-        note="Strength and width were chosen on one fold. The dense layers, 99 % of the weights,\n"
-        "were widened from 1024 until cutting them made an answer 1.5 times as fast: with 1024,\n"
-        "filters had to go too, which cost points.",
+        (1.9e-4, 2.3e-4),
+        note="Chosen on four folds among six settings with three strengths each: the weakest\n"
+        "strength that meets the bar of packed values there. A network with fewer filters and\n"
+        "a larger rate had been taken and tested before; its seeds lost -2.3, 8.6 and -0.4\n"
+        "points. The dense layers, most of the weights, are wide so that cutting them, and not\n"
+        "the filters, makes an answer faster.",
     ),
 ]
 QUICK = [

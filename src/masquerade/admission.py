@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Message, Part
+from masquerade.core.tree import onto
 from masquerade.wire.count import kept
 
 REASONS = {
@@ -30,8 +31,8 @@ def judge(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, st
     # A sum is finite only if all of its terms are, and needs no mask; values that no mask holds, or
     # large ones, may make it infinite without harm, and then each is looked at.
     sums, few = _sums(uploads, len(limits)), _within(uploads, limits)
-    # One table comes from the device, not one number after another.
-    finite, within = torch.stack([sums.isfinite(), few.to(sums.device)]).tolist()
+    # One table comes from the device, not one number after another: here a round is waited for.
+    finite, within = torch.stack([sums.isfinite(), few]).tolist()
     if not all(finite):
         finite = _finite(uploads, len(limits)).tolist()
     found: dict[int, str] = {}
@@ -43,35 +44,40 @@ def judge(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, st
 
 
 def _sums(uploads: Message, clients: int) -> Tensor:
-    total = torch.zeros(clients, dtype=torch.float64)
+    total = torch.zeros(clients, dtype=torch.float64, device=_device(uploads))
     for part in uploads.values():
         for values in part.values.values():
             if values.is_floating_point():
-                total = total.to(values.device) + values.reshape(clients, -1).sum(1)
+                total += values.reshape(clients, -1).sum(1)
     return total
 
 
 def _finite(uploads: Message, clients: int) -> Tensor:
-    fine = torch.ones(clients, dtype=torch.bool)
+    fine = torch.ones(clients, dtype=torch.bool, device=_device(uploads))
     for part in uploads.values():
         for name, values in part.values.items():
             if values.is_floating_point():
                 held = part.held(name)
                 meant = values if held is None else torch.where(held, values, 0)
-                fine = fine.to(values.device) & meant.isfinite().reshape(clients, -1).all(1)
+                fine &= meant.isfinite().reshape(clients, -1).all(1)
     return fine
 
 
 def _within(uploads: Message, limits: Sequence[Mapping[str, int]]) -> Tensor:
-    fine = torch.ones(len(limits), dtype=torch.bool)
+    fine = torch.ones(len(limits), dtype=torch.bool, device=_device(uploads))
     for part in uploads.values():
         for name in part.values.keys() & {name for limit in limits for name in limit}:
-            fine = _few(part, name, limits) & fine.to(part.values[name].device)
+            fine &= _few(part, name, limits)
     return fine
 
 
 def _few(part: Part, name: str, limits: Sequence[Mapping[str, int]]) -> Tensor:
     """Tell of every client whether it sends no more entries of a tensor than it may."""
     whole, device = part.values[name][0].numel(), part.values[name].device
-    most = torch.tensor([limit.get(name, whole) for limit in limits], device=device)
-    return most >= kept(part, name, lead=1)
+    most = torch.tensor([limit.get(name, whole) for limit in limits])
+    return onto(most, device) >= kept(part, name, lead=1)
+
+
+def _device(uploads: Message) -> torch.device:
+    tensors = (value for part in uploads.values() for value in part.values.values())
+    return next((value.device for value in tensors), torch.device("cpu"))

@@ -209,24 +209,17 @@ class Simulation:
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = self._sessions(progress, ids)
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
-        asked = len(ids)
-        whole, cost = outcome, totals(outcome)
+        asked, sent = len(ids), outcome
         if returning is not None and len(returning) < asked:
-            # What was lost had been sent down and computed; it was not received.
-            ids, rows = ids[returning], tree.take(rows, returning.to(self.device))
+            ids, rows = ids[returning], tree.take(rows, returning)
             outcome = outcome.take(returning)
-            back = totals(outcome).items()
-            cost |= {n: value for n, value in back if n in ("up", "values_up") or n[:3] == "up/"}
-        self._add(progress.costs[kind], cost)
-        layers = list(self.setting.meter.forward(self.federation.x[:1]))
-        done = progress.layers.setdefault(kind if phase is None else label(phase), {})
-        for layer, counts in by_layer(whole, layers).items():
-            self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
+        received = outcome
         refused = self._refused(outcome, ids, round, number)
         progress.refused += len(refused)
+        finite = None
         if refused:
             places = _places(ids, refused)
-            ids, rows = ids[places], tree.take(rows, places.to(self.device))
+            ids, rows = ids[places], tree.take(rows, places)
             outcome = outcome.take(places)
         if len(ids):
             cohort = Cohort(ids, self.samples[ids], asked, len(self.eligible))
@@ -234,8 +227,28 @@ class Simulation:
                 self.task, progress.server, rows, outcome.uploads, cohort, round
             )
             self._keep(progress, ids, rows, outcome)
-            self._watch_for_divergence(progress, outcome, number)
+            finite = _finite([progress.server, outcome.clients])
+        # A device aggregates while costs are added up here; only then is it asked.
+        cost = self._account(progress, kind if phase is None else label(phase), sent, received)
+        self._add(progress.costs[kind], cost)
+        if finite is not None and progress.diverged is None and not finite:
+            self._diverged(progress, number)
         return cost, refused
+
+    def _account(
+        self, progress: Progress, phase: str, sent: Outcome, received: Outcome
+    ) -> dict[str, float]:
+        """Return what a cohort's rounds cost; add its operations to those of every layer."""
+        cost = totals(sent)
+        if received is not sent:
+            # What was lost had been sent down and computed; it was not received.
+            back = totals(received).items()
+            cost |= {n: value for n, value in back if n in ("up", "values_up") or n[:3] == "up/"}
+        layers = list(self.setting.meter.forward(self.federation.x[:1]))
+        done = progress.layers.setdefault(phase, {})
+        for layer, counts in by_layer(sent, layers).items():
+            self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
+        return cost
 
     def _refused(self, outcome: Outcome, ids: Tensor, round: Round, number: int) -> dict[int, str]:
         """Judge the uploads; warn of the first refused for a reason, and of the first all of it."""
@@ -286,21 +299,16 @@ class Simulation:
         for name, value in cost.items():
             total[name] = total.get(name, 0.0) + value
 
-    def _watch_for_divergence(self, progress: Progress, outcome: Outcome, number: int) -> None:
-        """Look whether training has left the finite numbers in what is kept."""
-        if progress.diverged is not None:
-            return
-        states = tree.leaves([progress.server, outcome.clients])
-        numbers = [value for value in states if value.is_floating_point()]
-        # A sum is finite only if all of its terms are, and costs one pass without a mask.
-        if not all(bool(value.sum().isfinite()) for value in numbers):
-            progress.diverged = number
-            warnings.warn(
-                f"W604 training diverged in round {number}: values that are not finite; "
-                "its figures mean nothing (lower method.rate?)",
-                MasqueradeWarning,
-                stacklevel=2,
-            )
+    @staticmethod
+    def _diverged(progress: Progress, number: int) -> None:
+        """Note and tell that what is kept has left the finite numbers."""
+        progress.diverged = number
+        warnings.warn(
+            f"W604 training diverged in round {number}: values that are not finite; "
+            "its figures mean nothing (lower method.rate?)",
+            MasqueradeWarning,
+            stacklevel=2,
+        )
 
     def judge(
         self, progress: Progress, view: str, samples: list[Tensor], novel: bool = False
@@ -361,6 +369,13 @@ class Simulation:
     def close(self) -> None:
         """Let go of processes."""
         self.engine.close()
+
+
+def _finite(states: Any) -> Tensor | bool:
+    """Tell whether all numbers of states are finite, where they lie."""
+    numbers = [value for value in tree.leaves(states) if value.is_floating_point()]
+    # A sum is finite only if all of its terms are, and costs one pass without a mask.
+    return not numbers or torch.stack([value.sum().double() for value in numbers]).isfinite().all()
 
 
 def _places(ids: Tensor, refused: dict[int, str]) -> Tensor:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Size, Tensor, nn
 
 from masquerade.core import mask
-from masquerade.core.mapping import batching
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
+from masquerade.engine.batched import mapped as over_clients
 from masquerade.models import CifarCNN, DigitsCNN
 
 quick = settings(deadline=None, max_examples=50)
@@ -45,8 +45,7 @@ def test_clients_of_one_map_may_have_different_counts(
     width = min(map(len, rows))
     rows = [row[:width] for row in rows]
     counts = [data.draw(st.integers(0, width)) for _ in rows]
-    with batching():
-        mapped = torch.func.vmap(mask.top)(torch.tensor(rows), torch.tensor(counts))
+    mapped = over_clients(len(rows), mask.top, torch.tensor(rows), torch.tensor(counts))
     assert mapped.tolist() == [best(row, count) for row, count in zip(rows, counts, strict=True)]
 
 
@@ -299,8 +298,7 @@ def test_full_keeps_every_entry_as_bools() -> None:
 def test_prune_maps_over_clients_with_counts_of_their_own() -> None:
     keep = torch.tensor([[True, True, True, False]] * 2)
     values = torch.tensor([[3.0, 1.0, 2.0, 9.0]] * 2)
-    with batching():
-        mapped: Tensor = torch.func.vmap(mask.prune)(keep, values, torch.tensor([1, 2]))
+    mapped: Tensor = over_clients(2, mask.prune, keep, values, torch.tensor([1, 2]))
     assert mapped.tolist() == [[True, False, True, False], [True, False, False, False]]
 
 

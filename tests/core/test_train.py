@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Look, Round, Task, descend, gradient, train, tree
-from masquerade.core.mapping import batching
+from masquerade.core.mapping import over
 from masquerade.core.random import normal
 from masquerade.core.round import Stage, steps
 from masquerade.core.train import in_chunks
 from masquerade.core.tree import State, Tree
+from masquerade.engine.batched import mapped as over_clients
 from tests.support import federation, network
 
 RATE, DECAY = 0.3, 0.5
@@ -144,10 +145,7 @@ def test_outside_its_mask_odd_numbers_keep_their_bits() -> None:
     work = step.prepare({"params": {"w": odd}}, now())
     batch = batches(1)[0]
     looped = step(work, batch, now())
-    with batching():
-        mapped = torch.func.vmap(lambda w: step({**work, "params": {"w": w}}, batch, now()))(
-            odd[None]
-        )
+    mapped = over_clients(1, lambda w: step({**work, "params": {"w": w}}, batch, now()), odd[None])
     for found in (looped["params"]["w"], mapped["params"]["w"][0]):
         assert torch.equal(found.view(torch.int64)[1:], odd.view(torch.int64)[1:])
         assert found[0] < 1
@@ -306,10 +304,12 @@ def test_the_loop_and_a_map_over_clients_find_the_same_gradients() -> None:
     looped = [
         gradient(loss_of(task, b), {"params": p}) for p, b in zip(clients, given, strict=True)
     ]
-    with batching():
-        mapped = torch.func.vmap(lambda p, b: gradient(loss_of(task, b), {"params": p})[:2])(
-            tree.stack(clients), tree.stack(given)
-        )
+    mapped = over_clients(
+        3,
+        lambda p, b: gradient(loss_of(task, b), {"params": p})[:2],
+        tree.stack(clients),
+        tree.stack(given),
+    )
     for place, (grads, value, _) in enumerate(looped):
         torch.testing.assert_close(mapped[1][place], value, rtol=1e-12, atol=1e-12)
         for name, grad in grads["params"].items():
@@ -327,8 +327,7 @@ def test_a_mapped_step_equals_the_looped_one(momentum: float) -> None:
     work = step.prepare(initial(), now())
     given = batches(3)
     looped = [step(work, batch, now()) for batch in given]
-    with batching():
-        mapped = torch.func.vmap(lambda batch: step(work, batch, now()))(tree.stack(given))
+    mapped = over_clients(3, lambda batch: step(work, batch, now()), tree.stack(given))
     for left, right in zip(tree.leaves(tree.stack(looped)), tree.leaves(mapped), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
@@ -341,8 +340,9 @@ def test_what_the_loss_does_not_read_has_no_slope(mapped: bool) -> None:
         return trees["params"]["used"].square().sum(), {"seen": trees["params"]["used"] + 1}
 
     if mapped:
-        with batching():
-            grads, value, extra = gradient(function, trees)
+        given = tree.transform(lambda one: one[None], trees)
+        stacked = over_clients(1, lambda own: gradient(function, own), given)
+        grads, value, extra = tree.take(stacked, 0)
     else:
         grads, value, extra = gradient(function, trees)
     assert grads["params"]["used"].tolist() == [4.0]
@@ -358,7 +358,7 @@ def test_gradients_are_found_where_gradients_are_switched_off() -> None:
     assert all(value.any() for value in found.values())
 
 
-def test_batching_ends_even_after_an_error() -> None:
+def test_a_map_ends_even_after_an_error() -> None:
     mapped: list[bool] = []
 
     def function(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
@@ -369,7 +369,7 @@ def test_batching_ends_even_after_an_error() -> None:
     trees = {"p": {"w": torch.ones(1)}}
 
     def fail() -> None:
-        with batching():
+        with over(1):
             gradient(function, trees)
             raise ValueError("inside")
 
@@ -452,10 +452,9 @@ def test_a_sum_in_chunks_has_the_gradient_of_the_whole(chunk: int, mapped: bool)
         return gradient(lambda moved: of(moved, pieces), trees)[:2]
 
     if mapped:
-        with batching():
-            found, expected = (
-                torch.func.vmap(lambda i, p=p: find(i, p))(torch.arange(2)) for p in (True, False)
-            )
+        found, expected = (
+            over_clients(2, lambda i, p=p: find(i, p), torch.arange(2)) for p in (True, False)
+        )
     else:
         found, expected = (find(torch.tensor(0), p) for p in (True, False))
     torch.testing.assert_close(found, expected)

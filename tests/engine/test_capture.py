@@ -1,5 +1,7 @@
 """Captured steps: replayed over rounds whose schedules move, they are the eager ones."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -51,3 +53,33 @@ def test_replayed_steps_are_the_eager_ones(name: str) -> None:
                 torch.testing.assert_close(value, right[key], rtol=1e-9, atol=1e-9)
             else:
                 assert torch.equal(value, right[key]), key
+
+
+@pytest.mark.parametrize("name", METHOD_TABLE)
+def test_nothing_is_waited_for_inside_a_round(name: str) -> None:
+    method = METHOD_TABLE[name]
+    with simulate(
+        method=method,
+        task=Task(network_of(method)),
+        federation=federation(),
+        train=Train("", ROUNDS, 4, 0.67, 0.9),
+        evaluate=Evaluate(every=0),
+        compute=Compute(engine="batched", device="cuda"),
+        seed=5,
+        views=method.views,
+        budgets=BUDGETS,
+    ) as made:
+        work = made.engine.work
+
+        def watched(job: Any) -> Any:
+            work(job)  # Captures what this round needs, which has to wait.
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return work(job)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        made.engine.work = watched
+        progress = made.begin()
+        while progress.number < ROUNDS:
+            made.advance(progress)

@@ -24,7 +24,7 @@ class Fetches(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_densities_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(DMPFL(epochs=2, readjust_every=1), engine="batched")
     readjusts = made.setting.round("train", made.method.schedule(0, made.train.rounds), 0)
     # Two stages, each with masks of several tensors.
@@ -41,4 +41,5 @@ def test_densities_are_fetched_once_and_after_all_stages(monkeypatch: pytest.Mon
     progress = made.begin()
     with fetches:
         made.advance(progress)
-    assert fetches.places == [False]
+    # The densities, and the bytes.
+    assert fetches.places == [False, False]

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Round, Task, tree
-from masquerade.core.mapping import batching
 from masquerade.core.train import descend
 from masquerade.core.tree import State
+from masquerade.engine.batched import mapped as over_clients
 from masquerade.errors import MasqueradeError
 from masquerade.models import ResNet18, build
 
@@ -70,8 +70,7 @@ def test_training_with_batch_norm_is_the_same_batched_over_clients() -> None:
         return step({"params": values}, Batch(x, y, None, key), round)["params"]
 
     values = tree.stack([task.initial] * 2)
-    with batching():
-        together = torch.func.vmap(train)(values, x, y, keys)
+    together = over_clients(2, train, values, x, y, keys)
     for client in range(2):
         alone = train(task.initial, x[client], y[client], keys[client])
         for name, value in alone.items():

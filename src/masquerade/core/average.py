@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Part
-from masquerade.core.tree import Tree, select
+from masquerade.core.tree import Tree, onto, select
+
+TOGETHER = 64
+"""Clients whose values a card holds in float64 at a time."""
 
 
 def average(
@@ -22,7 +25,8 @@ def average(
     Where fewer than `least` clients hold it, or their weights sum to zero, the value of `otherwise`
     stays, bit for bit. `absent="zero"` counts a client that does not hold a coordinate as holding a
     zero there (sparsified updates). Values outside a client's mask are never read, so a NaN in a
-    private coordinate cannot reach a shared one. Sums are taken in float64, in client order.
+    private coordinate cannot reach a shared one. Sums are taken in float64, on a CPU in client
+    order.
 
     >>> part = Part({"w": torch.tensor([[1., 5.], [3., 7.]])},
     ...             {"w": torch.tensor([[True, False], [True, False]])})
@@ -40,11 +44,8 @@ def average(
             enough = len(shares) >= least and sum(shares) > 0
             result[name] = _like(sums[name].div_(sum(shares)), old) if enough else old
             continue
-        total = torch.zeros(old.shape, dtype=torch.float64, device=old.device)
-        mass, count = torch.zeros_like(total), held.sum(0)
-        for value, mine, share in zip(values, held, shares, strict=True):
-            total.add_(select(mine, value), alpha=share)
-            mass.add_(mine, alpha=share)
+        total, mass = _held(values, held, shares)
+        count = held.sum(0)
         if absent == "zero":
             mass.fill_(sum(shares))
         mean = total / torch.where(mass > 0, mass, 1)
@@ -54,6 +55,8 @@ def average(
 
 def _sums(stacked: Tree, shares: list[float], like: Mapping[str, Tensor]) -> Tree:
     """Add up what all clients hold, client after client, all tensors at once."""
+    if any(values.is_cuda for values in stacked.values()):
+        return {name: _at_once(values, shares) for name, values in stacked.items()}
     totals = {
         name: torch.zeros(like[name].shape, dtype=torch.float64, device=like[name].device)
         for name in stacked
@@ -63,6 +66,30 @@ def _sums(stacked: Tree, shares: list[float], like: Mapping[str, Tensor]) -> Tre
         for values, share in zip(clients, shares, strict=True):
             torch._foreach_add_(list(totals.values()), list(values), alpha=share)
     return totals
+
+
+def _held(values: Tensor, held: Tensor, shares: list[float]) -> tuple[Tensor, Tensor]:
+    """Add up what clients hold of a tensor, and the shares of those who hold each coordinate."""
+    if values.is_cuda:
+        return _at_once(select(held, values), shares), _at_once(held, shares)
+    total = torch.zeros(values.shape[1:], dtype=torch.float64)
+    mass = torch.zeros_like(total)
+    for value, mine, share in zip(values, held, shares, strict=True):
+        total.add_(select(mine, value), alpha=share)
+        mass.add_(mine, alpha=share)
+    return total, mass
+
+
+def _at_once(values: Tensor, shares: list[float]) -> Tensor:
+    """Add up rows on a card, some at a time: there every operation has its price."""
+    weights = onto(torch.tensor(shares, dtype=torch.float64), values.device)
+    total = torch.zeros(values.shape[1:], dtype=torch.float64, device=values.device)
+    for some, share in zip(
+        *(torch.split(each, TOGETHER) for each in (values, weights)), strict=True
+    ):
+        spread = share.reshape(-1, *[1] * (values.ndim - 1))
+        total += some.to(torch.float64).mul_(spread).sum(0)
+    return total
 
 
 def _like(mean: Tensor, old: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def top(scores: Tensor, count: int | Tensor) -> Tensor:
     flat = scores.reshape(-1)
     if not flat.numel():
         return torch.zeros_like(scores, dtype=torch.bool)
-    wanted = torch.as_tensor(count, device=flat.device).clamp(0, flat.numel())
+    wanted = tree.scalar(count, flat.device).to(flat.device).clamp(0, flat.numel())
     bar = _largest(flat, wanted.clamp(min=1))
     above = flat > bar
     equal = flat == bar

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from masquerade.core.random import fold, uniform
-from masquerade.core.tree import Tree
+from masquerade.core.tree import Tree, register
 
 
 @dataclass(frozen=True)
@@ -183,10 +183,4 @@ def _unflatten(children: Any, static: Any) -> Part:
     return Part(values, keep, dict(grain), dtype, scale)
 
 
-pytree.register_pytree_node(
-    Part,
-    _flatten,
-    _unflatten,
-    serialized_type_name="masquerade.core.part.Part",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
+register(Part, _flatten, _unflatten, _flatten_with_keys)

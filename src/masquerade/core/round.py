@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from masquerade.core.part import Message
-from masquerade.core.tree import State, Tree
+from masquerade.core.tree import State, Tree, register
 
 if TYPE_CHECKING:
     from masquerade.core.task import Task
@@ -78,9 +77,7 @@ def _unflatten(tensors: Any, padded: Any) -> Batch:
     return Batch(x, y, valid[0] if padded else None, key)
 
 
-pytree.register_pytree_node(
-    Batch, _flatten, _unflatten, serialized_type_name="masquerade.core.round.Batch"
-)
+register(Batch, _flatten, _unflatten)
 
 
 @dataclass(frozen=True)

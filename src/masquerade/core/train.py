@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.mapping import mapped
+from masquerade.core.mapping import differentiating, mapped
 from masquerade.core.round import Batch, Round
 from masquerade.core.tree import State, Tree
 
@@ -25,12 +25,11 @@ def gradient(
 ) -> tuple[dict[str, Tree], Tensor, Any]:
     """Return the gradients of `function(trees) -> (value, extra)`, the value, and the extra.
 
-    Under a map over clients this is `torch.func.grad`; in the loop it is `torch.autograd.grad`,
-    which costs about half as much on small networks.
+    Under a map over clients it is that of `torch.func.grad`; in the loop it is
+    `torch.autograd.grad`, which costs about half as much on small networks.
     """
     if mapped():
-        grads, (value, extra) = torch.func.grad_and_value(function, has_aux=True)(trees)
-        return grads, value, extra
+        return _mapped(function, trees)
     tracked = {
         entry: {name: value.detach().requires_grad_() for name, value in part.items()}
         for entry, part in trees.items()
@@ -43,6 +42,22 @@ def gradient(
     found = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
     grads = {entry: {name: next(found) for name in part} for entry, part in tracked.items()}
     return grads, value.detach(), tree.transform(torch.Tensor.detach, extra) if extra else extra
+
+
+def _mapped(
+    function: Callable[[dict[str, Tree]], tuple[Tensor, Any]], trees: dict[str, Tree]
+) -> tuple[dict[str, Tree], Tensor, Any]:
+    with differentiating() as inside:
+        tracked = tree.transform(inside.enter, trees)
+        value, extra = function(tracked)
+        flat = tree.leaves(tracked)
+        if value.requires_grad:
+            found = torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True)
+        else:
+            found = tuple(torch.zeros_like(each) for each in flat)
+        coming = iter(found)
+        grads = tree.transform(lambda _: inside.leave(next(coming)), tracked)
+        return grads, inside.leave(value), tree.transform(inside.leave, extra) if extra else extra
 
 
 def slope(task: "Task", values: Tree, batch: Batch) -> tuple[Tree, Tree]:

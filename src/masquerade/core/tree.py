@@ -32,7 +32,7 @@ def select(keep: Tensor, chosen: Tensor, otherwise: Tensor | float = 0) -> Tenso
     """
     other = otherwise
     if not isinstance(other, Tensor):
-        other = torch.as_tensor(other, dtype=chosen.dtype, device=chosen.device)
+        other = scalar(other, chosen.device, chosen.dtype)
     tracked = chosen.requires_grad or other.requires_grad
     bits = chosen.device.type == "cpu" and chosen.is_floating_point() and not tracked
     alike = keep.shape == chosen.shape and other.shape in ((), chosen.shape)
@@ -124,19 +124,51 @@ def transform(function: Callable[..., Any], *states: Any) -> Any:
     first, *others = states
     if isinstance(first, Tensor):
         return function(*states)
-    # Most states are dicts of dicts; for these the general way costs several times as much.
-    if type(first) is dict and all(type(o) is dict and o.keys() == first.keys() for o in others):
+    # For what states are made of, torch's general way costs several times as much.
+    kind = type(first)
+    if kind is dict and all(type(o) is dict and o.keys() == first.keys() for o in others):
         return {
             key: transform(function, value, *(other[key] for other in others))
             for key, value in first.items()
         }
+    if kind in _PARTED and all(type(other) is kind for other in others):
+        parts, remade = _PARTED[kind]
+        pieces, rest = zip(*map(parts, states), strict=True)
+        if len({len(each) for each in pieces}) == 1 and all(one == rest[0] for one in rest):
+            made = [transform(function, *each) for each in zip(*pieces, strict=True)]
+            return remade(made, rest[0])
     return pytree.tree_map(function, *states)
+
+
+_PARTED: dict[type, tuple[Callable[[Any], tuple[list[Any], Any]], Callable[..., Any]]] = {
+    tuple: (lambda state: (list(state), None), lambda pieces, _: tuple(pieces)),
+    list: (lambda state: (state, None), lambda pieces, _: pieces),
+}
+"""What takes a state of a kind apart, into pieces and what is no tensor, and makes it again."""
+
+
+def register(
+    kind: type,
+    parts: Callable[[Any], tuple[list[Any], Any]],
+    remade: Callable[..., Any],
+    with_keys: Callable[[Any], Any] | None = None,
+) -> None:
+    """Let states contain objects of a kind, for torch's functions on states and for these."""
+    _PARTED[kind] = parts, remade
+    name = f"{kind.__module__}.{kind.__name__}"
+    pytree.register_pytree_node(
+        kind, parts, remade, serialized_type_name=name, flatten_with_keys_fn=with_keys
+    )
 
 
 def leaves(state: Any) -> list[Tensor]:
     """List the tensors of a state, in a fixed order."""
+    if isinstance(state, Tensor):
+        return [state]
     if type(state) is dict:
         return [leaf for value in state.values() for leaf in leaves(value)]
+    if type(state) in _PARTED:
+        return [leaf for piece in _PARTED[type(state)][0](state)[0] for leaf in leaves(piece)]
     return pytree.tree_leaves(state)
 
 
@@ -146,8 +178,30 @@ def stack(states: Sequence[Any]) -> Any:
 
 
 def take(state: Any, index: int | Tensor) -> Any:
-    """Take one client, or several, out of a stacked state."""
-    return transform(lambda value: value[index], state)
+    """Take one client, or several, out of a stacked state, which may lie on several devices."""
+    if isinstance(index, int):
+        return transform(lambda value: value[index], state)
+    places: dict[torch.device, Tensor] = {}
+
+    def taken(value: Tensor) -> Tensor:
+        if value.device not in places:
+            places[value.device] = onto(index, value.device)
+        return value[places[value.device]]
+
+    return transform(taken, state)
+
+
+def scalar(value: float | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a number as a tensor, made where it is wanted; a tensor as it is."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+def onto(value: Tensor, device: torch.device) -> Tensor:
+    """Take a tensor to a device; from host memory to a card without waiting for its work."""
+    ahead = device.type == "cuda" and value.device.type == "cpu"
+    return (value.pin_memory() if ahead else value).to(device, non_blocking=ahead)
 
 
 def named(state: Any) -> dict[str, Tensor]:

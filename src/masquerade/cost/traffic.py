@@ -1,11 +1,13 @@
 """Bytes down and up, from the messages themselves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from masquerade.core.part import Message
+from masquerade.core.tree import scalar
 from masquerade.wire.count import count
 from masquerade.wire.session import ANY, Seen, Session, moved, unchanged, versions
 
@@ -25,6 +27,11 @@ class Traffic:
     def paper(self) -> Tensor:
         """Return the values sent, averaged over the two directions: the papers' convention."""
         return (self.values_down + self.values_up) / 2
+
+    def here(self) -> "Traffic":
+        """Return the same in host memory, in one copy."""
+        known = (self.down, self.up, self.values_down, self.values_up, *self.parts.values())
+        return _of_table(torch.stack(known).cpu(), list(self.parts))
 
 
 def measure(
@@ -47,11 +54,13 @@ def measure(
     parts = {f"down/{name}": size for name, size in down.parts.items()}
     parts |= {f"up/{name}": size for name, size in up.parts.items()}
     counts = (down.bytes, up.bytes, down.values, up.values, *parts.values())
-    table = [torch.as_tensor(one, device=device).expand(clients) for one in counts]
-    # One table comes from the device, not one number after another.
-    columns = torch.stack(table).to("cpu", torch.float64)
-    down_up = (columns[0], columns[1], columns[2], columns[3])
-    return Traffic(*down_up, dict(zip(parts, columns[4:], strict=True))), after
+    table = torch.stack([scalar(one, device).expand(clients) for one in counts])
+    return _of_table(table.to(torch.float64), list(parts)), after
+
+
+def _of_table(table: Tensor, parts: Sequence[str]) -> Traffic:
+    down, up, values_down, values_up, *rest = table.unbind()
+    return Traffic(down, up, values_down, values_up, dict(zip(parts, rest, strict=True)))
 
 
 def _of_all(masks: dict[str, Tensor], lead: int, clients: torch.Size) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from masquerade.core.random import draw, fold
 from masquerade.core.round import Batch, Round, Stage
+from masquerade.core.tree import onto
 from masquerade.data.partition import Federation
 
 LOOK = 256
@@ -92,20 +93,20 @@ class Feed:
         table, every = self._looked if looks else self._trained
         counts = every[ids.cpu()].tolist()
         most = max(*counts, 1)
-        rows = table[ids.to(device), :most]
+        own = onto(ids, device)
+        rows = table[own, :most]
         size = LOOK if looks else self.size
         steps = -(-most // (size * stage.draws))
         base = fold(self.seed, round.kind, number, "batches")
-        client = torch.as_tensor(fold(base, ids.to(device), stage.stream))
+        client = torch.as_tensor(fold(base, own, stage.stream))
         epochs = torch.arange(stage.epoch, stage.epoch + stage.epochs, device=device)
         keys = torch.as_tensor(fold(client[:, None], epochs))
         if looks:
             indices = rows[:, None].expand(-1, stage.epochs, -1)
         else:
             ranks = draw(keys, most)
-            beyond = (
-                torch.arange(most, device=device) >= torch.tensor(counts, device=device)[:, None]
-            )
+            known = onto(torch.tensor(counts), device)
+            beyond = torch.arange(most, device=device) >= known[:, None]
             ranks = ranks.masked_fill(beyond[:, None], torch.iinfo(torch.int64).max)
             shuffled = ranks.argsort(dim=-1, stable=True)
             indices = rows[:, None].expand(-1, stage.epochs, -1).gather(-1, shuffled)
@@ -143,14 +144,13 @@ class Feed:
         time = torch.arange(max(int(lengths.max()), 0))[:, None]
         step = time % own.clamp(min=1)
         meant = (counts - step * stride).clamp(0, width).where(time < lengths, 0)
-        epoch = (time // own.clamp(min=1)).clamp(max=epochs - 1).to(device)
-        places = (step * stride)[..., None] + torch.arange(width)
+        epoch = (time // own.clamp(min=1)).clamp(max=epochs - 1)
+        epoch, step, some = onto(torch.stack([epoch, step, meant]), device).unbind()
+        places = (step * stride)[..., None] + torch.arange(width, device=device)
         client = torch.arange(len(counts), device=device)
-        order = orders.indices[
-            client[:, None], epoch[..., None], places.clamp(max=most - 1).to(device)
-        ]
-        keys = orders.keys[client, epoch, step.to(device)]
-        rows = torch.cat([order, meant.to(device)[..., None], keys[..., None]], dim=-1)
+        order = orders.indices[client[:, None], epoch[..., None], places.clamp(max=most - 1)]
+        keys = orders.keys[client, epoch, step]
+        rows = torch.cat([order, some[..., None], keys[..., None]], dim=-1)
         return Pack(rows, meant, lengths.tolist(), orders.draws)
 
     def batch(self, row: Tensor, draws: int, whole: bool) -> Batch | tuple[Batch, ...]:
@@ -189,7 +189,7 @@ class Pack:
 
     def take(self, places: Tensor) -> "Pack":
         """Return the batches of some of the clients."""
-        rows = self.rows[:, places.to(self.rows.device)]
+        rows = self.rows[:, onto(places, self.rows.device)]
         lengths = [self.lengths[place] for place in places.tolist()]
         return Pack(rows, self.meant[:, places], lengths, self.draws)
 

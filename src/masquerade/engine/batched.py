@@ -1,7 +1,7 @@
 """A whole cohort at once: the same text of a round, every function mapped over stacked clients."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.mapping import batching
+from masquerade.core.mapping import over
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
@@ -29,10 +29,10 @@ JUDGED = 4096
 
 
 def mapped(clients: int, function: Any, *states: Any) -> Any:
-    """Map a function over clients; states may be empty, so an index comes along."""
-    index = torch.arange(clients)
-    with batching():
-        return torch.func.vmap(lambda _, *each: function(*each))(index, *states)
+    """Map a function over clients."""
+    with over(clients) as inside:
+        found = function(*(tree.transform(inside.enter, state) for state in states))
+        return tree.transform(inside.leave, found)
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,7 @@ class Batched:
 
     def _work(self, job: Job) -> Outcome:
         done: list[tuple[Any, ...]] = []
+        spent: list[tuple[int, Traffic, Callable[[], Flops]]] = []
         order = self._by_size(job.ids)
         for places, padding in self._chunks(order):
             part = job.take(places)
@@ -169,13 +170,21 @@ class Batched:
             upload = self.setting.wired(upload, part.ids, (job.round.kind, job.number))
             cost, after = traffic.measure(download, upload, part.session, lead=1)
             real = len(places) - padding
-            chunk = (upload, client, after, astuple(cost), astuple(flops))
+            spent.append((real, cost, flops))
+            chunk = (upload, client, after)
             done.append(tree.transform(lambda value, real=real: value[:real], chunk))
         back = order.argsort()
-        upload, client, after, columns, flops = tree.transform(
-            lambda *pieces: torch.cat(pieces)[back.to(pieces[0].device)], *done
-        )
-        return Outcome(upload, client, after, Traffic(*columns), Flops(*flops))
+
+        def count() -> tuple[Traffic, Flops]:
+            chunks = [
+                tree.transform(lambda value, real=real: value[:real], (astuple(c), astuple(f)))
+                for real, c, f in ((real, cost.here(), flops()) for real, cost, flops in spent)
+            ]
+            traffic, flops = tree.take(_joined(chunks), back)
+            return Traffic(*traffic), Flops(*flops)
+
+        upload, client, after = tree.take(_joined(done), back)
+        return Outcome(upload, client, after, count)
 
     def _by_size(self, ids: Tensor) -> Tensor:
         """Order places in the cohort by the clients' samples, so that a chunk has alike ones."""
@@ -190,8 +199,12 @@ class Batched:
 
     def _chunk(
         self, lifted: Lifted, job: Job, download: Message, padding: int
-    ) -> tuple[Message, State, Flops]:
-        """Do the rounds of one chunk, the last `padding` clients of which have no samples."""
+    ) -> tuple[Message, State, Callable[[], Flops]]:
+        """Do the rounds of one chunk, the last `padding` clients of which have no samples.
+
+        What they cost is counted when it is asked for: it needs the masks' densities, and nobody is
+        to wait for these before all work has been handed to the device.
+        """
         setting, feed, ids, round = self.setting, self.setting.feed, job.ids, job.round
         noted: list[tuple[Stage, Step, Tensor, Tensor]] = []
         kept: list[Shares | None] = []
@@ -227,11 +240,14 @@ class Batched:
             observe,
             self._steps,
         )
-        total = compute.nothing(len(ids))
-        # Only now, when all work of the round has been handed to the device, is it waited for.
-        for (stage, step, seen, ran), keep in zip(noted, compute.fetched(kept), strict=True):
-            total += setting.meter.stage(stage, step, seen, keep, x, ran)
-        return upload, client, total
+
+        def count() -> Flops:
+            total = compute.nothing(len(ids))
+            for (stage, step, seen, ran), keep in zip(noted, compute.fetched(kept), strict=True):
+                total += setting.meter.stage(stage, step, seen, keep, x, ran)
+            return total
+
+        return upload, client, count
 
     def _steps(self, stage: Stage, work: State, pack: Pack, round: Round) -> State:
         """Take all steps of a stage, with fewer clients as they come to their ends."""
@@ -300,7 +316,7 @@ class Batched:
             scores = self._scores(lifted, personal, chosen, data.x, data.y)
             models += [tree.take(personal, place) for place in real]
             found += [scores[place, : len(chosen[place])] for place in real]
-            costs.append([column[: len(real)] for column in astuple(flops)])
+            costs.append([column[: len(real)] for column in astuple(flops())])
         back = order.argsort()
         total = Flops(*(torch.cat(column)[back] for column in zip(*costs, strict=True)))
         at = back.tolist()
@@ -346,5 +362,10 @@ def _reordered(work: State, order: Tensor) -> State:
     """Put stacked work into another order."""
     if torch.equal(order, torch.arange(len(order))):
         return work
-    moved: State = tree.transform(lambda value: value[order.to(value.device)], work)
+    moved: State = tree.take(work, order)
     return moved
+
+
+def _joined(chunks: list[Any]) -> Any:
+    """Join what chunks of clients gave."""
+    return tree.transform(lambda *pieces: torch.cat(pieces), *chunks)

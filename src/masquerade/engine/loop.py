@@ -59,7 +59,7 @@ class Loop:
         """Do the clients' rounds."""
         done = self._alone(job) if self.workers == 1 else self._spread(job)
         uploads, clients, session, traffic, flops = done
-        return Outcome(uploads, clients, session, Traffic(*traffic), Flops(*flops))
+        return Outcome(uploads, clients, session, lambda: (Traffic(*traffic).here(), Flops(*flops)))
 
     def _alone(self, job: Job) -> Any:
         """Return stacked (upload, client, session, traffic, flops) [clients, …]."""

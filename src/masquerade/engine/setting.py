@@ -1,7 +1,8 @@
 """What every engine is given, and what it gives back."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -56,12 +57,8 @@ class Setting:
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""
         device = self.feed.federation.x.device
-
-        def scalar(value: float) -> Tensor:
-            return torch.tensor(value, dtype=torch.float64, device=device)
-
-        decay = scalar(self.rate_decay**number)
-        return Round(kind, phase, scalar(number), scalar(self.rounds), decay)
+        scalars = torch.tensor([number, self.rounds, self.rate_decay**number], dtype=torch.float64)
+        return Round(kind, phase, *tree.onto(scalars, device).unbind())
 
 
 @dataclass(frozen=True)
@@ -92,16 +89,35 @@ class Outcome:
     uploads: Message
     clients: State
     session: Session
-    traffic: Traffic
-    flops: Flops
+    count: Callable[[], tuple[Traffic, Flops]]
+    """Returns what they cost, in host memory; a device has to be waited for then."""
+
+    @cached_property
+    def costs(self) -> tuple[Traffic, Flops]:
+        """Return bytes and operations; counted when they are first asked for."""
+        return self.count()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Return the bytes of every client."""
+        return self.costs[0]
+
+    @property
+    def flops(self) -> Flops:
+        """Return the operations of every client."""
+        return self.costs[1]
 
     def take(self, places: Tensor) -> "Outcome":
         """Return what some of the clients' rounds gave."""
-        uploads, clients, session, traffic, flops = tree.transform(
-            lambda value: value[places.to(value.device)],
-            (self.uploads, self.clients, self.session, astuple(self.traffic), astuple(self.flops)),
-        )
-        return Outcome(uploads, clients, session, Traffic(*traffic), Flops(*flops))
+
+        def count() -> tuple[Traffic, Flops]:
+            columns = astuple(self.traffic), astuple(self.flops)
+            traffic, flops = tree.take(columns, places)
+            return Traffic(*traffic), Flops(*flops)
+
+        kept = tree.take((self.uploads, self.clients, self.session), places)
+        uploads, clients, session = kept
+        return Outcome(uploads, clients, session, count)
 
 
 @dataclass(frozen=True)

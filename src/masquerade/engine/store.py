@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.tree import onto
 
 
 @dataclass
@@ -35,14 +36,15 @@ class Store:
 
     def take(self, ids: Tensor) -> Any:
         """Return the states of some clients, on the device."""
-        return tree.transform(lambda value: value[ids.to(value.device)].to(self.device), self.state)
+        return tree.transform(lambda value: onto(value, self.device), tree.take(self.state, ids))
 
     def put(self, ids: Tensor, states: Any) -> None:
         """Write the states of some clients; all others keep their bits."""
 
         def write(old: Tensor, new: Tensor) -> Tensor:
-            return old.index_copy_(0, ids.to(old.device), new.to(old.device, old.dtype))
+            return old.index_copy_(0, places, new.to(old.device, old.dtype))
 
+        places = onto(ids, tree.leaves(self.state)[0].device) if tree.leaves(self.state) else ids
         tree.transform(write, self.state, states)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Message, Part
+from masquerade.core.tree import onto, scalar
 from masquerade.wire import bits, words
 from masquerade.wire.session import DIRECTIONS, Same
 
@@ -99,7 +100,7 @@ def kept(part: Part, tensor: str, lead: int) -> Count:
     covers = part.grain_of(tensor).covers(shape)
     if len(covers) == 1:
         return words.ones(words.packed(part.keep[tensor], lead)) * covers[0]
-    sizes = torch.tensor(covers, device=part.keep[tensor].device)
+    sizes = onto(torch.tensor(covers), part.keep[tensor].device)
     return (part.keep[tensor] * sizes).sum(-1)
 
 
@@ -111,7 +112,7 @@ def _bits(
     session: Mapping[str, Tensor],
 ) -> Tensor:
     """Return the length of a string of bits, as it is or as what changed, whichever is shorter."""
-    several = torch.as_tensor(count, device=given.device)
+    several = scalar(count, given.device)
     size = bits.length(several, words.ones(given))
     for direction in DIRECTIONS:
         known = session.get(f"{direction}/{name}")

@@ -21,7 +21,7 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.random import draw, fold
-from masquerade.core.tree import Tree
+from masquerade.core.tree import Tree, onto
 from masquerade.wire.words import is_spread
 
 Session = dict[str, Tensor]
@@ -127,13 +127,14 @@ def moved(session: Session, direction: str, masks: Mapping[str, Tensor]) -> Sess
 
 def put(session: Session, ids: Tensor, new: Session) -> None:
     """Write the sessions of some clients into those of all; the others keep theirs."""
+    there = onto(ids, session[ANY].device)
     for name, values in new.items():
         if name not in session:
             first = session[ANY]
             nothing = first.new_zeros(len(first), *values.shape[1:])
             session[name] = first.clone() if name.startswith(ANY) else nothing
         old = session[name]
-        old.index_copy_(0, ids.to(old.device), values.to(old.device))
+        old.index_copy_(0, there, values.to(old.device))
 
 
 def base(run: str, session: Session) -> int:
