@@ -209,6 +209,8 @@ class Simulation:
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         known = self._sessions(progress, ids)
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
+        if self.device.type != "cpu" and kind == "train":
+            self._expect(number + 1)
         asked, sent = len(ids), outcome
         if returning is not None and len(returning) < asked:
             ids, rows = ids[returning], tree.take(rows, returning)
@@ -234,6 +236,12 @@ class Simulation:
         if finite is not None and progress.diverged is None and not finite:
             self._diverged(progress, number)
         return cost, refused
+
+    def _expect(self, number: int) -> None:
+        """Let the engine prepare a round, before what it does now is waited for."""
+        if number < self.train.rounds:
+            phase, ids = self.method.schedule(number, self.train.rounds), self.cohort(number)
+            self.engine.expect(ids, self.setting.round("train", phase, number), number)
 
     def _account(
         self, progress: Progress, phase: str, sent: Outcome, received: Outcome

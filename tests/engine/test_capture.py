@@ -55,6 +55,7 @@ def test_replayed_steps_are_the_eager_ones(name: str) -> None:
                 assert torch.equal(value, right[key]), key
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", METHOD_TABLE)
 def test_nothing_is_waited_for_inside_a_round(name: str) -> None:
     method = METHOD_TABLE[name]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -43,3 +44,19 @@ def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.Monke
         made.advance(progress)
     # The densities, and the bytes.
     assert fetches.places == [False, False]
+
+
+def test_a_round_that_was_prepared_before_is_the_same() -> None:
+    # Chunks of three, of which the second has padding.
+    plain, ahead = (
+        simulation(DMPFL(epochs=2, readjust_every=1), engine="batched", width=3) for _ in range(2)
+    )
+    left, right = plain.begin(), ahead.begin()
+    for number in range(4):
+        plain.advance(left)
+        ahead._expect(number)
+        assert ahead.engine._ready
+        ahead.advance(right)
+        assert not ahead.engine._ready
+    for name, value in left.tensors().items():
+        assert torch.equal(value, right.tensors()[name]), name

@@ -158,6 +158,7 @@ class Meter:
     task: Task
     _steps: dict[Any, Step] = field(default_factory=dict)
     _layers: dict[torch.Size, dict[str, float]] = field(default_factory=dict)
+    _known: dict[Any, tuple[Step, tuple[Tensor, Tensor, Tensor]]] = field(default_factory=dict)
 
     def forward(self, x: Tensor) -> dict[str, float]:
         """Return the operations of one sample's forward pass by weight name; "" has the rest."""
@@ -237,23 +238,20 @@ class Meter:
         layers = self.forward(x)
         seen = samples[:, None]
         run = seen if ran is None else ran[:, None]
-        forward = torch.tensor(list(layers.values()), dtype=torch.float64)
-        # Masks are masks of the network, as often as it runs; what runs beside it costs its all.
-        times = per_sample.forward / max(float(forward.sum()), 1e-30) * forward
+        each, times, paper = self._columns(per_sample, x)
         if keep is None:
-            each = torch.tensor([per_sample.layers[name] for name in layers], dtype=torch.float64)
-            trained = each > times * (1 + 1e-9)
-            return Flops(each * seen, each * seen, each * run, times * (1 + 2 * trained) * seen)
+            whole = each * seen
+            return Flops(whole, whole, each * run, paper * seen)
         inside, weights, trains = keep
         density, share = _by_layer(inside, layers, seen), _by_layer(weights, layers, seen)
-        back = torch.full_like(forward, float(trains))
+        back = torch.full_like(times, float(trains))
         # Nobody asks for the gradient of the data, so the first layer has no input gradient.
         back[0] = 0
         total = per_sample.total
         dense = _at_most(total, times * (1 + trains + back))
         masked = _at_most(total, times * (density * (1 + back) + share * trains))
         sliced = dense * torch.tensor([(slices or {}).get(name, 1.0) for name in layers])
-        beside = torch.zeros_like(forward)
+        beside = torch.zeros_like(times)
         beside[-1] = total - dense.sum()
         return Flops(
             (dense + beside) * seen,
@@ -261,6 +259,21 @@ class Meter:
             (sliced + beside) * run,
             times * density * (3 if trains else 1) * seen,
         )
+
+    def _columns(self, per_sample: Step, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a sample's operations by layer: all, forward, and as papers count them."""
+        key = (id(per_sample), x.shape[1:])
+        if key not in self._known:
+            layers = self.forward(x)
+            forward = torch.tensor(list(layers.values()), dtype=torch.float64)
+            # Masks are masks of the network, as often as it runs; what runs beside costs its all.
+            times = per_sample.forward / max(float(forward.sum()), 1e-30) * forward
+            each = torch.tensor(
+                [per_sample.layers.get(n, 0.0) for n in layers], dtype=torch.float64
+            )
+            trained = each > times * (1 + 1e-9)
+            self._known[key] = per_sample, (each, times, times * (1 + 2 * trained))
+        return self._known[key][1]
 
 
 def _by_layer(shares: Mapping[str, Tensor], layers: Mapping[str, float], like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Message
-from masquerade.core.tree import scalar
+from masquerade.core.tree import onto, scalar
 from masquerade.wire.count import count
 from masquerade.wire.session import ANY, Seen, Session, moved, unchanged, versions
 
@@ -44,7 +44,7 @@ def measure(
     """
     clients, device = session[ANY].shape, session[ANY].device
     fresh = {
-        name: value.to(device).expand(clients)
+        name: onto(value, device).expand(clients)
         for name, value in versions(download, lead, seen).items()
     }
     down = count(download, session, unchanged(session, download, fresh), lead)
@@ -54,8 +54,11 @@ def measure(
     parts = {f"down/{name}": size for name, size in down.parts.items()}
     parts |= {f"up/{name}": size for name, size in up.parts.items()}
     counts = (down.bytes, up.bytes, down.values, up.values, *parts.values())
-    table = torch.stack([scalar(one, device).expand(clients) for one in counts])
-    return _of_table(table.to(torch.float64), list(parts)), after
+    if clients:
+        table = torch.stack([scalar(one, device).expand(clients) for one in counts]).double()
+    else:
+        table = torch.tensor([float(one) for one in counts], dtype=torch.float64)
+    return _of_table(table, list(parts)), after
 
 
 def _of_table(table: Tensor, parts: Sequence[str]) -> Traffic:

@@ -55,6 +55,7 @@ class Orders:
         """Count the steps of an epoch for the largest client."""
         return self.keys.shape[-1]
 
+    @cached_property
     def drawn(self) -> Tensor:
         """Count the samples of an epoch in every draw of its steps: [clients, draws]."""
         draw, counts = torch.arange(self.draws), torch.tensor(self.counts)[:, None]

@@ -18,7 +18,7 @@ from masquerade.engine.setting import Engine, Job, Setting
 from masquerade.errors import MasqueradeWarning
 from masquerade.wire import session
 
-LARGEST = 60_000
+LARGEST = 200_000
 """Parameters of a dense network up to which batching wins on a CPU."""
 FEWEST = 8
 """Clients from which batching wins."""

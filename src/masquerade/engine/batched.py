@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -137,6 +137,7 @@ class Batched:
     """Take one step of every stage only: enough to find what cannot be mapped."""
     graphs: Graphs | None = None
     """Where captured steps are kept; without it, steps are taken one operation after another."""
+    _ready: dict[Any, tuple[Orders, Pack]] = field(default_factory=dict)
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds, with half the width where memory does not suffice."""
@@ -186,6 +187,22 @@ class Batched:
         upload, client, after = tree.take(_joined(done), back)
         return Outcome(upload, client, after, count)
 
+    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+        """Lay out the batches of the round to come, while a device is busy with this one."""
+        self._ready.clear()
+        for places, padding in self._chunks(self._by_size(ids)):
+            for stage in self.setting.method.stages(self.setting.task, round):
+                key = (round.kind, number, stage.name, tuple(ids[places].tolist()))
+                self._ready[key] = self._fed(ids[places], padding, stage, round, number)
+
+    def _fed(
+        self, ids: Tensor, padding: int, stage: Stage, round: Round, number: int
+    ) -> tuple[Orders, Pack]:
+        """Return the samples of a chunk's stage, the last `padding` clients having none."""
+        made = self.setting.feed.orders(ids, stage, round, number)
+        made = replace(made, counts=made.counts[: len(ids) - padding] + [0] * padding)
+        return made, self.setting.feed.pack(made)
+
     def _by_size(self, ids: Tensor) -> Tensor:
         """Order places in the cohort by the clients' samples, so that a chunk has alike ones."""
         return self.setting.feed.counts(ids).argsort(descending=True, stable=True)
@@ -212,10 +229,9 @@ class Batched:
         packs: dict[str, Pack] = {}
 
         def batches(stage: Stage) -> Pack:
-            made = feed.orders(ids, stage, round, job.number)
-            counts = made.counts[: len(ids) - padding] + [0] * padding
-            orders[stage.name] = replace(made, counts=counts)
-            packs[stage.name] = feed.pack(orders[stage.name])
+            key = (round.kind, job.number, stage.name, tuple(ids.tolist()))
+            made = self._ready.pop(key, None) or self._fed(ids, padding, stage, round, job.number)
+            orders[stage.name], packs[stage.name] = made
             return packs[stage.name]
 
         plain = {stage.name: stage for stage in setting.method.stages(setting.task, round)}
@@ -225,7 +241,7 @@ class Batched:
             made = orders[stage.name]
             single = plain[stage.name]
             per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
-            seen = per_sample.samples(made.drawn()) * stage.epochs
+            seen = per_sample.samples(made.drawn) * stage.epochs
             ran = self._ran(packs[stage.name], len(ids) - padding)
             noted.append((single, per_sample, seen, ran))
             kept.append(compute.densities(stage, work, lead=1))

@@ -18,7 +18,7 @@ from torch import Tensor
 from masquerade.core import slice, tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
-from masquerade.core.round import Stage, client_round
+from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
@@ -60,6 +60,9 @@ class Loop:
         done = self._alone(job) if self.workers == 1 else self._spread(job)
         uploads, clients, session, traffic, flops = done
         return Outcome(uploads, clients, session, lambda: (Traffic(*traffic).here(), Flops(*flops)))
+
+    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+        """Prepare nothing: there is nothing to wait for."""
 
     def _alone(self, job: Job) -> Any:
         """Return stacked (upload, client, session, traffic, flops) [clients, …]."""
@@ -123,7 +126,7 @@ class Loop:
         def observe(stage: Stage, work: State) -> None:
             x, y = feed.federation.x[:1], feed.federation.y[:1]
             per_sample = setting.meter.step(stage, work, x, y, round)
-            drawn = orders[stage.name].drawn()[place : place + 1]
+            drawn = orders[stage.name].drawn[place : place + 1]
             seen = per_sample.samples(drawn) * stage.epochs
             keep = compute.shares(stage, work, lead=0)
             slices = compute.slices(stage, work)

@@ -150,6 +150,10 @@ class Engine(Protocol):
         """Do the clients' rounds."""
         ...
 
+    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+        """Prepare a round that is to come, where something else is being waited for."""
+        ...
+
     def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
         ...
