@@ -38,7 +38,7 @@ def setting(
         (MLP(784, (), 10), FEWEST, "batched"),
         (MLP(784, (), 10), FEWEST - 1, "loop"),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), 10, "batched"),
-        (MLP(784, (200,), 10), 50, "loop"),
+        (MLP(784, (400,), 10), 50, "loop"),
         (DigitsCNN(), 50, "loop"),
         (nn.Embedding(5, 3), 50, "loop"),
     ],

@@ -1,5 +1,6 @@
 """Shared memory: what one process writes another reads, and nothing is left of it."""
 
+import gc
 import multiprocessing
 import os
 import time
@@ -15,7 +16,7 @@ from masquerade.core.part import Axis
 from masquerade.core.round import Round
 from masquerade.core.tree import State
 from masquerade.engine.loop import Loop
-from masquerade.engine.memory import Layout, Place, shared
+from masquerade.engine.memory import Layout, Memory, Place, shared
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
 from tests import support
@@ -32,7 +33,7 @@ def state() -> Any:
 
 
 def write(path: Place, layout: Layout, queue: Any) -> None:
-    tree.transform(lambda place, value: place.copy_(value), layout.view(path), state())
+    tree.transform(lambda place, value: place.copy_(value), Memory(path).view(layout), state())
     queue.put("written")
 
 
@@ -55,7 +56,7 @@ def test_what_another_process_writes_is_read_and_outlives_the_path() -> None:
         process.start()
         assert queue.get(timeout=60) == "written"
         process.join()
-        found = layout.view(place)
+        found = Memory(place).view(layout)
     assert not Path(place.path).exists()
     assert_same(found, state())
     assert found[1]["held"].grain == {"w": Axis(0)}
@@ -64,7 +65,7 @@ def test_what_another_process_writes_is_read_and_outlives_the_path() -> None:
 def test_rows_of_a_table_do_not_touch_one_another() -> None:
     layout = Layout.of(state(), 3)
     with shared() as path:
-        table = layout.view(path)
+        table = Memory(path).view(layout)
         for place in (2, 0, 1):
             shifted = tree.transform(lambda value, by=place: value + by, state())
             tree.transform(lambda rows, value, at=place: rows[at].copy_(value), table, shifted)
@@ -81,6 +82,27 @@ def test_workers_share_the_samples_evenly() -> None:
     assert made.engine._pieces(made.eligible) == [[4, 0, 2], [1, 3, 5]]
 
 
+def test_memory_is_used_again_unless_somebody_holds_what_is_in_it() -> None:
+    made = support.simulation(FedAvg(epochs=1, rate=0.5), participation=1.0, workers=2)
+    assert isinstance(made.engine, Loop)
+    progress = made.begin()
+    made.advance(progress)
+    first = list(made.engine._shared)
+    made.advance(progress)
+    assert made.engine._shared == first
+    outcomes = []
+    work = made.engine.work
+    made.engine.work = lambda job: outcomes.append(work(job)) or outcomes[-1]  # type: ignore[method-assign]
+    made.advance(progress)
+    assert made.engine._shared == first
+    kept = tree.transform(torch.clone, outcomes[0].uploads)
+    made.advance(progress)
+    assert made.engine._shared != first
+    assert_same(outcomes[0].uploads, kept)
+    assert not torch.equal(*(tree.leaves(each.uploads)[0] for each in outcomes))
+    made.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files are counted on Linux")
 def test_workers_that_die_leave_no_memory_behind() -> None:
     class Deadly(FedAvg):
@@ -91,6 +113,7 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
 
     made = support.simulation(Deadly(epochs=1), rounds=3, workers=2)
     progress = made.begin()
+    gc.collect()  # What other tests have left.
     before = open_files()
     made.advance(progress)
     with pytest.warns(match="W505"), pytest.raises(MasqueradeError, match="E505"):
@@ -105,12 +128,12 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
 def test_memory_that_is_gone_is_no_other_file(tmp_path: Path) -> None:
     layout = Layout.of({"w": torch.zeros(1000)})
     with shared() as place:
-        layout.view(place)
+        Memory(place).view(layout)
     (tmp_path / "text").write_text("mine", encoding="utf-8")
     # One of them gets the number that the memory had.
     files = [(tmp_path / "text").open(encoding="utf-8") for _ in range(20)]
     with pytest.raises((RuntimeError, FileNotFoundError)):
-        layout.view(place)
+        Memory(place).view(layout)
     assert (tmp_path / "text").read_text(encoding="utf-8") == "mine"
     for file in files:
         file.close()

@@ -129,3 +129,14 @@ def test_host_memory_serves_a_device() -> None:
 
 def bits(value: Tensor) -> bool:
     return value.dtype is torch.bool
+
+
+def test_the_states_of_all_are_lent_and_may_be_put_back() -> None:
+    made = store()
+    every = torch.arange(CLIENTS)
+    taken = made.take(every)
+    assert taken["params"]["w"].data_ptr() == made.state["params"]["w"].data_ptr()
+    changed = taken | {"params": taken["params"] | {"n": taken["params"]["n"] + 100}}
+    made.put(every, changed)
+    assert made.state["params"]["n"].tolist() == [100, 101, 102, 103, 104]
+    assert_same(made.take(torch.tensor([3]))["held"], tree.stack([client(3)])["held"])

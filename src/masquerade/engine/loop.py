@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -24,7 +25,7 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders
-from masquerade.engine.memory import Layout, Place, shared
+from masquerade.engine.memory import Layout, Memory, Place, shared
 from masquerade.engine.precision import numbers
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -54,6 +55,8 @@ class Loop:
     workers: int = 1
     name: str = "loop"
     _pool: ProcessPoolExecutor | None = None
+    _shared: list[Memory] = field(default_factory=list)
+    _open: ExitStack = field(default_factory=ExitStack)
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
@@ -156,19 +159,19 @@ class Loop:
         states = (job.server, job.rows, job.clients, job.session, job.ids)
         layout = Layout.of(states)
         try:
-            with shared() as given, shared() as wanted:
-                tree.transform(_write, layout.view(given), states)
-                call = (layout, given, wanted, job.round.kind, job.round.phase, job.number)
-                pieces = self._pieces(job.ids)
-                begun = [self._processes().submit(_do, call, piece) for piece in pieces]
-                try:
-                    found = [each.result() for each in begun]
-                finally:
-                    # Where one fails, the others still use the memory.
-                    wait(begun)
-                if any(each != found[0] for each in found):
-                    raise RuntimeError(OTHER_SHAPES)
-                return found[0].view(wanted)
+            given, wanted = self._memory()
+            tree.transform(_write, given.view(layout), states)
+            places = (given.place, wanted.place)
+            call = (layout, *places, job.round.kind, job.round.phase, job.number)
+            begun = [self._processes().submit(_do, call, each) for each in self._pieces(job.ids)]
+            try:
+                found = [each.result() for each in begun]
+            finally:
+                # Where one fails, the others still use the memory.
+                wait(begun)
+            if any(each != found[0] for each in found):
+                raise RuntimeError(OTHER_SHAPES)
+            return wanted.view(found[0])
         except BrokenProcessPool:
             self.close()
             if not again:
@@ -180,6 +183,24 @@ class Loop:
                 stacklevel=2,
             )
             return self._spread(job, again=False)
+
+    def _memory(self) -> list[Memory]:
+        """Return the memory of what processes are given, and of what they give.
+
+        It is used again, if nobody holds what they gave before: pages are dear to come by.
+        """
+        if any(each.held() for each in self._shared):
+            self._forget()
+        if not self._shared:
+            self._shared = [Memory(self._open.enter_context(shared())) for _ in range(2)]
+        return self._shared
+
+    def _forget(self) -> None:
+        """Leave the memory to those who hold it."""
+        for each in self._shared:
+            each.room = None
+        self._shared = []
+        self._open.close()
 
     def _processes(self) -> ProcessPoolExecutor:
         """Return the processes, which are started when they are first asked for."""
@@ -248,6 +269,7 @@ class Loop:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+        self._forget()
 
 
 _working: Loop | None = None
@@ -278,18 +300,26 @@ def _write(place: Tensor, value: Tensor) -> Tensor:
     return place.copy_(value)
 
 
+_seen: dict[Place, Memory] = {}
+"""The memory that a process was told of last."""
+
+
 def _do(call: tuple[Layout, Place, Place, str, Any, int], places: list[int]) -> Layout:
     """Do some clients' rounds in a process of their own; return how what they give is laid out."""
     assert _working is not None
     layout, given, wanted, kind, phase, number = call
     round = _working.setting.round(kind, phase, number)
-    server, rows, clients, session, ids = layout.view(given)
+    for place in _seen.keys() - {given, wanted}:
+        del _seen[place]
+    for place in (given, wanted):
+        _seen.setdefault(place, Memory(place))
+    server, rows, clients, session, ids = _seen[given].view(layout)
     job = Job(server, rows, clients, session, ids, round, number)
     made: list[Layout] = []
 
     def room(done: Any) -> Any:
         made.append(Layout.of(done, len(job.ids)))
-        return made[0].view(wanted)
+        return _seen[wanted].view(made[0])
 
     with numbers(_working.setting.precision):
         _working._several(job, places, room)

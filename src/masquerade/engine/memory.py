@@ -3,6 +3,7 @@
 import math
 import mmap
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,17 +41,9 @@ class Layout:
         numbered = pytree.tree_unflatten(range(len(leaves)), spec)
         return cls(numbered, forms, max(size, ALIGNED))
 
-    def view(self, place: "Place") -> Any:
-        """Return the state whose tensors are the memory at a place."""
-        with open(place.path, "r+b") as file:
-            status = os.fstat(file.fileno())
-            # When the memory is gone, its number may be that of any other file.
-            if (status.st_dev, status.st_ino) != place.identity:
-                raise RuntimeError("this shared memory is gone")
-            # Whoever comes first makes the room. It never shrinks: others may have it in use.
-            if status.st_size < self.size:
-                os.ftruncate(file.fileno(), self.size)
-            memory = torch.frombuffer(mmap.mmap(file.fileno(), self.size), dtype=torch.uint8)
+    def over(self, room: mmap.mmap) -> Any:
+        """Return the state whose tensors are some memory."""
+        memory = torch.frombuffer(room, dtype=torch.uint8)
         tensors = []
         for shape, dtype, first in self.forms:
             count = math.prod(shape) * dtype.itemsize
@@ -69,6 +62,36 @@ class Place(NamedTuple):
         """Describe what is there now."""
         status = os.stat(path)
         return cls(path, (status.st_dev, status.st_ino))
+
+
+@dataclass
+class Memory:
+    """Memory at a place, as one process sees it: mapped once, because pages are dear to come by."""
+
+    place: Place
+    room: mmap.mmap | None = None
+
+    def view(self, layout: Layout) -> Any:
+        """Return the state whose tensors are this memory."""
+        if self.room is None or len(self.room) < layout.size:
+            self.room = self._mapped(layout.size)
+        return layout.over(self.room)
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        with open(self.place.path, "r+b") as file:
+            status = os.fstat(file.fileno())
+            # When the memory is gone, its number may be that of any other file.
+            if (status.st_dev, status.st_ino) != self.place.identity:
+                raise RuntimeError("this shared memory is gone")
+            # Whoever comes first makes the room. It never shrinks: others may have it in use.
+            if status.st_size < size:
+                os.ftruncate(file.fileno(), size)
+            return mmap.mmap(file.fileno(), size)
+
+    def held(self) -> bool:
+        """Tell whether anybody still holds a tensor that is this memory."""
+        # This attribute and the argument are two; a tensor's storage would be another.
+        return self.room is not None and sys.getrefcount(self.room) > 2
 
 
 @contextmanager
