@@ -1,6 +1,5 @@
 """Shared memory: what one process writes another reads, and nothing is left of it."""
 
-import gc
 import multiprocessing
 import os
 import time
@@ -17,6 +16,7 @@ from masquerade.core.round import Round
 from masquerade.core.tree import State
 from masquerade.engine.loop import Loop
 from masquerade.engine.memory import Layout, Memory, Place, shared
+from masquerade.engine.setting import Job, Outcome
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
 from tests import support
@@ -82,7 +82,9 @@ def test_workers_share_the_samples_evenly() -> None:
     assert made.engine._pieces(made.eligible) == [[4, 0, 2], [1, 3, 5]]
 
 
-def test_memory_is_used_again_unless_somebody_holds_what_is_in_it() -> None:
+def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = support.simulation(FedAvg(epochs=1, rate=0.5), participation=1.0, workers=2)
     assert isinstance(made.engine, Loop)
     progress = made.begin()
@@ -90,9 +92,14 @@ def test_memory_is_used_again_unless_somebody_holds_what_is_in_it() -> None:
     first = list(made.engine._shared)
     made.advance(progress)
     assert made.engine._shared == first
-    outcomes = []
-    work = made.engine.work
-    made.engine.work = lambda job: outcomes.append(work(job)) or outcomes[-1]  # type: ignore[method-assign]
+    outcomes: list[Outcome] = []
+    work = Loop.work
+
+    def noted(self: Loop, job: Job) -> Outcome:
+        outcomes.append(work(self, job))
+        return outcomes[-1]
+
+    monkeypatch.setattr(Loop, "work", noted)
     made.advance(progress)
     assert made.engine._shared == first
     kept = tree.transform(torch.clone, outcomes[0].uploads)
@@ -113,7 +120,6 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
 
     made = support.simulation(Deadly(epochs=1), rounds=3, workers=2)
     progress = made.begin()
-    gc.collect()  # What other tests have left.
     before = open_files()
     made.advance(progress)
     with pytest.warns(match="W505"), pytest.raises(MasqueradeError, match="E505"):
