@@ -40,6 +40,8 @@ class Work:
     """The phases of DM-PFL's rounds."""
     begun: float = 0.0
     """When the framework's process was started."""
+    commits: bool = False
+    """Whether ours commits its state beside the rounds, as a run does."""
 
     @property
     def total(self) -> int:
@@ -161,6 +163,8 @@ class Ledger:
         self.accuracy = 0.0
         """In percent: of the shared model, or the mean over clients of their own models."""
         self.version = ""
+        self.flops: float | None = None
+        """Operations of a round, where they were counted."""
 
     def due(self) -> bool:
         """Tell whether the round that was just done has an evaluation."""
@@ -184,7 +188,7 @@ class Ledger:
     def write(self, path: str | Path) -> None:
         """Write the report where the command reads it."""
         assert self.done == self.work.total, f"{self.done} rounds instead of {self.work.total}"
-        kept = ("before", "steps", "looks", "loss", "accuracy", "version")
+        kept = ("before", "steps", "looks", "loss", "accuracy", "version", "flops")
         found = {name: getattr(self, name) for name in kept}
         found["seconds"] = (self.last - self.first) / self.work.rounds
         found["processor"] = self.spent / self.work.rounds

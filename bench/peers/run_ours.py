@@ -21,6 +21,7 @@ from masquerade.data import Federation
 from masquerade.experiment import carry_on, simulate
 from masquerade.methods import APFL, DMPFL, Ditto, FedAvg, FedRep
 from masquerade.models import build
+from masquerade.rundir import RunDirectory
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 
@@ -103,12 +104,16 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
                 ledger.looked()
             ledger.mark()
 
-        carry_on(simulation, progress, watch=ended)
+        directory = None
+        if work.commits:
+            directory = RunDirectory.create(Path(work.folder).with_name("run"), "")
+        carry_on(simulation, progress, directory, ended)
         if work.method == "fedavg":
             ledger.loss, ledger.accuracy = central(simulation, progress, data)
             # What was trained, read off the run's own account of its operations.
             spent = progress.costs["train"]["dense"]
             ledger.steps = round(spent / per_sample(work, data) / work.batch)
+            ledger.flops = spent / work.total
         else:
             ledger.steps = None
             own = list(simulation.federation.test)
