@@ -42,6 +42,8 @@ BARS = {"tf32": 5.0, "bfloat16": 8.0}
 """How many times faster than the bare loop in the same precision."""
 SECONDS = {"dmpfl": 90.0, "s2": 60.0}
 """Wall time of whole commands."""
+TITLES = {"step": "A step of ten clients", "s2": "S2", "dmpfl": "DM-PFL"}
+"""The sections of the page."""
 PRODUCTS = ("gemm", "xmma", "cutlass", "conv", "wgrad", "dgrad", "fprop", "gemv", "cublas")
 """What kernels are named that multiply matrices or convolve."""
 
@@ -125,7 +127,7 @@ def step(precision: str) -> dict[str, float]:
                 if repeat >= 0:
                     spent[name].append(found)
         flops = progress.costs["train"]["dense"] / (REPEATS + 2) / STEPS
-        products, others = traced(lambda: simulation.advance(progress))
+        products, others, idle = traced(lambda: simulation.advance(progress))
     ours, alone = (statistics.median(spent[name]) for name in ("ours", "bare"))
     pairs = zip(spent["bare"], spent["ours"], strict=True)
     ratio = statistics.median(b / o for b, o in pairs)
@@ -138,22 +140,29 @@ def step(precision: str) -> dict[str, float]:
         "peak": top,
         "products": products,
         "others": others,
-        "idle": max(0.0, ours - products - others),
-        "in products": flops / products / 1e9,
+        "idle": idle,
+        "in products": flops / (ours * products / 100) / 1e9,
     }
 
 
-def traced(go) -> tuple[float, float]:
-    """Return the milliseconds per step that the card spends in products, and in all else."""
+def traced(go) -> tuple[float, float, float]:
+    """Return the shares of a round that the card spends in products, in all else, and idle: %.
+
+    Kernels that are traced take longer, so that only shares mean something.
+    """
     with profile(activities=[ProfilerActivity.CUDA]) as found:
+        begun = time.perf_counter()
         go()
         torch.cuda.synchronize()
+        whole = (time.perf_counter() - begun) * 1e6
     spent = {True: 0.0, False: 0.0}
     for event in found.key_averages():
         if event.device_type == DeviceType.CUDA:
             product = any(word in event.key.lower() for word in PRODUCTS)
-            spent[product] += event.self_device_time_total / STEPS / 1e3
-    return spent[True], spent[False]
+            spent[product] += event.self_device_time_total
+    whole = max(whole, sum(spent.values()))
+    products, others = (100 * spent[kind] / whole for kind in (True, False))
+    return products, others, 100 - products - others
 
 
 def run(precision: str) -> dict[str, float]:
@@ -210,15 +219,27 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device here")
         return 2
-    found = [parts[name]() for name in given.only]
-    head = f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {date.today()}."
-    text = ["# Speed on a GPU", "", "`python bench/gpu.py` wrote this page.", "", head]
-    for lines, _ in found:
-        text += ["", *lines]
-    given.page.write_text("\n".join(text) + "\n")
-    missed = sum(count for _, count in found)
+    missed = 0
+    where = f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {date.today()}"
+    for name in given.only:
+        lines, count = parts[name]()
+        missed += count
+        made = f"`python bench/gpu.py --only {name}`; {where}."
+        write(given.page, name, "\n".join([made, "", *lines]))
     print(f"{missed} bars missed" if missed else "all bars hold")
     return 1 if missed else 0
+
+
+def write(page: Path, name: str, text: str) -> None:
+    """Write one section of the page, and leave the others."""
+    _, *old = page.read_text().split("\n## ") if page.is_file() else [""]
+    sections = {part.split("\n", 1)[0]: part.split("\n", 1)[1].strip() for part in old}
+    sections[TITLES[name]] = text
+    ordered = [title for title in TITLES.values() if title in sections]
+    whole = ["# Speed on a GPU", "", "`python bench/gpu.py` writes this page."]
+    for title in ordered:
+        whole += ["", f"## {title}", "", sections[title]]
+    page.write_text("\n".join(whole) + "\n")
 
 
 def table(title: str, *heads: str) -> list[str]:
@@ -253,15 +274,16 @@ def rest(found: list[tuple[str, dict[str, float]]]) -> list[str]:
     """Return the table of where a step's time goes that is not spent at the card's peak."""
     names = ("products", "others", "idle", "in products")
     lines = table(
-        "Where a step of ours goes, in ms: kernels that multiply matrices or convolve, all other "
-        "kernels (activations, pools, biases, updates: they wait for memory), and the card idle "
-        "between kernels, which the trace's own cost may hide. The last column is what products "
-        "reach while they run; they are small (batches of 64, 3 to 64 channels), so that even "
-        "alone they stay below the peak of one large product.",
+        "Where the rest goes, in % of a round that was traced: kernels that multiply matrices or "
+        "convolve, all other kernels (activations, pools, biases, updates, copies: they wait for "
+        "memory), and the card idle. The last column is what products reach while they run; they "
+        "are small (64 samples of 3 to 64 channels), so that even alone they stay far below one "
+        "large product. Names of kernels decide what is a product: "
+        f"{', '.join(PRODUCTS)}.",
         *("products in", "products", "other kernels", "idle", "TFLOP/s in products"),
     )
     for precision, figures in found:
-        cells = [precision, *(f"{figures[name]:.2f}" for name in names)]
+        cells = [precision, *(f"{figures[name]:.0f}" for name in names)]
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return ["", *lines]
