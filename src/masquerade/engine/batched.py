@@ -78,6 +78,8 @@ class Lifted:
             return begun
 
         def then(work: State, round: Round) -> State:
+            if stage.then is Stage.then:
+                return work
             ended: State = self.map(lambda one: stage.then(one, round), work)
             return ended
 
@@ -162,8 +164,10 @@ class Batched:
         done: list[tuple[Any, ...]] = []
         spent: list[tuple[int, Traffic, Callable[[], Flops]]] = []
         order = self._by_size(job.ids)
+        # Usually all fit into one chunk, and often all are of a size: then nothing is moved.
+        single = len(order) <= self.width and _in_order(order)
         for places, padding in self._chunks(order):
-            part = job.take(places)
+            part = job if single else job.take(places)
             lifted = Lifted(self.setting.method, len(places))
             download = lifted.download(self.setting.task, part.server, part.rows, part.round)
             download = self.setting.wired(download, part.ids, None)
@@ -172,19 +176,26 @@ class Batched:
             cost, after = traffic.measure(download, upload, part.session, lead=1)
             real = len(places) - padding
             spent.append((real, cost, flops))
-            chunk = (upload, client, after)
-            done.append(tree.transform(lambda value, real=real: value[:real], chunk))
+            done.append((upload, client, after))
         back = order.argsort()
 
-        def count() -> tuple[Traffic, Flops]:
-            chunks = [
-                tree.transform(lambda value, real=real: value[:real], (astuple(c), astuple(f)))
-                for real, c, f in ((real, cost.here(), flops()) for real, cost, flops in spent)
+        def joined(chunks: list[Any]) -> Any:
+            """Join what chunks of clients gave, without padding, in the order of the job."""
+            if single:
+                return tree.transform(torch.Tensor.contiguous, chunks[0])
+            pieces = [
+                tree.transform(lambda value, real=real: value[:real], chunk)
+                for chunk, (real, _, _) in zip(chunks, spent, strict=True)
             ]
-            traffic, flops = tree.take(_joined(chunks), back)
+            whole = tree.transform(lambda *each: torch.cat(each), *pieces)
+            return tree.take(whole, back)
+
+        def count() -> tuple[Traffic, Flops]:
+            chunks = [(astuple(cost.here()), astuple(flops())) for _, cost, flops in spent]
+            traffic, flops = joined(chunks)
             return Traffic(*traffic), Flops(*flops)
 
-        upload, client, after = tree.take(_joined(done), back)
+        upload, client, after = joined(done)
         return Outcome(upload, client, after, count)
 
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
@@ -267,6 +278,10 @@ class Batched:
 
     def _steps(self, stage: Stage, work: State, pack: Pack, round: Round) -> State:
         """Take all steps of a stage, with fewer clients as they come to their ends."""
+        if len(set(pack.lengths)) == 1:
+            last = min(pack.lengths[0], 1) if self.trial else pack.lengths[0]
+            part = (len(pack.lengths), 0, last)
+            return self._stretch(stage, work, pack, part, round) if last else work
         order = torch.tensor(pack.lengths).argsort(descending=True, stable=True)
         pack, work = pack.take(order), _reordered(work, order)
         ended: list[State] = []
@@ -376,12 +391,11 @@ class Batched:
 
 def _reordered(work: State, order: Tensor) -> State:
     """Put stacked work into another order."""
-    if torch.equal(order, torch.arange(len(order))):
+    if _in_order(order):
         return work
     moved: State = tree.take(work, order)
     return moved
 
 
-def _joined(chunks: list[Any]) -> Any:
-    """Join what chunks of clients gave."""
-    return tree.transform(lambda *pieces: torch.cat(pieces), *chunks)
+def _in_order(order: Tensor) -> bool:
+    return torch.equal(order, torch.arange(len(order)))

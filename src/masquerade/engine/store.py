@@ -44,13 +44,27 @@ class Store:
     def put(self, ids: Tensor, states: Any) -> None:
         """Write the states of some clients; all others keep their bits."""
         leaves = tree.leaves(self.state)
-        places = onto(ids, leaves[0].device) if leaves else ids
+        if not leaves:
+            return
+        places = onto(ids, leaves[0].device)
+        ours = {leaf.untyped_storage().data_ptr() for leaf in leaves}
+
+        def apart(old: Tensor, new: Tensor) -> Tensor:
+            # What was lent may come back under another name, and is then read before it is written.
+            foreign = new.untyped_storage().data_ptr() not in ours
+            return new if foreign or _same(old, new) else new.clone()
 
         def write(old: Tensor, new: Tensor) -> Tensor:
-            lent = new.data_ptr() == old.data_ptr() and new.shape == old.shape
-            return old if lent else old.index_copy_(0, places, new.to(old.device, old.dtype))
+            if _same(old, new):
+                return old
+            return old.index_copy_(0, places, new.to(old.device, old.dtype))
 
-        tree.transform(write, self.state, states)
+        tree.transform(write, self.state, tree.transform(apart, self.state, states))
+
+
+def _same(old: Tensor, new: Tensor) -> bool:
+    """Tell whether what is put is what was lent."""
+    return new.data_ptr() == old.data_ptr() and new.stride() == old.stride()
 
 
 def _room(value: Tensor, clients: int, place: torch.device) -> Tensor:
