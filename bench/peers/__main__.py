@@ -2,7 +2,7 @@
 
     python bench/peers --install         # once: a virtual environment for every peer
     python bench/peers                   # all protocols; writes docs/results/peers.md
-    python bench/peers --only s1 s1-50   # some of them; writes what --page names
+    python bench/peers --only s1 s1-50   # some of them, and their parts of the page
     python bench/peers --only s2 --device cuda --rounds 1500 --runs ours bare
     python bench/peers --quick           # tiny, on random data, without peers, in one process
 
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 
@@ -177,27 +178,29 @@ def main() -> int:
         install()
         return 0
     pythons = dict.fromkeys(["ours", "bare"]) if given.quick else interpreters(given.peer_python)
-    results, slow, unfair = [], [], []
-    began = page.machine(given.device)
+    slow, unfair = [], []
+    whole = given.data == "real" and given.device == "cpu" and not (given.rounds or given.runs)
+    usual = ROOT / "docs" / "results" / "peers.md" if whole and not given.quick else None
+    written = given.page or usual
     for name in given.only:
         protocol = PROTOCOLS[name].sized(given.rounds, given.quick, given.data)
         runs = [run for run in given.runs or protocol.runs if run.partition(":")[0] in pythons]
         repetitions = 1 if given.quick else given.repetitions
         where = given.device, given.precision
+        began = page.machine(given.device)
         found = compare(protocol, runs, pythons, repetitions, where)
         print(page.table(protocol, found), flush=True)
-        results.append((protocol, found))
-        unfair += unequal(protocol, found) if not given.quick else []
-        slow += missed(protocol, found) if not given.quick and given.device == "cpu" else []
+        apart = unequal(protocol, found) if not given.quick else []
+        short = missed(protocol, found) if not given.quick and given.device == "cpu" else []
+        unfair, slow = unfair + apart, slow + short
+        if written is not None:
+            made = f"`python bench/peers --only {name}` on {date.today()}, {began}."
+            text = page.section(protocol, found, short + apart, made)
+            page.write(written, name, text, list(PROTOCOLS))
     for line in unfair:
         print("UNEQUAL", line)
     for line in slow:
         print("MISSED", line)
-    whole = not (given.quick or given.rounds or given.runs) and given.only == list(PROTOCOLS)
-    written = given.page or (ROOT / "docs" / "results" / "peers.md" if whole else None)
-    if written is not None:
-        command = "python bench/peers " + " ".join(sys.argv[1:])
-        written.write_text(page.text(results, slow + unfair, began, command), encoding="utf-8")
     return 2 if unfair else 1 if slow else 0
 
 

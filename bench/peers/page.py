@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import statistics
-from datetime import date
 from pathlib import Path
 
 NAMES = {
@@ -62,7 +61,7 @@ def table(protocol, found: dict[str, list[dict]]) -> str:
     repetitions = len(next(iter(found.values())))
     every = f"central evaluation every {protocol.every}" if protocol.every else "no evaluation"
     lines = [
-        f"### {protocol.name.upper()}: {protocol.title}",
+        f"{protocol.title}.",
         "",
         f"Batch {protocol.batch}, one epoch, rate {protocol.rate}; {protocol.rounds} rounds after "
         f"{protocol.warm} of warm-up, {every}; medians of {repetitions} repetitions "
@@ -104,35 +103,26 @@ def machine(device: str) -> str:
     return f"{os.cpu_count()} cores ({cpu}), torch {torch.__version__}{load}"
 
 
-def text(results: list, faults: list[str], machine: str, command: str) -> str:
-    """Return the page."""
+def section(protocol, found: dict[str, list[dict]], faults: list[str], made: str) -> str:
+    """Return a protocol's part of the page: how it was made, its bars, its table."""
     bars = [
-        f"| {protocol.name.upper()} | {name_of(ours)} against {name_of(other)} | {least} × "
+        f"| {name_of(ours)} against {name_of(other)} | {least} × "
         f"| {ratios(found[other], found[ours])[1]:.2f} × |"
-        for protocol, found in results
         for ours, other, least in protocol.bars
         if ours in found and other in found
     ]
-    verdict = "Missed:\n\n" + "\n".join(f"- {fault}" for fault in faults) if faults else "All hold."
-    return "\n".join(
-        [
-            "# Speed beside other frameworks",
-            "",
-            f"Made on {date.today()} on {machine}, by",
-            "",
-            "```sh",
-            "python bench/peers --install",
-            command.strip(),
-            "```",
-            "",
-            INTRODUCTION,
-            "",
-            "| Protocol | Bar | At least | Measured |",
-            "|---|---|--:|--:|",
-            *bars,
-            "",
-            verdict,
-            "",
-            *(table(protocol, found) for protocol, found in results),
-        ]
-    )
+    verdict = "\n".join(f"- **Missed:** {fault}." for fault in faults) or "All bars hold."
+    heads = ["| Bar | At least | Measured |", "|---|--:|--:|"]
+    return "\n".join([made, "", *heads, *bars, "", verdict, "", table(protocol, found).strip()])
+
+
+def write(path: Path, name: str, text: str, order: list[str]) -> None:
+    """Write one protocol's part of the page, and leave the others."""
+    _, *old = path.read_text(encoding="utf-8").split("\n## ") if path.is_file() else [""]
+    parts = {part.split("\n", 1)[0]: part.split("\n", 1)[1].strip() for part in old}
+    parts[name.upper()] = text
+    whole = ["# Speed beside other frameworks", "", INTRODUCTION]
+    for title in (each.upper() for each in order):
+        if title in parts:
+            whole += ["", f"## {title}", "", parts[title]]
+    path.write_text("\n".join(whole) + "\n", encoding="utf-8")
