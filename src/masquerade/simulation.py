@@ -206,7 +206,8 @@ class Simulation:
         if not len(ids):
             return dict.fromkeys(COSTS, 0.0), {}
         round = self.setting.round(kind, phase, number)
-        rows, clients = progress.rows.take(ids), progress.clients.take(ids)
+        rows = progress.rows.take(ids)
+        clients = progress.clients.take(ids, lend=self.engine.copies)
         known = self._sessions(progress, ids)
         outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
         if self.device.type != "cpu" and kind == "train":
@@ -239,8 +240,9 @@ class Simulation:
 
     def _expect(self, number: int) -> None:
         """Let the engine prepare a round, before what it does now is waited for."""
-        if number < self.train.rounds:
-            phase, ids = self.method.schedule(number, self.train.rounds), self.cohort(number)
+        ids = self.cohort(number) if number < self.train.rounds else torch.empty(0)
+        if len(ids):
+            phase = self.method.schedule(number, self.train.rounds)
             self.engine.expect(ids, self.setting.round("train", phase, number), number)
 
     def _account(

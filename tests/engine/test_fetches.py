@@ -7,9 +7,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from masquerade.core.round import client_round
-from masquerade.methods import DMPFL
-from tests.support import simulation
+from masquerade.core import Message, Part, State, Task
+from masquerade.core.round import Round, Who, client_round
+from masquerade.data import Federation
+from masquerade.methods import DMPFL, FedAvg
+from masquerade.settings import Compute, Evaluate, Train
+from masquerade.simulation import Simulation
+from tests.support import network, simulation
 
 
 class Fetches(TorchFunctionMode):
@@ -60,3 +64,60 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
         assert not ahead.engine._ready
     for name, value in left.tensors().items():
         assert torch.equal(value, right.tensors()[name]), name
+
+
+def test_a_round_that_nobody_takes_part_in_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simulation(DMPFL(epochs=1), engine="batched")
+    monkeypatch.setattr(made, "cohort", lambda number: torch.empty(0, dtype=torch.int64))
+    made._expect(1)
+    assert not made.engine._ready
+    made._expect(made.train.rounds)
+
+
+class Passing(FedAvg):
+    """A client keeps what its row had; the row counts rounds."""
+
+    def row_init(self, task: Task, who: Who) -> State:
+        return {"n": torch.zeros((), dtype=torch.int64)}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        return {"got": torch.zeros((), dtype=torch.int64)}
+
+    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
+        return {**super().download(task, server, row, round), "row": Part({"n": row["n"]})}
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        upload, held = super().finish(task, work, message, client, round)
+        return upload, {**held, "got": message["row"].values["n"]}
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Any, round: Round
+    ) -> tuple[State, State]:
+        server, _ = super().aggregate(task, server, rows, uploads, cohort, round)
+        return server, {"n": rows["n"] + 1}
+
+
+@pytest.mark.parametrize("compute", [{"engine": "loop"}, {"engine": "batched"}, {"workers": 2}])
+def test_what_a_row_sent_stays_with_its_client(compute: dict[str, Any]) -> None:
+    # Clients of one size, all of them in every round: nothing need be moved, nor copied.
+    x, y = torch.ones(24, 6, dtype=torch.float64), torch.arange(24) % 3
+    parts = tuple(torch.arange(24).split(6))
+    data = Federation("even", x, y, 3, parts, parts, parts)
+    method = Passing(epochs=1)
+    made = Simulation(
+        method,
+        Task(network()),
+        data,
+        Train("", 3, 3),
+        Evaluate(every=0),
+        Compute(**compute),
+        1,
+        method.views,
+    )
+    progress = made.begin()
+    for number in range(3):
+        made.advance(progress)
+        assert progress.clients.state["got"].tolist() == [number] * 4
+    made.close()

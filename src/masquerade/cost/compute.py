@@ -263,7 +263,8 @@ class Meter:
     def _columns(self, per_sample: Step, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a sample's operations by layer: all, forward, and as papers count them."""
         key = (id(per_sample), x.shape[1:])
-        if key not in self._known:
+        # A process that was given this meter may have another step where one was before.
+        if key not in self._known or self._known[key][0] is not per_sample:
             layers = self.forward(x)
             forward = torch.tensor(list(layers.values()), dtype=torch.float64)
             # Masks are masks of the network, as often as it runs; what runs beside costs its all.

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -150,6 +150,7 @@ class Batched:
             if width == 1:
                 raise
         self.width = width // 2
+        self._ready.clear()
         if self.graphs is not None:
             self.graphs.clear()
         warnings.warn(
@@ -198,13 +199,19 @@ class Batched:
         upload, client, after = joined(done)
         return Outcome(upload, client, after, count)
 
+    copies: ClassVar[bool] = False
+
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Lay out the batches of the round to come, while a device is busy with this one."""
         self._ready.clear()
-        for places, padding in self._chunks(self._by_size(ids)):
-            for stage in self.setting.method.stages(self.setting.task, round):
-                key = (round.kind, number, stage.name, tuple(ids[places].tolist()))
-                self._ready[key] = self._fed(ids[places], padding, stage, round, number)
+        try:
+            for places, padding in self._chunks(self._by_size(ids)):
+                for stage in self.setting.method.stages(self.setting.task, round):
+                    key = (round.kind, number, stage.name, tuple(ids[places].tolist()))
+                    self._ready[key] = self._fed(ids[places], padding, stage, round, number)
+        except torch.OutOfMemoryError:
+            # It is done when it is needed, and memory is freed until then.
+            self._ready.clear()
 
     def _fed(
         self, ids: Tensor, padding: int, stage: Stage, round: Round, number: int

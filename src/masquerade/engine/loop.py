@@ -64,6 +64,11 @@ class Loop:
         uploads, clients, session, traffic, flops = done
         return Outcome(uploads, clients, session, lambda: (Traffic(*traffic).here(), Flops(*flops)))
 
+    @property
+    def copies(self) -> bool:
+        """Tell whether states go to other processes."""
+        return self.workers > 1
+
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Prepare nothing: there is nothing to wait for."""
 

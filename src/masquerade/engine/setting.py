@@ -146,6 +146,11 @@ class Engine(Protocol):
 
     name: str
 
+    @property
+    def copies(self) -> bool:
+        """Tell whether clients' states are copied before anything is done with them."""
+        ...
+
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
         ...

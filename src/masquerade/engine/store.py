@@ -34,37 +34,25 @@ class Store:
             tree.transform(lambda room, value, id=id: room[id].copy_(value), state, each)
         return cls(state, device)
 
-    def take(self, ids: Tensor) -> Any:
-        """Return the states of some clients, on the device; those of all are lent, not copied."""
+    def take(self, ids: Tensor, lend: bool = False) -> Any:
+        """Return the states of some clients, on the device: copies, unless those of all are lent.
+
+        What is lent must be copied by whoever gets it: a method may keep what it is given.
+        """
         leaves = tree.leaves(self.state)
-        every = bool(leaves) and torch.equal(ids, torch.arange(len(leaves[0])))
-        taken = self.state if every else tree.take(self.state, ids)
+        lend = lend and bool(leaves) and torch.equal(ids, torch.arange(len(leaves[0])))
+        taken = self.state if lend else tree.take(self.state, ids)
         return tree.transform(lambda value: onto(value, self.device), taken)
 
     def put(self, ids: Tensor, states: Any) -> None:
         """Write the states of some clients; all others keep their bits."""
         leaves = tree.leaves(self.state)
-        if not leaves:
-            return
-        places = onto(ids, leaves[0].device)
-        ours = {leaf.untyped_storage().data_ptr() for leaf in leaves}
-
-        def apart(old: Tensor, new: Tensor) -> Tensor:
-            # What was lent may come back under another name, and is then read before it is written.
-            foreign = new.untyped_storage().data_ptr() not in ours
-            return new if foreign or _same(old, new) else new.clone()
+        places = onto(ids, leaves[0].device) if leaves else ids
 
         def write(old: Tensor, new: Tensor) -> Tensor:
-            if _same(old, new):
-                return old
             return old.index_copy_(0, places, new.to(old.device, old.dtype))
 
-        tree.transform(write, self.state, tree.transform(apart, self.state, states))
-
-
-def _same(old: Tensor, new: Tensor) -> bool:
-    """Tell whether what is put is what was lent."""
-    return new.data_ptr() == old.data_ptr() and new.stride() == old.stride()
+        tree.transform(write, self.state, states)
 
 
 def _room(value: Tensor, clients: int, place: torch.device) -> Tensor:
