@@ -162,7 +162,7 @@ def traced(go) -> tuple[float, float, float]:
             spent[product] += event.self_device_time_total
     whole = max(whole, sum(spent.values()))
     products, others = (100 * spent[kind] / whole for kind in (True, False))
-    return products, others, 100 - products - others
+    return products, others, max(0.0, 100 - products - others)
 
 
 def run(precision: str) -> dict[str, float]:
@@ -274,11 +274,14 @@ def rest(found: list[tuple[str, dict[str, float]]]) -> list[str]:
     """Return the table of where a step's time goes that is not spent at the card's peak."""
     names = ("products", "others", "idle", "in products")
     lines = table(
-        "Where the rest goes, in % of a round that was traced: kernels that multiply matrices or "
-        "convolve, all other kernels (activations, pools, biases, updates, copies: they wait for "
-        "memory), and the card idle. The last column is what products reach while they run; they "
-        "are small (64 samples of 3 to 64 channels), so that even alone they stay far below one "
-        "large product. Names of kernels decide what is a product: "
+        "Where the rest goes, in % of a round whose kernels were traced one by one, or of their "
+        "sum where that is more: traced, they take longer than replayed, so that shares mean "
+        "something and times do not. Kernels that multiply matrices or convolve; all others "
+        "(activations, pools, biases, updates, copies: they wait for memory); the card idle. The "
+        "last column is what products reach in their share of a step; they are small (64 samples "
+        "of 3 to 64 channels), so that even alone they stay far below one large product. The bare "
+        "loop waits for its launches and not for the card: a shorter type adds casts to it, "
+        "which is a part of its ratios. Names of kernels decide what is a product: "
         f"{', '.join(PRODUCTS)}.",
         *("products in", "products", "other kernels", "idle", "TFLOP/s in products"),
     )

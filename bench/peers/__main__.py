@@ -14,6 +14,7 @@ medians over repetitions. MNIST and CIFAR-10 are read from the cache (`masquerad
 import argparse
 import dataclasses
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -179,8 +180,10 @@ def main() -> int:
         return 0
     pythons = dict.fromkeys(["ours", "bare"]) if given.quick else interpreters(given.peer_python)
     slow, unfair = [], []
-    whole = given.data == "real" and given.device == "cpu" and not (given.rounds or given.runs)
-    usual = ROOT / "docs" / "results" / "peers.md" if whole and not given.quick else None
+    judged = given.device == "cpu" and not given.quick
+    whole = judged and given.data == "real" and not (given.rounds or given.runs)
+    whole = whole and given.repetitions == 3 and given.precision == "float32"
+    usual = ROOT / "docs" / "results" / "peers.md" if whole else None
     written = given.page or usual
     for name in given.only:
         protocol = PROTOCOLS[name].sized(given.rounds, given.quick, given.data)
@@ -191,11 +194,12 @@ def main() -> int:
         found = compare(protocol, runs, pythons, repetitions, where)
         print(page.table(protocol, found), flush=True)
         apart = unequal(protocol, found) if not given.quick else []
-        short = missed(protocol, found) if not given.quick and given.device == "cpu" else []
+        short = missed(protocol, found) if judged else []
         unfair, slow = unfair + apart, slow + short
         if written is not None:
-            made = f"`python bench/peers --only {name}` on {date.today()}, {began}."
-            text = page.section(protocol, found, short + apart, made)
+            command = shlex.join(["python", "bench/peers", *sys.argv[1:]])
+            made = f"`{command}` on {date.today()}, {began}."
+            text = page.section(protocol, found, short + apart if judged else None, made)
             page.write(written, name, text, list(PROTOCOLS))
     for line in unfair:
         print("UNEQUAL", line)

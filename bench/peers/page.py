@@ -103,15 +103,24 @@ def machine(device: str) -> str:
     return f"{os.cpu_count()} cores ({cpu}), torch {torch.__version__}{load}"
 
 
-def section(protocol, found: dict[str, list[dict]], faults: list[str], made: str) -> str:
-    """Return a protocol's part of the page: how it was made, its bars, its table."""
+def section(protocol, found: dict[str, list[dict]], faults: list[str] | None, made: str) -> str:
+    """Return a protocol's part of the page: how it was made, its bars, its table.
+
+    Without `faults`, bars were not judged.
+    """
+    absent = [
+        f"- Not judged: {name_of(ours)} against {name_of(other)}."
+        for ours, other, _ in protocol.bars
+        if faults is None or ours not in found or other not in found
+    ]
     bars = [
         f"| {name_of(ours)} against {name_of(other)} | {least} × "
         f"| {ratios(found[other], found[ours])[1]:.2f} × |"
         for ours, other, least in protocol.bars
         if ours in found and other in found
     ]
-    verdict = "\n".join(f"- **Missed:** {fault}." for fault in faults) or "All bars hold."
+    told = [f"- **Missed:** {fault}." for fault in faults or ()] + absent
+    verdict = "\n".join(told) or "All bars hold."
     heads = ["| Bar | At least | Measured |", "|---|--:|--:|"]
     return "\n".join([made, "", *heads, *bars, "", verdict, "", table(protocol, found).strip()])
 
