@@ -301,8 +301,8 @@ class Simulation:
 
     def _sessions(self, progress: Progress, ids: Tensor) -> session.Session:
         """Return what some clients and the server hold of each other, on the device."""
-        taken = tree.take(progress.session, ids)
-        return {name: tree.onto(value, self.device) for name, value in taken.items()}
+        taken: session.Session = Store(progress.session, self.device).take(ids)
+        return taken
 
     @staticmethod
     def _add(total: dict[str, float], cost: dict[str, float]) -> None:

@@ -14,7 +14,7 @@ from masquerade.core.random import normal
 from masquerade.core.round import Stage, steps
 from masquerade.core.train import in_chunks
 from masquerade.core.tree import State, Tree
-from masquerade.engine.batched import mapped as over_clients
+from masquerade.engine.lifted import mapped as over_clients
 from tests.support import federation, network
 
 RATE, DECAY = 0.3, 0.5

@@ -14,7 +14,8 @@ from masquerade.cost.compute import Meter
 from masquerade.data import Federation
 from masquerade.data.batches import Feed
 from masquerade.engine.auto import FEWEST, LARGEST, choose, make, obstacle
-from masquerade.engine.batched import Batched, Lifted
+from masquerade.engine.batched import Batched
+from masquerade.engine.lifted import Lifted
 from masquerade.engine.setting import Setting
 from masquerade.errors import MasqueradeWarning
 from masquerade.experiment import carry_on

@@ -8,16 +8,17 @@ import torch
 from masquerade.core import Task, tree
 from masquerade.experiment import simulate
 from masquerade.settings import Compute, Evaluate, Train
+from masquerade.simulation import Simulation
 from tests.support import BUDGETS, METHOD_TABLE, federation, network_of
 
 pytestmark = pytest.mark.cuda
 ROUNDS = 6
 
 
-def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], int]:
-    """The state after every round, and how many graphs were captured."""
+def simulation(name: str) -> Simulation:
+    """The toy on a card, batched."""
     method = METHOD_TABLE[name]
-    with simulate(
+    return simulate(
         method=method,
         task=Task(network_of(method)),
         federation=federation(),
@@ -27,7 +28,12 @@ def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], in
         seed=5,
         views=method.views,
         budgets=BUDGETS,
-    ) as made:
+    )
+
+
+def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], int]:
+    """The state after every round, and how many graphs were captured."""
+    with simulation(name) as made:
         assert made.engine.name == "batched"
         graphs = made.engine.graphs
         made.engine.graphs = graphs if captured else None
@@ -58,18 +64,7 @@ def test_replayed_steps_are_the_eager_ones(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", METHOD_TABLE)
 def test_nothing_is_waited_for_inside_a_round(name: str) -> None:
-    method = METHOD_TABLE[name]
-    with simulate(
-        method=method,
-        task=Task(network_of(method)),
-        federation=federation(),
-        train=Train("", ROUNDS, 4, 0.67, 0.9),
-        evaluate=Evaluate(every=0),
-        compute=Compute(engine="batched", device="cuda"),
-        seed=5,
-        views=method.views,
-        budgets=BUDGETS,
-    ) as made:
+    with simulation(name) as made:
         work = made.engine.work
 
         def watched(job: Any) -> Any:

@@ -9,7 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from masquerade import config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.core.part import ROUNDED as WIRES
-from masquerade.engine.batched import Lifted, where_busy
+from masquerade.engine.batched import where_busy
+from masquerade.engine.lifted import Lifted
 from masquerade.engine.setting import Job
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
 from masquerade.verdict import verdict

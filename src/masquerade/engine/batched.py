@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.mapping import over
-from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
-from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops, Shares, Step
@@ -21,81 +18,12 @@ from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders, Pack
 from masquerade.engine.capture import Graphs, same_place
 from masquerade.engine.convolve import convolving
+from masquerade.engine.lifted import Lifted
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096
 """Samples judged at a time, over all clients of a chunk; on CUDA four times as many."""
-
-
-def mapped(clients: int, function: Any, *states: Any) -> Any:
-    """Map a function over clients."""
-    with over(clients) as inside:
-        found = function(*(tree.transform(inside.enter, state) for state in states))
-        return tree.transform(inside.leave, found)
-
-
-@dataclass(frozen=True)
-class Lifted:
-    """A method whose functions take and give stacked states: what `client_round` runs here."""
-
-    method: Method
-    clients: int
-
-    def map(self, function: Any, *states: Any) -> Any:
-        """Map a function over clients."""
-        return mapped(self.clients, function, *states)
-
-    def download(self, task: Task, server: State, rows: State, round: Round) -> Message:
-        """Return what the clients are sent."""
-        found: Message = self.map(lambda row: self.method.download(task, server, row, round), rows)
-        return found
-
-    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
-        """Return the clients' work."""
-        begun: State = self.map(
-            lambda one, own: self.method.start(task, one, own, round), message, client
-        )
-        return begun
-
-    def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """List the stages, each of their functions mapped."""
-        return tuple(self.lift(stage) for stage in self.method.stages(task, round))
-
-    def lift(self, stage: Stage) -> Stage:
-        """Map the functions of a stage; its steps take any number of clients."""
-
-        def step(work: State, batch: Any, round: Round) -> State:
-            first = tree.leaves(batch)[0]
-            with convolving(first.device):
-                new: State = mapped(
-                    len(first), lambda one, part: stage.step(one, part, round), work, batch
-                )
-            return new
-
-        def begin(work: State, round: Round) -> State:
-            begun: State = self.map(lambda one: stage.prepare(one, round), work)
-            return begun
-
-        def then(work: State, round: Round) -> State:
-            if stage.then is Stage.then:
-                return work
-            ended: State = self.map(lambda one: stage.then(one, round), work)
-            return ended
-
-        return replace(stage, step=step, begin=begin, then=then)
-
-    def finish(
-        self, task: Task, work: State, message: Message, client: State, round: Round
-    ) -> tuple[Message, State]:
-        """Return the uploads and what the clients hold."""
-        ended: tuple[Message, State] = self.map(
-            lambda *one: self.method.finish(task, one[0], one[1], one[2], round),
-            work,
-            message,
-            client,
-        )
-        return ended
 
 
 def where_busy(busy: Tensor, new: State, old: State) -> State:
@@ -139,7 +67,9 @@ class Batched:
     """Take one step of every stage only: enough to find what cannot be mapped."""
     graphs: Graphs | None = None
     """Where captured steps are kept; without it, steps are taken one operation after another."""
+    copies: ClassVar[bool] = False
     _ready: dict[Any, tuple[Orders, Pack]] = field(default_factory=dict)
+    """Batches that were laid out before they are asked for."""
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds, with half the width where memory does not suffice."""
@@ -199,15 +129,13 @@ class Batched:
         upload, client, after = joined(done)
         return Outcome(upload, client, after, count)
 
-    copies: ClassVar[bool] = False
-
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Lay out the batches of the round to come, while a device is busy with this one."""
         self._ready.clear()
         try:
             for places, padding in self._chunks(self._by_size(ids)):
                 for stage in self.setting.method.stages(self.setting.task, round):
-                    key = (round.kind, number, stage.name, tuple(ids[places].tolist()))
+                    key = _key(ids[places], stage, round, number)
                     self._ready[key] = self._fed(ids[places], padding, stage, round, number)
         except torch.OutOfMemoryError:
             # It is done when it is needed, and memory is freed until then.
@@ -247,8 +175,8 @@ class Batched:
         packs: dict[str, Pack] = {}
 
         def batches(stage: Stage) -> Pack:
-            key = (round.kind, job.number, stage.name, tuple(ids.tolist()))
-            made = self._ready.pop(key, None) or self._fed(ids, padding, stage, round, job.number)
+            ready = self._ready.pop(_key(ids, stage, round, job.number), None)
+            made = ready or self._fed(ids, padding, stage, round, job.number)
             orders[stage.name], packs[stage.name] = made
             return packs[stage.name]
 
@@ -402,6 +330,10 @@ def _reordered(work: State, order: Tensor) -> State:
         return work
     moved: State = tree.take(work, order)
     return moved
+
+
+def _key(ids: Tensor, stage: Stage, round: Round, number: int) -> Any:
+    return round.kind, number, stage.name, tuple(ids.tolist())
 
 
 def _in_order(order: Tensor) -> bool:
