@@ -269,9 +269,9 @@ class Meter:
             forward = torch.tensor(list(layers.values()), dtype=torch.float64)
             # Masks are masks of the network, as often as it runs; what runs beside costs its all.
             times = per_sample.forward / max(float(forward.sum()), 1e-30) * forward
-            each = torch.tensor(
-                [per_sample.layers.get(n, 0.0) for n in layers], dtype=torch.float64
-            )
+            # Where masks decide, nothing need be known of single layers.
+            counts = [per_sample.layers[n] if per_sample.layers else 0.0 for n in layers]
+            each = torch.tensor(counts, dtype=torch.float64)
             trained = each > times * (1 + 1e-9)
             self._known[key] = per_sample, (each, times, times * (1 + 2 * trained))
         return self._known[key][1]

@@ -115,8 +115,7 @@ class Outcome:
             traffic, flops = tree.take(columns, places)
             return Traffic(*traffic), Flops(*flops)
 
-        kept = tree.take((self.uploads, self.clients, self.session), places)
-        uploads, clients, session = kept
+        uploads, clients, session = tree.take((self.uploads, self.clients, self.session), places)
         return Outcome(uploads, clients, session, count)
 
 
