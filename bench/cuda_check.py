@@ -71,7 +71,7 @@ def run(method, task, federation, device: str, engine: str, rounds: int):
         summaries, models = verdict(simulation, progress)
         if device == "cuda":
             # A stage that cannot be captured would make this check its eager steps alone.
-            assert not simulation.engine.graphs._failed
+            assert not simulation.engine.repeats._failed
     state = {k: v for k, v in progress.tensors().items() if not k.startswith("session/version/")}
     state |= {f"models/{k}": v.cpu() for k, v in tree.named(models).items()}
     return state, progress.costs, [summary["accuracy"] for summary in summaries]

@@ -151,7 +151,7 @@ def test_what_graphs_run_for_nobody_is_shared() -> None:
     made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
     rows = torch.zeros(5, 4, 10 + 2, dtype=torch.int64)
     pack = Pack(rows, rows[..., 0], [5, 5, 5, 2], 1)
-    with_graphs = replace(made.engine, graphs=Graphs())
+    with_graphs = replace(made.engine, repeats=Graphs())
     assert made.engine._ran(pack, 4).tolist() == [50, 50, 50, 20]
     assert with_graphs._ran(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]
 

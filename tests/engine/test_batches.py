@@ -50,10 +50,11 @@ def of_cohort(source: Feed, ids: Tensor, made: Stage, number: int = 0) -> list[t
     pack = source.pack(source.orders(ids, made, now(), number))
     return [
         (
-            source.batch(row, pack.draws, pack.whole(step, len(ids))),
+            source.batch(pack.rows[step], pack.draws, whole),
             [step < length for length in pack.lengths],
         )
-        for step, row in enumerate(pack.rows)
+        for whole, _, first, last in pack.alike(len(ids), 0, len(pack.rows))
+        for step in range(first, last)
     ]
 
 

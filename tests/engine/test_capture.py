@@ -1,11 +1,13 @@
 """Captured steps: replayed over rounds whose schedules move, they are the eager ones."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from masquerade.core import Task, tree
+from masquerade.engine.record import Recordings
 from masquerade.experiment import simulate
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
@@ -35,8 +37,8 @@ def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], in
     """The state after every round, and how many graphs were captured."""
     with simulation(name) as made:
         assert made.engine.name == "batched"
-        graphs = made.engine.graphs
-        made.engine.graphs = graphs if captured else None
+        graphs = made.engine.repeats
+        made.engine.repeats = graphs if captured else Recordings(often=math.inf)
         progress, found = made.begin(), []
         while progress.number < ROUNDS:
             made.advance(progress)

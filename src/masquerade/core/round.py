@@ -31,6 +31,12 @@ class Round:
     """What the learning rates of this round are multiplied by."""
 
     @property
+    def static(self) -> "Round":
+        """Return what of a round may decide on its stages: its numbers have no value."""
+        unknown = torch.empty((), dtype=torch.float64, device="meta")
+        return Round(self.kind, self.phase, unknown, unknown, unknown)
+
+    @property
     def progress(self) -> Tensor:
         """Return how much of the run lies behind, from 0 to 1."""
         return self.number / self.rounds

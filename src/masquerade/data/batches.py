@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -194,6 +195,16 @@ class Pack:
         lengths = [self.lengths[place] for place in places.tolist()]
         return Pack(rows, self.meant[:, places], lengths, self.draws)
 
-    def whole(self, step: int, width: int) -> bool:
-        """Tell whether the first clients have all samples of a step."""
-        return bool((self.meant[step, :width] == self.rows.shape[-1] - 2).all())
+    def alike(self, width: int, first: int, last: int) -> Iterator[tuple[bool, bool, int, int]]:
+        """Divide steps of the first clients into (all batches whole, everybody busy, first, last).
+
+        A batch is whole if no sample is missing, a client busy that has one for each draw.
+        """
+        meant = self.meant[first:last, :width]
+        least = meant.min(1).values
+        whole = (least == self.rows.shape[-1] - 2).tolist()
+        busy = (least >= self.draws).tolist()
+        for form, steps in groupby(zip(whole, busy, strict=True)):
+            count = len(list(steps))
+            yield *form, first, first + count
+            first += count

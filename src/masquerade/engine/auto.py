@@ -14,6 +14,7 @@ from masquerade.core.task import Task
 from masquerade.engine.batched import Batched
 from masquerade.engine.capture import Graphs
 from masquerade.engine.loop import Loop
+from masquerade.engine.record import Recordings
 from masquerade.engine.setting import Engine, Job, Setting
 from masquerade.errors import MasqueradeWarning
 from masquerade.wire import session
@@ -38,7 +39,7 @@ def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
         why = obstacle(setting)
         if why is None:
             on_cuda = setting.feed.federation.x.is_cuda
-            return Batched(setting, width, graphs=Graphs() if on_cuda else None)
+            return Batched(setting, width, repeats=Graphs() if on_cuda else Recordings())
         warnings.warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",
             MasqueradeWarning,

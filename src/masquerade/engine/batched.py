@@ -16,9 +16,10 @@ from masquerade.cost import compute, traffic
 from masquerade.cost.compute import Flops, Shares, Step
 from masquerade.cost.traffic import Traffic
 from masquerade.data.batches import Orders, Pack
-from masquerade.engine.capture import Graphs, same_place
+from masquerade.engine.capture import Graphs, RowStep, same_place
 from masquerade.engine.convolve import convolving
 from masquerade.engine.lifted import Lifted
+from masquerade.engine.record import Recordings
 from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
 from masquerade.errors import MasqueradeWarning
 
@@ -65,8 +66,8 @@ class Batched:
     name: str = "batched"
     trial: bool = False
     """Take one step of every stage only: enough to find what cannot be mapped."""
-    graphs: Graphs | None = None
-    """Where captured steps are kept; without it, steps are taken one operation after another."""
+    repeats: Graphs | Recordings = field(default_factory=Recordings)
+    """What takes steps: they are found out once and repeated."""
     copies: ClassVar[bool] = False
     _ready: dict[Any, tuple[Orders, Pack]] = field(default_factory=dict)
     """Batches that were laid out before they are asked for."""
@@ -81,8 +82,7 @@ class Batched:
                 raise
         self.width = width // 2
         self._ready.clear()
-        if self.graphs is not None:
-            self.graphs.clear()
+        self.repeats.clear()
         warnings.warn(
             f"W503 memory: {width} → {self.width} clients at a time, round {job.number} restarted; "
             "the last bits may depend on it",
@@ -220,7 +220,7 @@ class Batched:
         order = torch.tensor(pack.lengths).argsort(descending=True, stable=True)
         pack, work = pack.take(order), _reordered(work, order)
         ended: list[State] = []
-        parts = stretches(pack.lengths, halves=self.graphs is not None)
+        parts = stretches(pack.lengths, halves=self.repeats.few)
         for width, first, last in parts[:1] if self.trial else parts:
             ended.append(tree.transform(lambda value, at=width: value[at:], work))
             work = tree.transform(lambda value, at=width: value[:at], work)
@@ -231,7 +231,7 @@ class Batched:
 
     def _ran(self, pack: Pack, real: int) -> Tensor:
         """Count the samples run for each client, what is run for nobody being shared by all."""
-        parts = stretches(sorted(pack.lengths, reverse=True), halves=self.graphs is not None)
+        parts = stretches(sorted(pack.lengths, reverse=True), halves=self.repeats.few)
         own = torch.tensor(pack.lengths, dtype=torch.float64)
         taken = sum(width * (last - first) for width, first, last in parts)
         return (own + (taken - own.sum()) / real) * (pack.rows.shape[-1] - 2)
@@ -239,26 +239,24 @@ class Batched:
     def _stretch(
         self, stage: Stage, work: State, pack: Pack, part: tuple[int, int, int], round: Round
     ) -> State:
-        """Take some steps with the first clients, from a graph where there can be one."""
-        (width, first, last), feed = part, self.setting.feed
+        """Take some steps with the first clients."""
+        width, first, last = part
+        # With few widths some clients have no samples, and one form of a step serves for all.
+        one = [(False, False, first, last)]
+        for whole, busy, first, last in one if self.repeats.few else pack.alike(*part):
+            step = self._step(stage, pack.draws, whole, busy)
+            key = (round.kind, round.phase, stage.name, whole, busy)
+            work = self.repeats.run(key, step, work, pack.rows[first:last, :width], round)
+        return work
+
+    def _step(self, stage: Stage, draws: int, whole: bool, busy: bool) -> RowStep:
+        """Return a step from a row of batches: all `whole`, or at least of a `busy` client."""
 
         def step(work: State, row: Tensor, round: Round) -> State:
-            new = stage.step(work, feed.batch(row, pack.draws, whole=False), round)
-            return where_busy(row[:, -2] >= pack.draws, new, work)
+            new = stage.step(work, self.setting.feed.batch(row, draws, whole), round)
+            return new if busy else where_busy(row[:, -2] >= draws, new, work)
 
-        if self.graphs is not None:
-            key = (round.kind, round.phase, stage.name)
-            done = self.graphs.run(key, step, work, pack.rows[first:last, :width], round)
-            if done is not None:
-                return done
-        for time in range(first, last):
-            row = pack.rows[time, :width]
-            if pack.meant[time, width - 1] >= pack.draws:
-                batch = feed.batch(row, pack.draws, pack.whole(time, width))
-                work = stage.step(work, batch, round)
-            else:
-                work = step(work, row, round)
-        return work
+        return step
 
     def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
         """Adapt every client on a copy and measure its samples."""

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from masquerade.core.round import Round
 from masquerade.core.tree import State
 from masquerade.errors import MasqueradeWarning
 
-Step = Callable[[State, Tensor, Round], State]
+RowStep = Callable[[State, Tensor, Round], State]
 """From the work of stacked clients and a row of their batches to their work."""
 
 WARM = 2
@@ -31,11 +31,11 @@ class _Graph:
     row: Tensor
     round: Round
     graph: torch.cuda.CUDAGraph
-    step: Step
+    step: RowStep
     """Held because the graph reads the tensors that it closes over, as long as it is replayed."""
 
     @classmethod
-    def of(cls, step: Step, work: State, row: Tensor, round: Round, pool: Any) -> "_Graph":
+    def of(cls, step: RowStep, work: State, row: Tensor, round: Round, pool: Any) -> "_Graph":
         held = tree.transform(torch.clone, work)
         numbers = {name: getattr(round, name).clone() for name in ("number", "rounds", "decay")}
         made = cls(held, row.clone(), replace(round, **numbers), torch.cuda.CUDAGraph(), step)
@@ -78,35 +78,41 @@ def same_place(left: Tensor, right: Tensor) -> bool:
 class Graphs:
     """The captured steps of a run."""
 
+    few: ClassVar[bool] = True
+    """Whether it wants few widths: a graph takes memory, and time to be made."""
     _made: dict[Hashable, _Graph] = field(default_factory=dict)
     _pool: Any = None
     _failed: set[Hashable] = field(default_factory=set)
 
-    def run(
-        self, key: Hashable, step: Step, work: State, rows: Tensor, round: Round
-    ) -> State | None:
-        """Take the steps of some rows, from a graph; None where a step cannot be captured."""
+    def run(self, key: Hashable, step: RowStep, work: State, rows: Tensor, round: Round) -> State:
+        """Take the steps of some rows, from a graph if they can be captured."""
         forms = tuple((value.shape, value.dtype) for value in tree.leaves(work))
         full = (key, rows.shape[1:], forms)
+        if key not in self._failed and full not in self._made:
+            self._capture(key, full, step, work, rows[0], round)
         if key in self._failed:
-            return None
-        if full not in self._made:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            try:
-                self._made[full] = _Graph.of(step, work, rows[0], round, self._pool)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                torch.cuda.synchronize()
-                self._failed.add(key)
-                warnings.warn(
-                    f"W507 {key} cannot be captured as a graph and is run one operation after "
-                    f"another: {str(error).splitlines()[0][:200]}",
-                    MasqueradeWarning,
-                    stacklevel=2,
-                )
-                return None
+            for row in rows:
+                work = step(work, row, round)
+            return work
         return self._made[full].run(work, rows, round)
+
+    def _capture(
+        self, key: Hashable, full: Hashable, step: RowStep, work: State, row: Tensor, round: Round
+    ) -> None:
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        try:
+            self._made[full] = _Graph.of(step, work, row, round, self._pool)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self._failed.add(key)
+            warnings.warn(
+                f"W507 {key} cannot be captured as a graph and is run one operation after "
+                f"another: {str(error).splitlines()[0][:200]}",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
 
     def clear(self) -> None:
         """Let go of all graphs and their memory."""
