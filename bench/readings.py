@@ -37,6 +37,8 @@ COURSES: list[dict[str, Any]] = [
     {"readjust": 0.05, "dual": 150},
     {"readjust": 0.01, "dual": 150},
     {"readjust": 0.01, "dual": 60},
+    {"readjust": 0.01, "dual": 30},
+    {"readjust": 0.01, "dual": 12},
 ]
 """Readjustment ratios, and how many of 300 rounds search masks; others refine w_g."""
 IN_ROUNDS: list[dict[str, Any]] = [

@@ -78,7 +78,8 @@ class Simulation:
         engine = compute.engine
         if engine == "auto":
             engine = auto.choose(self.task, self.device, self.participation.asked)
-        feed = Feed(self.federation, seed, train.batch)
+        layout = auto.layout(self.task, self.federation.x, self.federation.y, engine)
+        feed = Feed(self.federation, seed, train.batch, layout)
         meter = Meter(self.task)
         self.setting = Setting(
             method,

@@ -19,8 +19,10 @@ from masquerade.engine.lifted import Lifted
 from masquerade.engine.setting import Setting
 from masquerade.errors import MasqueradeWarning
 from masquerade.experiment import carry_on
+from masquerade.experiment import simulate as trained
 from masquerade.methods import FedAvg
 from masquerade.models import MLP, DigitsCNN
+from masquerade.settings import Compute, Evaluate, Train
 from tests.support import METHOD_TABLE, federation, network, simulate, simulation
 
 CPU = torch.device("cpu")
@@ -54,6 +56,63 @@ def test_the_rule_counts_parameters() -> None:
     # Two outputs: twice the inputs and two biases are just as many as allowed.
     assert choose(Task(nn.Linear(inputs, 2)), CPU, FEWEST) == "batched"
     assert choose(Task(nn.Linear(inputs + 1, 2)), CPU, FEWEST) == "loop"
+
+
+class Viewing(nn.Module):
+    """Reshapes as tutorials do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(2, 4, 3), nn.Linear(4 * 6 * 6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.conv(x).view(len(x), -1))
+
+
+def images() -> Federation:
+    data = federation()
+    x = torch.randn(len(data.y), 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    return replace(data, x=x)
+
+
+FLAT = nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+DENSE = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "last"),
+    [
+        (FLAT, "loop", True),
+        (FLAT, "batched", False),
+        (DENSE, "loop", False),
+        (Viewing(), "loop", False),
+    ],
+    ids=["convolution", "stacked", "dense", "view"],
+)
+def test_channels_lie_side_by_side_for_one_clients_convolutions(
+    model: nn.Module, engine: str, last: bool
+) -> None:
+    method, data, ends = FedAvg(epochs=1, rate=0.1), images(), []
+    for plain in (False, True):
+        with trained(
+            method=method,
+            task=Task(model),
+            federation=data,
+            train=Train("", 2, 4),
+            evaluate=Evaluate(every=0),
+            compute=Compute(engine=engine),
+            seed=1,
+            views=method.views,
+        ) as made:
+            feed = made.setting.feed
+            assert feed.layout is (torch.channels_last if last else torch.preserve_format)
+            if plain:
+                feed = replace(feed, layout=torch.preserve_format)
+                made.engine.setting = replace(made.setting, feed=feed)
+            progress = carry_on(made, made.begin())
+            judged = made.judge(progress, "global", list(data.test))
+            ends.append((progress.server["params"], torch.cat(judged.scores)))
+    torch.testing.assert_close(ends[0], ends[1])
 
 
 def test_a_gpu_is_always_batched() -> None:

@@ -86,7 +86,7 @@ class EveryBatch(APFL):
         def step(work: State, batch: Batch, round: Round) -> State:
             return train.step({**work, "due": torch.ones_like(work["due"])}, batch, round)
 
-        return (replace(train, step=step),)
+        return (replace(train, step=step, begin=train.step.prepare),)
 
 
 @pytest.mark.parametrize("wrong", [OwnModelAlone, EveryBatch])

@@ -296,3 +296,21 @@ def test_networks_of_signs_have_a_norm_behind_every_hidden_layer(name: str) -> N
     assert_norms_follow_hidden_layers(build(name, (1, 8, 8), 10, seed=1))
     with pytest.raises(AssertionError):
         assert_norms_follow_hidden_layers(NormLess())
+
+
+def test_rounding_decides_neither_a_sign_nor_its_slope() -> None:
+    """Norms of sums of signs are often 0 or ±1, up to the last bits."""
+    exact = torch.tensor([0.0, 1.0, -1.0])
+    for rounded in (exact - 5e-7, exact, exact + 5e-7):
+        x = rounded.requires_grad_()
+        made = sign(x)
+        assert made.tolist() == [1, 1, -1]
+        made.sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [1, 1, 1]
+    beyond = torch.tensor([-0.01, 1.01]).requires_grad_()
+    made = sign(beyond)
+    assert made.tolist() == [-1, 1]
+    made.sum().backward()
+    assert beyond.grad is not None
+    assert beyond.grad.tolist() == [1, 0]

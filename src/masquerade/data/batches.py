@@ -74,6 +74,8 @@ class Feed:
     federation: Federation
     seed: int
     size: int
+    layout: torch.memory_format = torch.preserve_format
+    """How the samples of one client lie in memory."""
 
     @cached_property
     def _trained(self) -> tuple[Tensor, Tensor]:
@@ -114,6 +116,10 @@ class Feed:
             indices = rows[:, None].expand(-1, stage.epochs, -1).gather(-1, shuffled)
         return Orders(indices, counts, draw(fold(keys, "step"), steps), size, stage.draws)
 
+    def laid(self, x: Tensor) -> Tensor:
+        """Return samples of one client as its network reads them fastest."""
+        return x.to(memory_format=self.layout)
+
     def of_client(self, orders: Orders, row: int) -> Iterator[Batch | tuple[Batch, ...]]:
         """Yield one client's batches, the last of an epoch as small as it is."""
         count, stride = orders.counts[row], orders.size * orders.draws
@@ -121,7 +127,7 @@ class Feed:
             return
         for indices, keys in zip(orders.indices[row], orders.keys[row].unbind(0), strict=True):
             chosen = indices[:count]
-            xs = torch.split(self.federation.x[chosen], stride)
+            xs = torch.split(self.laid(self.federation.x[chosen]), stride)
             ys = torch.split(self.federation.y[chosen], stride)
             for x, y, key in zip(xs, ys, keys.unbind(0), strict=False):
                 if orders.draws == 1:

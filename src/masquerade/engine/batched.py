@@ -251,9 +251,10 @@ class Batched:
 
     def _step(self, stage: Stage, draws: int, whole: bool, busy: bool) -> RowStep:
         """Return a step from a row of batches: all `whole`, or at least of a `busy` client."""
+        feed = self.setting.feed
 
         def step(work: State, row: Tensor, round: Round) -> State:
-            new = stage.step(work, self.setting.feed.batch(row, draws, whole), round)
+            new = stage.step(work, feed.batch(row, draws, whole), round)
             return new if busy else where_busy(row[:, -2] >= draws, new, work)
 
         return step

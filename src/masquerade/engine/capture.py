@@ -1,7 +1,9 @@
 """Steps as CUDA graphs: captured once for a stage, a width and shapes, and replayed after that."""
 
+import gc
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -45,7 +47,7 @@ class _Graph:
             for _ in range(WARM):
                 made._once()
         torch.cuda.current_stream().wait_stream(beside)
-        with torch.cuda.graph(made.graph, pool=pool):
+        with _uncollected(), torch.cuda.graph(made.graph, pool=pool):
             made._once()
         return made
 
@@ -63,6 +65,18 @@ class _Graph:
             self.graph.replay()
         taken: State = tree.transform(torch.clone, self.work)
         return taken
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect nothing: a graph of another run that goes while one is captured spoils it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _write(place: Tensor, value: Tensor) -> Tensor:

@@ -258,11 +258,11 @@ class Loop:
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
         """Measure models, each on some samples of `x` and `y`."""
-        method, task = self.setting.method, self.setting.task
+        method, task, feed = self.setting.method, self.setting.task, self.setting.feed
         found = []
         for model, own in zip(models, samples, strict=True):
             scores = [
-                task.metric(method.predict(task, model, x[chosen]), y[chosen])
+                task.metric(method.predict(task, model, feed.laid(x[chosen])), y[chosen])
                 for chosen in torch.split(own, JUDGED)
                 if len(chosen)
             ]

@@ -8,6 +8,8 @@ under the same rule: what moves from round to round reaches a step through `roun
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
+from operator import getitem
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -49,76 +51,32 @@ def _listed(found: Any) -> list[Any]:
 
 
 @dataclass
-class _Line:
-    """One operation as text: `makes = call`, where the call names what it `reads`."""
+class _Call:
+    """A call, by places in a list of values: where it reads and where it writes."""
 
-    makes: list[str]
-    call: str
-    reads: set[str]
-    several: bool
-    writes: bool
+    function: Callable[..., Any]
+    reads: list[int]
+    writes: int
+    needed: bool = False
     """It changes what it is given, and is not to be left out though nobody reads what it makes."""
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.makes)}{',' * self.several} = {self.call}"
 
 
 @dataclass
-class _Text:
-    """The text of a function that repeats what was recorded."""
-
-    names: dict[int, str]
-    """What tensors are called, by their id."""
-    constants: dict[str, Any] = field(default_factory=dict)
-    """What the text names and does not make; it is held as long as the text."""
-    lines: list[_Line] = field(default_factory=list)
-
-    def add(self, operation: Any, args: Any, kwargs: Any, found: Any) -> None:
-        """Write an operation, and name what comes out of it."""
-        reads: set[str] = set()
-        given = [self._term(value, reads) for value in args]
-        given += [f"{name}={self._term(value, reads)}" for name, value in kwargs.items()]
-        # What torch puts around an operation costs as much as a small one.
-        call = f"{self._term(operation._op, set())}({', '.join(given)})"
-        outputs = _listed(found)
-        makes = [f"made{len(self.lines)}_{place}" for place in range(len(outputs))]
-        self.names |= {id(value): name for value, name in zip(outputs, makes, strict=True)}
-        several, writes = isinstance(found, tuple | list), operation._schema.is_mutable
-        self.lines.append(_Line(makes, call, reads, several, writes))
-
-    def _term(self, value: Any, reads: set[str]) -> str:
-        if isinstance(value, Tensor) and id(value) in self.names:
-            reads.add(self.names[id(value)])
-            return self.names[id(value)]
-        if isinstance(value, tuple | list) and any(isinstance(each, Tensor) for each in value):
-            return f"[{', '.join(self._term(each, reads) for each in value)}]"
-        name = f"constant{len(self.constants)}"
-        self.constants[name] = value
-        return name
-
-    def function(self, given: list[str], returned: list[str]) -> Callable[..., list[Tensor]]:
-        """Compile it, without what nobody reads; tensors are let go as soon as they were read."""
-        body = [f"return [{', '.join(returned)}]"]
-        read = set(returned)
-        for line in reversed(self.lines):
-            if line.writes or not read.isdisjoint(line.makes):
-                last = sorted((line.reads | set(line.makes)) - read)
-                body += [f"del {', '.join(last)}"] * bool(last) + [str(line)]
-                read |= line.reads
-        text = "\n    ".join([f"def repeat({', '.join(given)}):", *reversed(body)])
-        space = dict(self.constants)
-        exec(compile(text, "<recorded step>", "exec"), space)
-        made: Callable[..., list[Tensor]] = space["repeat"]
-        return made
-
-
-@dataclass(frozen=True)
 class _Recording:
     """A recorded step."""
 
-    repeat: Callable[..., list[Tensor]]
-    form: State
+    values: list[Any] = field(default_factory=list)
+    """Constants at their places, None at those of what is given and made."""
+    calls: list[_Call] = field(default_factory=list)
+    program: list[tuple[Callable[..., Any], list[int], int, list[int]]] = field(
+        default_factory=list
+    )
+    """The calls that matter: function, where it reads and writes, what nobody reads after it."""
+    returned: list[int] = field(default_factory=list)
+    form: State = field(default_factory=dict)
     """What it returns, with empty tensors."""
+    _known: dict[int, int] = field(default_factory=dict)
+    """Where tensors are, by their ids."""
 
     @classmethod
     def of(
@@ -127,22 +85,75 @@ class _Recording:
         """Take a step and record it."""
         # Entries may hold one tensor, now and not always: here each is an object of its own.
         work = tree.transform(Tensor.detach, work)
-        given = _given(work, row, round)
         with _Operations() as operations:
             new = step(work, row, round)
-        names = [f"given{place}" for place in range(len(given))]
-        text = _Text({id(value): name for value, name in zip(given, names, strict=True)})
+        made = cls()
+        for value in _given(work, row, round):
+            made._known[id(value)] = made._place()
         for done in operations.done:
-            text.add(*done)
+            made._add(*done)
         try:
-            returned = [text.names[id(value)] for value in tree.leaves(new)]
+            made.returned = [made._known[id(value)] for value in tree.leaves(new)]
         except KeyError:
             raise _Unrecordable("it returns what it did not make") from None
-        form = tree.transform(lambda value: value.new_empty(0), new)
-        return cls(text.function(names, returned), form), new
+        made._known.clear()
+        made._prune()
+        made.form = tree.transform(lambda value: value.new_empty(0), new)
+        return made, new
+
+    def _place(self, value: Any = None) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def _add(self, operation: Any, args: Any, kwargs: Any, found: Any) -> None:
+        """Write down an operation, and where what comes out of it is."""
+        if any(isinstance(each, Tensor) for value in kwargs.values() for each in _listed(value)):
+            raise _Unrecordable(str(operation))
+        # What torch puts around an operation costs as much as a small one.
+        function = partial(operation._op, **kwargs) if kwargs else operation._op
+        needed, place = operation._schema.is_mutable, self._place()
+        reads = [self._read(value) for value in args]
+        self.calls.append(_Call(function, reads, place, needed))
+        if not isinstance(found, tuple | list):
+            self._known[id(found)] = place
+            return
+        for number, each in enumerate(found):
+            self._known[id(each)] = self._place()
+            reads = [place, self._place(number)]
+            self.calls.append(_Call(getitem, reads, self._known[id(each)]))
+
+    def _read(self, value: Any) -> int:
+        """Return where an argument is; what the step did not make or get is a constant."""
+        if isinstance(value, Tensor) and id(value) in self._known:
+            return self._known[id(value)]
+        if isinstance(value, tuple | list) and any(isinstance(each, Tensor) for each in value):
+            reads = [self._read(each) for each in value]
+            self.calls.append(_Call(lambda *each: list(each), reads, self._place()))
+            return self.calls[-1].writes
+        return self._place(value)
+
+    def _prune(self) -> None:
+        """Leave out what nobody reads, and note what can be let go of."""
+        read = set(self.returned)
+        for call in reversed(self.calls):
+            if call.needed or call.writes in read:
+                last = [*{*call.reads, call.writes} - read]
+                self.program.append((call.function, call.reads, call.writes, last))
+                read |= set(call.reads)
+        self.program.reverse()
+        self.calls.clear()
 
     def run(self, work: State, row: Tensor, round: Round) -> State:
-        made = iter(self.repeat(*_given(work, row, round)))
+        """Repeat the step."""
+        values = self.values.copy()
+        given = _given(work, row, round)
+        values[: len(given)] = given
+        at = values.__getitem__
+        for function, reads, writes, last in self.program:
+            values[writes] = function(*map(at, reads))
+            for place in last:
+                values[place] = None
+        made = map(at, self.returned)
         taken: State = tree.transform(lambda _: next(made), self.form)
         return taken
 

@@ -27,6 +27,7 @@ from masquerade.core import (
     Tree,
     Who,
 )
+from masquerade.core.train import Descent
 from masquerade.core.tree import blend
 
 
@@ -59,24 +60,12 @@ class APFL(Method):
         def mixed(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
             return self.loss(task, work, batch)
 
-        shared = self.descend(task)
         # The share has the rate 0 here: decay and momentum are for weights, its own step follows.
-        both = {"on": ("own", "mixture"), "rate": (self.rate, 0.0), "gradient": True}
-        personal = self.descend(task, mixed, **both)
-
-        def begin(work: State, round: Round) -> State:
-            return personal.prepare(shared.prepare(work, round), round)
-
-        def step(work: State, batch: Batch, round: Round) -> State:
-            old, due = work["mixture"]["share"], work["due"]
-            # The shared step comes last: the mixture is to see the shared model before it.
-            work = shared(personal(work, batch, round), batch, round)
-            slope = work["gradient"]["mixture"]["share"]
-            new = (old - self.rate * round.decay * slope).clamp(0, 1).to(old.dtype)
-            share = torch.where(due, new, old)
-            return {**work, "mixture": {"share": share}, "due": torch.zeros_like(due)}
-
-        return (Stage("train", step, self.epochs, begin),)
+        rates = (self.rate, 0.0)
+        both = self.descend(task, mixed, on=("own", "mixture"), rate=rates, gradient=True)
+        own = self.descend(task, mixed, on=("own",))
+        step = _Step(self.rate, self.descend(task), both, own)
+        return (Stage("train", step, self.epochs),)
 
     def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
         """Return the loss of the mixture, which the own model and its share go down."""
@@ -94,6 +83,36 @@ class APFL(Method):
             return message
         received = message["params"].values
         return {"params": Part(_mix(task, client["own"], received, client["mixture"]))}
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of the share, the own and the shared model on one batch."""
+
+    rate: float
+    shared: Descent
+    both: Descent
+    """Of the own model and the share."""
+    own: Descent
+    """Of the own model alone: what `both` comes to once the share has moved."""
+
+    def prepare(self, work: State, round: Round) -> State:
+        """Make what the steps need."""
+        return self.both.prepare(self.shared.prepare(work, round), round)
+
+    def __call__(self, work: State, batch: Batch, round: Round) -> State:
+        """Move the share if it is due, and both models."""
+        old, due = work["mixture"]["share"], work["due"]
+        # The shared step comes last: the mixture is to see the shared model before it.
+        work = self.shared(self.both(work, batch, round), batch, round)
+        slope = work["gradient"]["mixture"]["share"]
+        new = (old - self.rate * round.decay * slope).clamp(0, 1).to(old.dtype)
+        share = torch.where(due, new, old)
+        return {**work, "mixture": {"share": share}, "due": torch.zeros_like(due)}
+
+    def again(self, work: State, batch: Batch, round: Round) -> State:
+        """Move both models; the share has moved in the step before."""
+        return self.shared.again(self.own.again(work, batch, round), batch, round)
 
 
 def _mix(task: Task, own: Tree, shared: Tree, mixture: Tree) -> Tree:

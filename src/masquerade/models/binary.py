@@ -15,15 +15,15 @@ from torch.nn.functional import hardtanh, max_pool2d
 
 from masquerade.models.norm import ChannelGroupNorm
 
-ZERO = 1e-6
-"""What counts as zero, and so as positive: sums of signs are often equal, and what a norm makes of
-them is zero up to a rounding that differs from engine to engine."""
+NEAR = 1e-5
+"""What counts as zero, and so as positive, or as one: sums of signs are often equal, and what a
+norm makes of them is 0 or ±1 up to a rounding that differs from engine to engine."""
 
 
 def sign(x: Tensor) -> Tensor:
     """Return −1 or +1, with the slope of x where |x| ≤ 1 and none elsewhere (straight through)."""
-    passed = hardtanh(x)
-    return torch.where(x >= -ZERO, 1.0, -1.0).to(x.dtype) + (passed - passed.detach())
+    passed = hardtanh(x, -1 - NEAR, 1 + NEAR)
+    return torch.where(x >= -NEAR, 1.0, -1.0).to(x.dtype) + (passed - passed.detach())
 
 
 class _Full(nn.Module):
