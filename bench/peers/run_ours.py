@@ -59,7 +59,7 @@ def task_of(work: Work, data: Data) -> Task:
 
 def central(simulation, progress, data: Data) -> tuple[float, float]:
     """Return loss and accuracy of the server's model on the central test set."""
-    method, task, feed = simulation.method, simulation.task, simulation.setting.feed
+    method, task, feed = simulation.method, simulation.task, simulation.engine.setting.feed
     model = {"params": Part(progress.server["params"])}
     loss, right, size = 0.0, 0.0, JUDGED[data.test_x.device.type]
     with torch.no_grad():

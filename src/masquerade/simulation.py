@@ -78,8 +78,7 @@ class Simulation:
         engine = compute.engine
         if engine == "auto":
             engine = auto.choose(self.task, self.device, self.participation.asked)
-        layout = auto.layout(self.task, self.federation.x, self.federation.y, engine)
-        feed = Feed(self.federation, seed, train.batch, layout)
+        feed = Feed(self.federation, seed, train.batch)
         meter = Meter(self.task)
         self.setting = Setting(
             method,

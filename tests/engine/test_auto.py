@@ -1,5 +1,6 @@
 """The choice of an engine: a fixed rule, and a reason whenever a run cannot be batched."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -75,6 +76,22 @@ def images() -> Federation:
     return replace(data, x=x)
 
 
+class ViewingInUse(Viewing):
+    """Reshapes so only when it is not trained."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = self.conv(x)
+        return self.out(seen.flatten(1) if self.training else seen.view(len(x), -1))
+
+
+class Asserting(Viewing):
+    """Asks how its numbers lie."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_contiguous()
+        return self.out(self.conv(x).flatten(1))
+
+
 FLAT = nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
 DENSE = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
 
@@ -86,8 +103,12 @@ DENSE = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
         (FLAT, "batched", False),
         (DENSE, "loop", False),
         (Viewing(), "loop", False),
+        (ViewingInUse(), "loop", False),
+        (Asserting(), "loop", False),
+        (nn.Sequential(*FLAT[:2], nn.InstanceNorm2d(4), *FLAT[2:]), "loop", False),
+        (copy.deepcopy(FLAT).double(), "loop", False),
     ],
-    ids=["convolution", "stacked", "dense", "view"],
+    ids=["convolution", "stacked", "dense", "view", "view in use", "assert", "norm", "double"],
 )
 def test_channels_lie_side_by_side_for_one_clients_convolutions(
     model: nn.Module, engine: str, last: bool
@@ -104,11 +125,11 @@ def test_channels_lie_side_by_side_for_one_clients_convolutions(
             seed=1,
             views=method.views,
         ) as made:
-            feed = made.setting.feed
+            feed = made.engine.setting.feed
             assert feed.layout is (torch.channels_last if last else torch.preserve_format)
             if plain:
                 feed = replace(feed, layout=torch.preserve_format)
-                made.engine.setting = replace(made.setting, feed=feed)
+                made.engine.setting = replace(made.engine.setting, feed=feed)
             progress = carry_on(made, made.begin())
             judged = made.judge(progress, "global", list(data.test))
             ends.append((progress.server["params"], torch.cat(judged.scores)))

@@ -53,7 +53,7 @@ def of_cohort(source: Feed, ids: Tensor, made: Stage, number: int = 0) -> list[t
             source.batch(pack.rows[step], pack.draws, whole),
             [step < length for length in pack.lengths],
         )
-        for whole, _, first, last in pack.alike(len(ids), 0, len(pack.rows))
+        for whole, first, last in pack.alike(len(ids), 0, len(pack.rows))
         for step in range(first, last)
     ]
 

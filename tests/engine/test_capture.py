@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from masquerade.core import Task, tree
+from masquerade.core import Round, Task, tree
+from masquerade.engine.capture import _Graph
 from masquerade.engine.record import Recordings
 from masquerade.experiment import simulate
 from masquerade.settings import Compute, Evaluate, Train
 from masquerade.simulation import Simulation
 from tests.support import BUDGETS, METHOD_TABLE, federation, network_of
 
-pytestmark = pytest.mark.cuda
 ROUNDS = 6
 
 
@@ -34,7 +34,7 @@ def simulation(name: str) -> Simulation:
 
 
 def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], int]:
-    """The state after every round, and how many graphs were captured."""
+    """The state after every round, and how many steps were captured or recorded."""
     with simulation(name) as made:
         assert made.engine.name == "batched"
         graphs = made.engine.repeats
@@ -44,9 +44,10 @@ def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], in
             made.advance(progress)
             found.append(progress.tensors())
         assert not graphs._failed
-        return found, len(graphs._made)
+        return found, len(made.engine.repeats._made)
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", METHOD_TABLE)
 def test_replayed_steps_are_the_eager_ones(name: str) -> None:
     replayed, graphs = states(name, captured=True)
@@ -63,6 +64,7 @@ def test_replayed_steps_are_the_eager_ones(name: str) -> None:
                 assert torch.equal(value, right[key]), key
 
 
+@pytest.mark.cuda
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", METHOD_TABLE)
 def test_nothing_is_waited_for_inside_a_round(name: str) -> None:
@@ -81,3 +83,20 @@ def test_nothing_is_waited_for_inside_a_round(name: str) -> None:
         progress = made.begin()
         while progress.number < ROUNDS:
             made.advance(progress)
+
+
+def test_what_moves_to_another_place_is_read_before_that_is_written() -> None:
+    """A step's text on the places of a graph, without one."""
+
+    def step(work: Any, row: torch.Tensor, round: Round) -> Any:
+        first, second = work["first"], work["second"]
+        return {"first": second, "second": first, "both": first[:1] + 1, "same": work["same"]}
+
+    work = {name: torch.full((2,), place) for place, name in enumerate(("first", "second"), 1)}
+    work |= {"both": torch.zeros(1, dtype=torch.int64), "same": torch.full((2,), 9)}
+    zero = torch.tensor(0.0)
+    graph: Any = None
+    made = _Graph(work, torch.zeros(1), Round("train", None, zero, zero, zero), graph, step)
+    made._once()
+    expected = {"first": [2, 2], "second": [1, 1], "both": [2], "same": [9, 9]}
+    assert {name: value.tolist() for name, value in work.items()} == expected

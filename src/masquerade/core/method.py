@@ -126,17 +126,7 @@ class Method:
     def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages of a round of any kind."""
         lists = {"train": self.plan, "hello": self.greet, "adapt": self.adapt}
-        plan = lists[round.kind]
-        try:
-            stages = plan(task, round.static)
-        except (RuntimeError, NotImplementedError) as error:
-            if "meta" not in str(error):
-                raise
-            raise MasqueradeError(
-                "E204",
-                f"`{plan.__name__}` asks for a number of the round, of which it may see `kind` and "
-                "`phase` only; name a phase in `schedule`, or ask in a step, in `begin` or `then`",
-            ) from error
+        stages = lists[round.kind](task, round.static)
         names = [stage.name for stage in stages]
         if len(set(names)) < len(names):
             listed = ", ".join(names)

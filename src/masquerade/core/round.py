@@ -9,9 +9,45 @@ from torch import Tensor
 
 from masquerade.core.part import Message
 from masquerade.core.tree import State, Tree, register
+from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
     from masquerade.core.task import Task
+
+
+class _Unknown:
+    """A number of a round where stages are planned: they serve many rounds, and it would be old."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _refusal()
+
+    @classmethod
+    def __torch_function__(cls, *given: Any, **more: Any) -> Any:
+        raise _refusal()
+
+
+def _refusal() -> MasqueradeError:
+    return MasqueradeError(
+        "E204",
+        "`plan`, or a step that holds on to its round, asks for a number of the round, of which a "
+        "plan may see `kind` and `phase` only; name a phase in `schedule`, or ask the round that a "
+        "step, `begin` or `then` is given",
+    )
+
+
+def _refuse(*given: Any) -> Any:
+    raise _refusal()
+
+
+# What Python does with a number without asking for an attribute.
+for _name in (
+    *("float", "int", "index", "bool", "complex", "array", "len", "iter", "getitem", "format"),
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "divmod"),
+    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rdivmod"),
+    *("neg", "pos", "abs", "round", "trunc", "floor", "ceil", "eq", "ne", "lt", "le", "gt", "ge"),
+):
+    setattr(_Unknown, f"__{_name}__", _refuse)
+_UNKNOWN: Any = _Unknown()
 
 
 @dataclass(frozen=True)
@@ -32,9 +68,8 @@ class Round:
 
     @property
     def static(self) -> "Round":
-        """Return what of a round may decide on its stages: its numbers have no value."""
-        unknown = torch.empty((), dtype=torch.float64, device="meta")
-        return Round(self.kind, self.phase, unknown, unknown, unknown)
+        """Return what of a round may decide on its stages: whoever asks for a number is refused."""
+        return Round(self.kind, self.phase, _UNKNOWN, _UNKNOWN, _UNKNOWN)
 
     @property
     def progress(self) -> Tensor:

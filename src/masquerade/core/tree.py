@@ -161,14 +161,21 @@ def register(
     )
 
 
+def parts(state: Any) -> tuple[list[Any], Any] | None:
+    """Take a state apart, into pieces and what is no tensor; None where it is no list or record."""
+    known = _PARTED.get(type(state))
+    return known and known[0](state)
+
+
 def leaves(state: Any) -> list[Tensor]:
     """List the tensors of a state, in a fixed order."""
     if isinstance(state, Tensor):
         return [state]
     if type(state) is dict:
         return [leaf for value in state.values() for leaf in leaves(value)]
-    if type(state) in _PARTED:
-        return [leaf for piece in _PARTED[type(state)][0](state)[0] for leaf in leaves(piece)]
+    parted = parts(state)
+    if parted is not None:
+        return [leaf for piece in parted[0] for leaf in leaves(piece)]
     return pytree.tree_leaves(state)
 
 

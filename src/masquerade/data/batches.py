@@ -201,16 +201,10 @@ class Pack:
         lengths = [self.lengths[place] for place in places.tolist()]
         return Pack(rows, self.meant[:, places], lengths, self.draws)
 
-    def alike(self, width: int, first: int, last: int) -> Iterator[tuple[bool, bool, int, int]]:
-        """Divide steps of the first clients into (all batches whole, everybody busy, first, last).
-
-        A batch is whole if no sample is missing, a client busy that has one for each draw.
-        """
-        meant = self.meant[first:last, :width]
-        least = meant.min(1).values
-        whole = (least == self.rows.shape[-1] - 2).tolist()
-        busy = (least >= self.draws).tolist()
-        for form, steps in groupby(zip(whole, busy, strict=True)):
+    def alike(self, width: int, first: int, last: int) -> Iterator[tuple[bool, int, int]]:
+        """Divide steps of the first clients into (whether all batches are whole, first, last)."""
+        whole = (self.meant[first:last, :width] == self.rows.shape[-1] - 2).all(1)
+        for alike, steps in groupby(whole.tolist()):
             count = len(list(steps))
-            yield *form, first, first + count
+            yield alike, first, first + count
             first += count

@@ -5,8 +5,10 @@
 
 import warnings
 from collections.abc import Hashable
+from dataclasses import replace
 
 import torch
+from torch import nn
 
 from masquerade.core import tree
 from masquerade.core.round import Batch, Who
@@ -34,23 +36,27 @@ def choose(task: Task, device: torch.device, cohort: int) -> str:
     return "batched" if dense and task.parameters <= LARGEST and cohort >= FEWEST else "loop"
 
 
-def layout(task: Task, x: torch.Tensor, y: torch.Tensor, engine: str) -> torch.memory_format:
-    """Tell how samples are to lie in memory for an engine.
+def laid_out(setting: Setting) -> Setting:
+    """Have one client's images lie in memory as a CPU reads them fastest.
 
-    One client's convolutions and pools on a CPU take three quarters of the time on images whose
-    channels lie side by side. Images of stacked clients cannot lie so.
+    Convolutions and pools take up to a third less time where channels lie side by side. Nothing is
+    gained in double precision, and norms over single images lose.
     """
-    images = x.ndim == 4 and any(layer.kind == "conv" for layer in task.layers)
-    if engine != "loop" or x.device.type != "cpu" or not images:
-        return torch.preserve_format
-    some = x[:2].to(memory_format=torch.channels_last)
+    task, data = setting.task, setting.feed.federation
+    images = data.x.ndim == 4 and any(layer.kind == "conv" for layer in task.layers)
+    slower = any(isinstance(module, nn.InstanceNorm2d) for module in task.module.modules())
+    if data.x.device.type != "cpu" or not images or slower or task.dtype == torch.float64:
+        return setting
+    feed = replace(setting.feed, layout=torch.channels_last)
+    some = feed.laid(data.x[:2])
     try:
-        with torch.random.fork_rng(devices=[]):
-            slope(task, task.initial, Batch(some, y[:2], None, torch.tensor(0)))
-    except RuntimeError:
-        # A network may reshape by `view`, which has to know how numbers lie.
-        return torch.preserve_format
-    return torch.channels_last
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            slope(task, task.initial, Batch(some, data.y[:2], None, torch.tensor(0)))
+            task(task.initial, some)
+    except Exception:
+        # A network may reshape by `view`, or ask how its numbers lie.
+        return setting
+    return replace(setting, feed=feed)
 
 
 def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
@@ -65,7 +71,7 @@ def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
             MasqueradeWarning,
             stacklevel=2,
         )
-    return Loop(setting, workers)
+    return Loop(laid_out(setting), workers)
 
 
 def _couples(task: Task, x: torch.Tensor) -> bool:

@@ -242,20 +242,20 @@ class Batched:
         """Take some steps with the first clients."""
         width, first, last = part
         # With few widths some clients have no samples, and one form of a step serves for all.
-        one = [(False, False, first, last)]
-        for whole, busy, first, last in one if self.repeats.few else pack.alike(*part):
-            step = self._step(stage, pack.draws, whole, busy)
-            key = (round.kind, round.phase, stage.name, whole, busy)
+        one = [(False, first, last)]
+        for whole, first, last in one if self.repeats.few else pack.alike(*part):
+            step = self._step(stage, pack.draws, whole)
+            key = (round.kind, round.phase, stage.name, whole)
             work = self.repeats.run(key, step, work, pack.rows[first:last, :width], round)
         return work
 
-    def _step(self, stage: Stage, draws: int, whole: bool, busy: bool) -> RowStep:
-        """Return a step from a row of batches: all `whole`, or at least of a `busy` client."""
-        feed = self.setting.feed
+    def _step(self, stage: Stage, draws: int, whole: bool) -> RowStep:
+        """Return a step from a row of batches, which may be known to be `whole`."""
+        feed, few = self.setting.feed, self.repeats.few
 
         def step(work: State, row: Tensor, round: Round) -> State:
             new = stage.step(work, feed.batch(row, draws, whole), round)
-            return new if busy else where_busy(row[:, -2] >= draws, new, work)
+            return where_busy(row[:, -2] >= draws, new, work) if few else new
 
         return step
 

@@ -18,6 +18,9 @@ from masquerade.errors import MasqueradeWarning
 RowStep = Callable[[State, Tensor, Round], State]
 """From the work of stacked clients and a row of their batches to their work."""
 
+Key = tuple[Hashable, ...]
+"""Of a step: kind and phase of the round, the stage's name, and what else tells steps apart."""
+
 WARM = 2
 """Eager steps before a capture: libraries set themselves up in the first ones."""
 
@@ -53,7 +56,14 @@ class _Graph:
 
     def _once(self) -> None:
         new = self.step(self.work, self.row, self.round)
-        tree.transform(_write, self.work, new)
+        held = {_memory(value) for value in tree.leaves(self.work)}
+
+        def apart(place: Tensor, value: Tensor) -> Tensor:
+            """Copy what lies in another place, before that is written."""
+            moved = _memory(value) in held and not same_place(place, value)
+            return value.clone() if moved else value
+
+        tree.transform(_write, self.work, tree.transform(apart, self.work, new))
 
     def run(self, work: State, rows: Tensor, round: Round) -> State:
         """Take the steps of some rows."""
@@ -83,6 +93,10 @@ def _write(place: Tensor, value: Tensor) -> Tensor:
     return place if same_place(place, value) else place.copy_(value)
 
 
+def _memory(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
 def same_place(left: Tensor, right: Tensor) -> bool:
     """Tell whether two tensors of a shape are the same memory: what a step handed on as it was."""
     return left.data_ptr() == right.data_ptr() and left.stride() == right.stride()
@@ -96,9 +110,9 @@ class Graphs:
     """Whether it wants few widths: a graph takes memory, and time to be made."""
     _made: dict[Hashable, _Graph] = field(default_factory=dict)
     _pool: Any = None
-    _failed: set[Hashable] = field(default_factory=set)
+    _failed: set[Key] = field(default_factory=set)
 
-    def run(self, key: Hashable, step: RowStep, work: State, rows: Tensor, round: Round) -> State:
+    def run(self, key: Key, step: RowStep, work: State, rows: Tensor, round: Round) -> State:
         """Take the steps of some rows, from a graph if they can be captured."""
         forms = tuple((value.shape, value.dtype) for value in tree.leaves(work))
         full = (key, rows.shape[1:], forms)
@@ -111,7 +125,7 @@ class Graphs:
         return self._made[full].run(work, rows, round)
 
     def _capture(
-        self, key: Hashable, full: Hashable, step: RowStep, work: State, row: Tensor, round: Round
+        self, key: Key, full: Hashable, step: RowStep, work: State, row: Tensor, round: Round
     ) -> None:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
@@ -121,9 +135,10 @@ class Graphs:
         except RuntimeError as error:
             torch.cuda.synchronize()
             self._failed.add(key)
+            named, reason = ", ".join(map(str, key[:3])), str(error).splitlines()[0][:200]
             warnings.warn(
-                f"W507 {key} cannot be captured as a graph and is run one operation after "
-                f"another: {str(error).splitlines()[0][:200]}",
+                f"W507 a step ({named}) cannot be captured as a graph and is run one operation "
+                f"after another: {reason}",
                 MasqueradeWarning,
                 stacklevel=2,
             )
