@@ -1,5 +1,6 @@
 """Operations by layer, and as the engines run them: padded, dense under masks, or on a slice."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from masquerade.core import Round, Stage, State, Task, descend
 from masquerade.cost.compute import Flops, Meter, shares
 from masquerade.data.batches import Pack
 from masquerade.engine.capture import Graphs
+from masquerade.engine.record import Recordings
 from masquerade.engine.setting import Job
 from masquerade.methods import FedRep, HeteroFL
 from masquerade.progress import WAYS
@@ -156,12 +158,17 @@ def test_what_graphs_run_for_nobody_is_shared() -> None:
     assert with_graphs._ran(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]
 
 
+@pytest.mark.parametrize("often", [0, math.inf], ids=["recorded", "eager"])
 @pytest.mark.parametrize(("chosen", "width"), [([0, 1, 2], 2), ([0, 4, 5], 3)])
-def test_what_the_batched_engine_runs_is_what_torch_counts(chosen: list[int], width: int) -> None:
+def test_what_the_batched_engine_runs_is_what_torch_counts(
+    chosen: list[int], width: int, often: float
+) -> None:
     """The whole engine under torch's own counter, which sees every operation that really runs."""
     made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
     job = _job(made, chosen, width)
-    made.engine.work(job)  # What is measured once is measured before.
+    made.engine.repeats = Recordings(often=often)
+    for _ in range(3):
+        made.engine.work(job)  # What is measured, recorded or compared once is so before.
     with FlopCounterMode(display=False) as counter:
         flops = made.engine.work(job).flops
     assert float(flops.executed.sum()) == counter.get_total_flops()
