@@ -24,7 +24,7 @@ from masquerade.wire import session
 
 LARGEST = 200_000
 """Parameters of a dense network up to which batching wins on a CPU."""
-FEWEST = 8
+FEWEST = 4
 """Clients from which batching wins."""
 
 
