@@ -108,7 +108,8 @@ def test_clients_and_server_go_on_with_what_was_received() -> None:
 
     model: Any = network
     method = dataclasses.replace(Watching(), epochs=1)
-    mq.run(method, Task(model()), data(), 2, batch=4, wire="bfloat16")
+    looped = Compute(engine="loop")
+    mq.run(method, Task(model()), data(), 2, batch=4, wire="bfloat16", compute=looped)
     assert len(seen) > 2 * 6
     for part in seen:
         assert part.dtype == "bfloat16"
