@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from masquerade import experiment
 from masquerade.core import Task
 from masquerade.core.random import fold, normal
 from masquerade.data import Federation
@@ -112,6 +113,21 @@ def simulation(
         method.views,
         BUDGETS,
         novel,
+    )
+
+
+def scheduled(method, rounds, **compute):
+    """The toy as runs make it, for some rounds of falling rates: to be entered."""
+    return experiment.simulate(
+        method=method,
+        task=Task(network_of(method)),
+        federation=federation(),
+        train=Train("", rounds, 4, 0.67, 0.9),
+        evaluate=Evaluate(every=0),
+        compute=Compute(**compute),
+        seed=5,
+        views=method.views,
+        budgets=BUDGETS,
     )
 
 

@@ -6,31 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from masquerade.core import Round, Task, tree
+from masquerade.core import Round, tree
 from masquerade.engine.capture import _Graph
 from masquerade.engine.record import Recordings
-from masquerade.experiment import simulate
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
-from tests.support import BUDGETS, METHOD_TABLE, federation, network_of
+from tests.support import METHOD_TABLE, scheduled
 
 ROUNDS = 6
 
 
-def simulation(name: str) -> Simulation:
+def simulation(name: str) -> Any:
     """The toy on a card, batched."""
-    method = METHOD_TABLE[name]
-    return simulate(
-        method=method,
-        task=Task(network_of(method)),
-        federation=federation(),
-        train=Train("", ROUNDS, 4, 0.67, 0.9),
-        evaluate=Evaluate(every=0),
-        compute=Compute(engine="batched", device="cuda"),
-        seed=5,
-        views=method.views,
-        budgets=BUDGETS,
-    )
+    return scheduled(METHOD_TABLE[name], ROUNDS, engine="batched", device="cuda")
 
 
 def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], int]:

@@ -15,33 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from masquerade.core import Method, Part, Round, Stage, Task, tree
 from masquerade.engine.record import MOST, Recordings, form
 from masquerade.errors import MasqueradeError
-from masquerade.experiment import simulate
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
-from tests.support import BUDGETS, METHOD_TABLE, federation, network_of
+from tests.support import METHOD_TABLE, scheduled
 
 ROUNDS = 6
 ROWS = torch.arange(6.0).reshape(3, 2)
 
 
-def simulation(method: Method, engine: str) -> Simulation:
-    return simulate(
-        method=method,
-        task=Task(network_of(method)),
-        federation=federation(),
-        train=Train("", ROUNDS, 4, 0.67, 0.9),
-        evaluate=Evaluate(every=0),
-        compute=Compute(engine=engine),
-        seed=5,
-        views=method.views,
-        budgets=BUDGETS,
-    )
-
-
 def states(name: str, often: float) -> tuple[list[Any], list[Any]]:
     """The state after every round and what the last is judged to be, and what was recorded."""
     method = METHOD_TABLE[name]
-    with simulation(method, "batched") as made:
+    with scheduled(method, ROUNDS, engine="batched") as made:
         assert made.engine.name == "batched"
         made.engine.repeats = Recordings(often=often)
         progress, found = made.begin(), []
@@ -94,7 +77,7 @@ class Planned(Method):
 def test_numbers_of_a_round_cannot_be_read_in_a_plan(engine: str, reads: str) -> None:
     with (
         pytest.raises(MasqueradeError, match=r"^E204 `plan`.* asks for a number of the round"),
-        simulation(Planned(reads=reads), engine) as made,
+        scheduled(Planned(reads=reads), ROUNDS, engine=engine) as made,
     ):
         made.advance(made.begin())
 
