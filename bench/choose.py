@@ -18,13 +18,13 @@ from typing import Any
 
 import tomli_w
 
-from masquerade import config as configuration
-from masquerade import experiment
+from masquerade.config import toml as configuration
+from masquerade.config.resolve import arrange
+from masquerade.config.settings import Config
 from masquerade.core.method import Method
-from masquerade.experiment import carry_on, simulate
-from masquerade.plan import arrange
-from masquerade.settings import Config
-from masquerade.verdict import spread
+from masquerade.evaluation.summary import spread
+from masquerade.experiments import run as experiment
+from masquerade.experiments.run import carry_on, simulate
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""

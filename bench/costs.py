@@ -12,9 +12,9 @@ from textwrap import fill
 import torch
 
 from masquerade.core import Task
-from masquerade.cost.compute import Meter
+from masquerade.cost.bandwidth import FEDMASK
+from masquerade.cost.flops import Meter
 from masquerade.cost.forecast import Forecast, forecast
-from masquerade.cost.transfer import FEDMASK
 from masquerade.methods import METHODS
 from masquerade.models import VGG16, build
 

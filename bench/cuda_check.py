@@ -22,13 +22,13 @@ import torch
 # Runs from a checkout on a machine where nothing can be installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task, tree
 from masquerade.data import Dirichlet, from_arrays, partition
-from masquerade.experiment import simulate
+from masquerade.evaluation.summary import verdict
+from masquerade.experiments.run import simulate
 from masquerade.methods import METHODS
 from masquerade.models import MLP, DigitsCNN, build
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.verdict import verdict
 
 
 def problem(seed: int):

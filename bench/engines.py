@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.data import Federation
-from masquerade.engine import auto
+from masquerade.engine import select as auto
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.models import MLP, CifarCNN
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 
 RATE = 0.03
 

@@ -31,15 +31,16 @@ import torch
 from export_cases import CASES, QUICK, Case, Samples
 from torch import Tensor
 
+from masquerade.config.settings import Compute, Evaluate
 from masquerade.core import Task
 from masquerade.data import Federation
-from masquerade.experiment import carry_on, simulate
-from masquerade.export import session, sparse, timing
+from masquerade.experiments.run import carry_on, simulate
+from masquerade.export import predict as session
+from masquerade.export import sparse, timing
 from masquerade.export.bundle import Card, Model, write
 from masquerade.export.graph import Program
 from masquerade.export.sliced import cut
-from masquerade.settings import Compute, Evaluate
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 
 BARS = {
     "speedup, batch 1": (1.5, "≥"),

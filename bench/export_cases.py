@@ -7,11 +7,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from masquerade.config.settings import Train
 from masquerade.core.random import normal
 from masquerade.data import load
 from masquerade.methods import FedMask
 from masquerade.models import MLP
-from masquerade.settings import Train
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.data import Federation
-from masquerade.experiment import simulate
+from masquerade.experiments.run import simulate
 from masquerade.methods import FedAvg
 from masquerade.models import build
-from masquerade.settings import Compute, Evaluate, Train
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS, BATCH, STEPS, REPEATS = 10, 64, 50, 7

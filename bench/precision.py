@@ -16,14 +16,14 @@ from pathlib import Path
 
 import torch
 
-from masquerade import config as configuration
-from masquerade.experiment import carry_on, simulate
-from masquerade.plan import Training, arrange, trainings
-from masquerade.progress import Record
+from masquerade.config import toml as configuration
+from masquerade.config.resolve import Training, arrange, trainings
+from masquerade.config.settings import Config
+from masquerade.evaluation.summary import verdict
+from masquerade.experiments.run import carry_on, simulate
 from masquerade.report.tables import half_width
 from masquerade.reproduce.table import settings
-from masquerade.settings import Config
-from masquerade.verdict import verdict
+from masquerade.simulation.state import Record
 
 ROOT = Path(__file__).resolve().parents[1]
 PRECISIONS = {"cuda": ("float32", "tf32", "bfloat16"), "cpu": ("float32", "bfloat16")}

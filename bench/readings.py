@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from masquerade import config as configuration
-from masquerade import plan
-from masquerade.experiment import simulate
+from masquerade.config import resolve as plan
+from masquerade.config import toml as configuration
+from masquerade.evaluation.summary import verdict
+from masquerade.experiments.run import simulate
 from masquerade.methods import DMPFL
-from masquerade.verdict import verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVED = ROOT / "docs/results/dmpfl-readings"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from masquerade import config as configuration
-from masquerade.experiment import collect
+from masquerade.config import toml as configuration
 from masquerade.report import markdown
 from masquerade.report.tables import by_method, heading, winners
+from masquerade.storage.results import read_results
 
 TEXT = """# {title}
 
@@ -47,7 +47,7 @@ def leaders(results) -> str:
 
 
 def main(given: Path, page: Path, command: str) -> None:
-    results = collect(given)
+    results = read_results(given)
     seconds = {(result["seconds"], result["seed"]) for result in results}
     config = configuration.parse(configuration.read_file(given / "config.toml"))
     text = TEXT.format(

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from masquerade import config as configuration
-from masquerade.experiment import carry_on, simulate
-from masquerade.plan import arrange, trainings
-from masquerade.verdict import verdict
+from masquerade.config import toml as configuration
+from masquerade.config.resolve import arrange, trainings
+from masquerade.evaluation.summary import verdict
+from masquerade.experiments.run import carry_on, simulate
 
 SHOWN = ("fedavg", "dmpfl")
 WIRES = ("full", "bfloat16", "int8")

@@ -31,16 +31,16 @@ from typing import Any
 
 import torch
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Task
 from masquerade.core.tree import leaves
 from masquerade.data import Federation
-from masquerade.experiment import simulate
+from masquerade.evaluation.summary import look
+from masquerade.experiments.run import simulate
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.models import MLP
-from masquerade.progress import Progress, Record
-from masquerade.rundir import RunDirectory
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.verdict import look
+from masquerade.simulation.state import Progress, Record
+from masquerade.storage.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
 FEATURES, CLASSES = 64, 10

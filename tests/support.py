@@ -5,14 +5,14 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from masquerade import experiment
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.core.random import fold, normal
 from masquerade.data import Federation
+from masquerade.experiments import run as experiment
 from masquerade.methods import BNN, METHODS
 from masquerade.models import BinaryMLP
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 
 SIZES = (7, 12, 3, 9, 16, 5)
 """Training samples per client: ragged, some smaller than a batch of 4."""

@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from protocol import JUDGED, Data, Ledger, Work, given, network
 
 import masquerade
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Part, Task
 from masquerade.data import Federation
-from masquerade.experiment import carry_on, simulate
+from masquerade.experiments.run import carry_on, simulate
 from masquerade.methods import APFL, DMPFL, Ditto, FedAvg, FedRep
 from masquerade.models import build
-from masquerade.rundir import RunDirectory
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
+from masquerade.storage.run_directory import RunDirectory
 
 METHODS = {
     "fedavg": FedAvg(epochs=1),

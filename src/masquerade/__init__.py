@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from masquerade import methods, models
+    from masquerade.config.settings import Compute, Evaluate
     from masquerade.core import (
         Axis,
         Batch,
@@ -40,14 +41,13 @@ if TYPE_CHECKING:
         partition,
     )
     from masquerade.errors import MasqueradeError, MasqueradeWarning
-    from masquerade.experiment import run
-    from masquerade.result import Personal, Result
-    from masquerade.settings import Compute, Evaluate
+    from masquerade.experiments.result import Personal, Result
+    from masquerade.experiments.run import run
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "masquerade.settings": ("Compute", "Evaluate"),
+    "masquerade.config.settings": ("Compute", "Evaluate"),
     "masquerade.core": (
         "Axis",
         "Batch",
@@ -75,8 +75,8 @@ _HOMES = {
         "partition",
     ),
     "masquerade.errors": ("MasqueradeError", "MasqueradeWarning"),
-    "masquerade.experiment": ("run",),
-    "masquerade.result": ("Personal", "Result"),
+    "masquerade.experiments.run": ("run",),
+    "masquerade.experiments.result": ("Personal", "Result"),
 }
 _MODULES = ("methods", "models")
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,7 +11,7 @@ from torch import Size, Tensor, nn
 from masquerade.core import mask
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
-from masquerade.engine.lifted import mapped as over_clients
+from masquerade.engine.vmapped import mapped as over_clients
 from masquerade.models import CifarCNN, DigitsCNN
 
 quick = settings(deadline=None, max_examples=50)

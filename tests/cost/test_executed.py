@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from masquerade.core import Round, Stage, State, Task, descend
-from masquerade.cost.compute import Flops, Meter, shares
-from masquerade.data.batches import Pack
-from masquerade.engine.capture import Graphs
-from masquerade.engine.record import Recordings
-from masquerade.engine.setting import Job
+from masquerade.cost.flops import Flops, Meter, shares
+from masquerade.data.loader import Pack
+from masquerade.engine.base import Job
+from masquerade.engine.replay.cuda_graphs import Graphs
+from masquerade.engine.replay.recorded import Recordings
+from masquerade.evaluation.summary import verdict
 from masquerade.methods import FedRep, HeteroFL
-from masquerade.progress import WAYS
-from masquerade.verdict import verdict
+from masquerade.simulation.state import WAYS
 from tests.support import METHOD_TABLE, SIZES, simulate
 
 run: Callable[..., Any] = simulate

@@ -8,7 +8,7 @@ import torch
 
 from masquerade.core import Axis, Message, Part
 from masquerade.cost.storage import model_bytes, session_bytes, state_bytes
-from masquerade.verdict import verdict
+from masquerade.evaluation.summary import verdict
 from masquerade.wire.words import packed
 from tests.support import METHOD_TABLE, simulate
 

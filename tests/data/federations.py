@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.partition import Federation
+from masquerade.data.partition.federation import Federation
 
 
 def labeled(sizes: list[int], clients: int = 1) -> Dataset:

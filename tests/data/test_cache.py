@@ -14,8 +14,8 @@ import torch
 
 from masquerade.data import cache, from_arrays, load
 from masquerade.data.fetch import add
-from masquerade.data.named import NAMED
 from masquerade.data.readers.reading import Reading
+from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
 from tests.data import originals
 

@@ -14,7 +14,7 @@ import pytest
 
 from masquerade.data import cache, load
 from masquerade.data.fetch import fetch
-from masquerade.data.named import NAMED, File, Named
+from masquerade.data.registry import NAMED, File, Named
 from masquerade.errors import MasqueradeError
 from tests.data import originals
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.menu import describe
-from masquerade.data.partition import partition, share
-from masquerade.data.rules import IID, ByClient, Dirichlet, Pathological, Rule, Shards
-from masquerade.data.special import Groups, Outliers
+from masquerade.data.partition.federation import partition, share
+from masquerade.data.partition.names import describe
+from masquerade.data.partition.papers import Groups, Outliers
+from masquerade.data.partition.rules import IID, ByClient, Dirichlet, Pathological, Rule, Shards
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from tests.data.federations import classes_of, labeled, owned, sizes_of
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from masquerade.data.dataset import Dataset
-from masquerade.data.named import NAMED
 from masquerade.data.readers import FORMATS, read
 from masquerade.data.readers.cifar import BATCHES
 from masquerade.data.readers.gutenberg import roles
 from masquerade.data.readers.text import ALPHABET
+from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
 from tests.data import originals
 from tests.data.originals import Array

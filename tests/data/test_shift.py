@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.data import shift
-from masquerade.data.partition import Federation
+from masquerade.data.partition.federation import Federation
 from masquerade.data.shift import partners, shift_sets
 from masquerade.errors import MasqueradeError
 

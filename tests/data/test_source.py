@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.data import Dataset, from_arrays, load
-from masquerade.data.named import EMBEDDED
+from masquerade.data.registry import EMBEDDED
 from masquerade.data.source import about
 from masquerade.errors import MasqueradeError
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 import masquerade as mq
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Task
 from masquerade.core.random import normal
 from masquerade.data import Federation, load, parse, partition
 from masquerade.methods import FedAvg, FedMask
 from masquerade.models import MLP, RowLSTM, build
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 from tests.real import convert
 
 Data = tuple[Tensor, Tensor, int]

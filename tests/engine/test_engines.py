@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 import masquerade as mq
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task, Who, tree
 from masquerade.core.random import normal
 from masquerade.data import Federation
-from masquerade.engine.setting import Job
+from masquerade.engine.base import Job
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.experiment import carry_on
+from masquerade.evaluation.summary import look, spread, verdict
+from masquerade.experiments.run import carry_on
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Progress, Simulation
-from masquerade.verdict import look, spread, verdict
+from masquerade.simulation.server import Progress, Simulation
 from tests import support
 from tests.support import SIZES, federation, network
 

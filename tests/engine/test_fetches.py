@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Message, Part, State, Task
 from masquerade.core.round import Round, Who, client_round
 from masquerade.data import Federation
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 from tests.support import network, simulation
 
 

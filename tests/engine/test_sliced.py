@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Method, Round, Stage, Task, mask, slice, tree
+from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.core import Method, Round, Stage, Task, mask, tree
+from masquerade.core import slicing as slice
 from masquerade.core.random import normal
 from masquerade.core.round import Batch, steps
-from masquerade.core.train import descend
-from masquerade.cost.compute import Meter, Step
+from masquerade.core.sgd import descend
+from masquerade.cost.flops import Meter, Step
 from masquerade.data import Federation
 from masquerade.methods import HeteroFL, SubFedAvg
 from masquerade.models import MLP, DigitsCNN
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Progress, Simulation
+from masquerade.simulation.server import Progress, Simulation
 from tests import support
 
 STRUCTURED = SubFedAvg(

@@ -15,16 +15,17 @@ import pytest
 import torch
 
 import masquerade as mq
-from masquerade import exporting
-from masquerade.card import describe
 from masquerade.core import MasqueradeError
-from masquerade.export import bundle, session, timing
+from masquerade.export import bundle, timing
+from masquerade.export import from_run as exporting
+from masquerade.export import predict as session
 from masquerade.export.bundle import Card, Model
+from masquerade.export.model_card import describe
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from masquerade.cli import app
+    from masquerade.cli.app import app
 
 SETTINGS = [
     "--set",
@@ -85,7 +86,7 @@ class Refused:
             raise AssertionError(name + " was imported")
 
 sys.meta_path.insert(0, Refused())
-from masquerade.cli import main
+from masquerade.cli.app import main
 sys.argv = ["masquerade", *{words}]
 main()
 """

@@ -11,7 +11,8 @@ from masquerade.core import MasqueradeError, Task
 from masquerade.core.part import Part
 from masquerade.core.random import normal
 from masquerade.core.round import Who
-from masquerade.export import onnx, session
+from masquerade.export import onnx
+from masquerade.export import predict as session
 from masquerade.export.bundle import Model
 from masquerade.export.graph import trace_function
 from masquerade.export.sliced import cut

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from masquerade import config as configuration
-from masquerade import experiment, exporting
+from masquerade.config import toml as configuration
+from masquerade.config.resolve import settle, trainings
 from masquerade.core.part import Message
+from masquerade.experiments import run as experiment
+from masquerade.export import from_run as exporting
 from masquerade.methods import METHODS
-from masquerade.plan import settle, trainings
 
 
 @pytest.mark.parametrize("wire", ["full", "int8"])

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from masquerade import config
+from masquerade.config import toml as config
 from masquerade.core import Cohort, Round, Task, Who, client_round, tree
 from masquerade.core.part import ROUNDED as WIRES
+from masquerade.engine.base import Job
 from masquerade.engine.batched import where_busy
-from masquerade.engine.lifted import Lifted
-from masquerade.engine.setting import Job
+from masquerade.engine.vmapped import Lifted
+from masquerade.evaluation.summary import verdict
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
-from masquerade.verdict import verdict
 from masquerade.wire import count, decode, digest, encode, nbytes
 from masquerade.wire.session import moved
 from tests.support import BUDGETS, METHOD_TABLE, network, owed, simulate, simulation

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from masquerade.core import Batch, Round
+from masquerade.core.sgd import descend
 from masquerade.core.task import Task
-from masquerade.core.train import descend
 from masquerade.core.tree import Tree, leaves, split, stack, take
 from masquerade.errors import MasqueradeError
 from masquerade.models import MODELS, build

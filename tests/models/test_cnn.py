@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from masquerade.core.sgd import gradient
 from masquerade.core.task import Task
-from masquerade.core.train import gradient
 from masquerade.core.tree import Tree, split
 from masquerade.models import CifarCNN, DigitsCNN, DropoutCNN, LeNet, MnistCNN
 

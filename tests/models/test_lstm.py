@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.task import Task
-from masquerade.cost.compute import Meter
+from masquerade.cost.flops import Meter
 from masquerade.errors import MasqueradeError
 from masquerade.models import LSTM, CharLSTM, RowLSTM, build
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Round, Task, tree
-from masquerade.core.train import descend
+from masquerade.core.sgd import descend
 from masquerade.core.tree import State
-from masquerade.engine.lifted import mapped as over_clients
+from masquerade.engine.vmapped import mapped as over_clients
 from masquerade.errors import MasqueradeError
 from masquerade.models import ResNet18, build
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Message, Method, Task
 from masquerade.data import Federation
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Progress, Simulation
+from masquerade.simulation.server import Progress, Simulation
 
 BODY, HEAD = "0.weight", "1.weight"
 SAMPLES = [[(1.0, 3.0)], [(1.0, -1.0)] * 3]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Round, Stage, Task
 from masquerade.data import Federation
-from masquerade.data.batches import Feed
-from masquerade.progress import Progress
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.data.loader import Feed
+from masquerade.simulation.server import Simulation
+from masquerade.simulation.state import Progress
 
 Weights = dict[str, Tensor]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from masquerade.core import Cohort, Message, Method, Part, Round, Stage, State, Task, client_round
 from masquerade.core.tree import stack
 from masquerade.data import Federation
-from masquerade.data.batches import Feed
+from masquerade.data.loader import Feed
 from tests import support
 
 

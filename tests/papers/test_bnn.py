@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import (
     Batch,
     Cohort,
@@ -26,8 +27,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.methods import BNN
 from masquerade.models import BinaryMLP, build
 from masquerade.models.binary import sign
-from masquerade.settings import Compute, Evaluate, Train
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 from masquerade.wire import nbytes
 from tests.papers import replay
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from masquerade.core import Cohort, Message, Part, Round, Stage, State, Task, Who, client_round
 from masquerade.core.tree import stack
 from masquerade.data import Federation
-from masquerade.data.batches import Feed
+from masquerade.data.loader import Feed
 from masquerade.methods import DMPFL
 from tests.papers import replay
 from tests.papers.reference import DualMasks

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from masquerade.core import Batch, Cohort, Message, Method, Round, Stage, State, Task, Tree, tree
 from masquerade.methods import FedAvg, FedProx, Local
-from masquerade.progress import Progress
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
+from masquerade.simulation.state import Progress
 from tests.papers import replay
 from tests.papers.reference import Plain
 from tests.papers.replay import Weights, assert_same, line, stage

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from masquerade import config
+from masquerade.config import toml as config
+from masquerade.config.resolve import arrange, trainings
 from masquerade.core import Cohort, Message, Method, Part, Round, State, Task, Who
 from masquerade.core.tree import split
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg, FedBN
 from masquerade.models import MLP, ChannelBatchNorm, DigitsCNN
-from masquerade.plan import arrange, trainings
-from masquerade.simulation import Progress, Simulation
+from masquerade.simulation.server import Progress, Simulation
 from tests.papers.chain import BODY, models, play
 from tests.support import SIZES, simulate, simulation
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from masquerade.core import Cohort, Message, Part, Round, State, Task, mask, tree
 from masquerade.core.random import draw, fold
 from masquerade.methods import FedDST
-from masquerade.participation import Participation
+from masquerade.simulation.participation import Participation
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
 
 EIGHT = FedDST(sparsity=0.5, readjust=0.5, epochs=1, rate=1.0)

@@ -13,12 +13,12 @@ from torch.nn.functional import cross_entropy
 from masquerade.core import Batch, Cohort, Message, Method, Part, Round, Task, Who, client_round
 from masquerade.core.random import draw, fold
 from masquerade.core.tree import State, Tree, named, stack
-from masquerade.cost.compute import Meter, shares
+from masquerade.cost.flops import Meter, shares
 from masquerade.errors import MasqueradeError
+from masquerade.evaluation.summary import verdict
 from masquerade.methods import FedAvg, FedMask
 from masquerade.methods.fedmask import _groups
 from masquerade.models import CharLSTM, DigitsCNN, MnistCNN, RowLSTM, build
-from masquerade.verdict import verdict
 from masquerade.wire import decode, encode, nbytes
 from tests.papers import reference, replay
 from tests.support import simulate

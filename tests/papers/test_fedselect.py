@@ -14,10 +14,10 @@ import masquerade as mq
 from masquerade.core import Batch, Cohort, Message, Part, Round, Stage, State, Task, Who, tree
 from masquerade.core.round import steps
 from masquerade.core.tree import stack
-from masquerade.cost.compute import Meter, shares
-from masquerade.cost.traffic import measure
+from masquerade.cost.bytes import measure
+from masquerade.cost.flops import Meter, shares
 from masquerade.data import load, parse, partition
-from masquerade.data.batches import Feed
+from masquerade.data.loader import Feed
 from masquerade.methods import FedSelect
 from masquerade.models import build
 from masquerade.wire import nbytes, values_bytes

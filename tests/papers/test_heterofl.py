@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from masquerade.core import Batch, Message, Part, Round, Stage, State, Task, Tree, Who, slice
+from masquerade.core import Batch, Message, Part, Round, Stage, State, Task, Tree, Who
+from masquerade.core import slicing as slice
 from masquerade.core.random import draw, order
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError

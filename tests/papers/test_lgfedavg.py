@@ -10,7 +10,7 @@ from masquerade.core import Message, Method, Round, State, Task, Who
 from masquerade.core.tree import split
 from masquerade.data import Federation
 from masquerade.methods import LGFedAvg
-from masquerade.simulation import Progress, Simulation
+from masquerade.simulation.server import Progress, Simulation
 from tests.papers.chain import BODY, HEAD, models, play, used
 from tests.papers.replay import federation, stage
 

@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from masquerade import comparison, plan
-from masquerade.config import complete, method_of, parse, read_file
+from masquerade.config import resolve as plan
+from masquerade.config.settings import Config
+from masquerade.config.toml import complete, method_of, parse, read_file
 from masquerade.core import Task
 from masquerade.cost.forecast import forecast
 from masquerade.errors import MasqueradeWarning
+from masquerade.experiments import compare as comparison
 from masquerade.methods import Local
-from masquerade.settings import Config
+from tests.experiments.test_resume import timeless
 from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
-from tests.test_resume import timeless
 
 
 def epochs(method: Local, rounds: int) -> list[Any]:

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from masquerade.core import Batch, Round, Stage, State, Task
 from masquerade.data import Federation
 from masquerade.methods import PerFedAvg
-from masquerade.progress import Progress
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
+from masquerade.simulation.state import Progress
 from tests.papers import replay
 from tests.papers.replay import (
     SIZES,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import masquerade as mq
+from masquerade.config.settings import Compute, Evaluate
 from masquerade.core import (
     Cohort,
     MasqueradeError,
@@ -23,14 +24,13 @@ from masquerade.core import (
     Who,
     client_round,
 )
-from masquerade.core.gate import Gate, Gated
 from masquerade.core.random import normal
 from masquerade.core.tree import stack
 from masquerade.data import load, parse, partition
-from masquerade.data.batches import Feed
+from masquerade.data.loader import Feed
 from masquerade.methods import PFedGate
+from masquerade.methods.pfedgate.gate import Gate, Gated
 from masquerade.models import build
-from masquerade.settings import Compute, Evaluate
 from tests.papers import replay
 from tests.papers.replay import assert_same, federation, network
 

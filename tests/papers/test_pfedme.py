@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from masquerade.core import Message, Round, State, Task
-from masquerade.core.train import Descent, Loss
+from masquerade.core.sgd import Descent, Loss
 from masquerade.methods import PFedMe
 from tests.papers.replay import (
     SIZES,

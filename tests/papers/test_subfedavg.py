@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Message, Part, Round, Stage, State, Task, Who, slice, tree
+from masquerade.core import Message, Part, Round, Stage, State, Task, Who, tree
+from masquerade.core import slicing as slice
 from masquerade.core.random import normal
 from masquerade.data import Federation
 from masquerade.methods import SubFedAvg

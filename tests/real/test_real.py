@@ -18,12 +18,12 @@ import pytest
 
 import masquerade
 from masquerade.data import ByClient, Dirichlet, cache, load, partition
-from masquerade.data.corrupt import KINDS
+from masquerade.data.corruption import KINDS
 from masquerade.data.fetch import add
 from masquerade.data.readers.text import ALPHABET
 from masquerade.errors import MasqueradeError
 from tests.data import originals
-from tests.data.test_corrupt import distances
+from tests.data.test_corruption import distances
 from tests.real.convert import convert, copies
 
 ROOT = Path(os.environ.get("MASQUERADE_DATA", "not given"))
@@ -113,7 +113,7 @@ PROGRAM = """
 import json, sys, time
 import torch
 import masquerade as mq
-import masquerade.experiment
+import masquerade.experiments.run
 
 def memory(word):
     (line,) = (line for line in open("/proc/self/status") if line.startswith(word))
@@ -196,9 +196,9 @@ def test_an_impossible_minimum_is_refused_in_time(cifar10: Path) -> None:
 
 
 CORRUPTED = """
-import masquerade.data.corrupted
+import masquerade.data.corrupted_sets
 held = []
-make = masquerade.data.corrupted.Corrupted.x
+make = masquerade.data.corrupted_sets.Corrupted.x
 
 def watched(self, kind, severity):
     held.append(memory("RssAnon"))
@@ -206,7 +206,7 @@ def watched(self, kind, severity):
     held.append(memory("RssAnon"))
     return found
 
-masquerade.data.corrupted.Corrupted.x = watched
+masquerade.data.corrupted_sets.Corrupted.x = watched
 dataset = mq.load("cifar10")
 federation = mq.partition(dataset, 20, mq.Dirichlet(0.3), seed=1, merge=False)
 model = mq.models.build("logistic", (3, 32, 32), 10, seed=1)

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from masquerade.cost.transfer import FEDMASK, bandwidth
+from masquerade.cost.bandwidth import FEDMASK, bandwidth
 from masquerade.report import costs, plots
 from tests.report.invented import result, six_methods
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from masquerade.cost.transfer import bandwidth
+from masquerade.cost.bandwidth import bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
 from tests.report.invented import corrupted, result, six_methods

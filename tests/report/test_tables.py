@@ -12,11 +12,11 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from masquerade.data.named import NAMED
+from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
-from masquerade.report.fitted import terminal
 from masquerade.report.page import page
 from masquerade.report.tables import half_width, markdown, rows, winners
+from masquerade.report.terminal import terminal
 from tests.report.invented import corrupted, result, six_methods
 
 

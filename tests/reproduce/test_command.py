@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from masquerade import config as configuration
-from masquerade import experiment, plan
+from masquerade.config import resolve as plan
+from masquerade.config import toml as configuration
 from masquerade.errors import MasqueradeError
+from masquerade.experiments import run as experiment
 from masquerade.reproduce import page
 from masquerade.reproduce import table as tables
 from masquerade.reproduce.command import Order, listing, main, overview, reproduce
@@ -234,7 +235,7 @@ def test_side_by_side_one_failure_stops_no_other_and_little_has_to_be_installed(
     edit(folder / "table.toml", "values = [1e-9, 0.5]", "values = [0.5]")
     script = root / "script.py"
     script.write_text(SIDE_BY_SIDE, encoding="utf-8")
-    source = Path(experiment.__file__).parents[1]
+    source = Path(experiment.__file__).parents[2]
     env = os.environ | {"PYTHONPATH": str(source)}
     command = [sys.executable, str(script)]
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from masquerade.config import parse, read_file
-from masquerade.plan import federation_of
+from masquerade.config.resolve import federation_of
+from masquerade.config.toml import parse, read_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +60,7 @@ def test_the_choice_reads_no_test_sample(tmp_path: Path, monkeypatch: pytest.Mon
                 y[index] = (y[index] + 1) % 10
             return type(federation)(**{**vars(federation), "y": y}), resolved
 
-        monkeypatch.setattr("masquerade.plan.federation_of", spoiled)
+        monkeypatch.setattr("masquerade.config.resolve.federation_of", spoiled)
         path = tmp_path / f"tiny{spoil}.toml"
         path.write_text(TINY, encoding="utf-8")
         chosen_by(path, (0.1,))

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from masquerade import experiment, plan
-from masquerade.config import apply, parse, read_file
+from masquerade.config import resolve as plan
+from masquerade.config.settings import Config
+from masquerade.config.toml import apply, parse, read_file
 from masquerade.errors import MasqueradeWarning
+from masquerade.experiments import run as experiment
 from masquerade.report.clients import difference
-from masquerade.settings import Config
-from masquerade.simulation import Simulation
+from masquerade.simulation.server import Simulation
 
 FOLDER = Path(__file__).parents[2] / "runs" / "scenarios"
 SMALL = (

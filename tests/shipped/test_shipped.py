@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from masquerade.config import parse, read_file, trainings
+from masquerade.config.toml import parse, read_file, trainings
 from masquerade.data import parse as parse_partition
 from masquerade.models import MODELS
 
@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from typer.testing import CliRunner
 
-    from masquerade import cli
+    from masquerade.cli import app as cli
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

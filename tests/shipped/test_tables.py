@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from masquerade import config as configuration
+from masquerade.config import toml as configuration
 from masquerade.reproduce import page
 from masquerade.reproduce.command import Order, reproduce
 from masquerade.reproduce.table import Table, names, read

@@ -4,8 +4,8 @@ from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
+from masquerade.core.sgd import Look, descend, gradient
 from masquerade.core.task import Layer, Task
-from masquerade.core.train import Look, descend, gradient
 from masquerade.core.tree import State, Tree
 from masquerade.errors import MasqueradeError
 

@@ -5,8 +5,8 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from masquerade.core.mapping import mapped
 from masquerade.core.random import draw
+from masquerade.core.vmap import mapped
 
 _LANES = 4
 _RANGE = 1 << 16

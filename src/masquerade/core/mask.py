@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.mapping import mapped
 from masquerade.core.task import Layer, Task
 from masquerade.core.tree import State, Tree
+from masquerade.core.vmap import mapped
 
 
 def top(scores: Tensor, count: int | Tensor) -> Tensor:

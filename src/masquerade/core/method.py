@@ -22,8 +22,8 @@ from torch import Tensor
 from masquerade.core.average import average
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Cohort, Round, Stage, Who
+from masquerade.core.sgd import Descent, Loss, descend
 from masquerade.core.task import Task
-from masquerade.core.train import Descent, Loss, descend
 from masquerade.core.tree import State
 from masquerade.errors import MasqueradeError
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.dropout import Dropout
-from masquerade.core.mapping import mapped
 from masquerade.core.random import fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
+from masquerade.core.vmap import mapped
 from masquerade.errors import MasqueradeError
 
 PerSample = Callable[[Tensor, Tensor], Tensor]

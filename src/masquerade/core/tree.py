@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from masquerade.core.mapping import mapped
+from masquerade.core.vmap import mapped
 
 PINNED = 1 << 24
 """Bytes up to which memory is pinned on its way to a card: what is pinned is not given back."""

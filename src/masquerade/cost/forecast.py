@@ -21,7 +21,7 @@ from masquerade.core.random import choose, fold
 from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
-from masquerade.cost.compute import Meter, shares
+from masquerade.cost.flops import Meter, shares
 from masquerade.wire import session
 from masquerade.wire.count import count
 

@@ -1,12 +1,12 @@
 """Samples, how they are spread over clients, and what clients are tested on."""
 
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.menu import describe, parse
-from masquerade.data.partition import Federation, partition, share
-from masquerade.data.rules import IID, ByClient, Dirichlet, Pathological, Shards
+from masquerade.data.partition.federation import Federation, partition, share
+from masquerade.data.partition.names import describe, parse
+from masquerade.data.partition.papers import Groups, Lottery, Outliers, PerClass
+from masquerade.data.partition.rules import IID, ByClient, Dirichlet, Pathological, Shards
 from masquerade.data.shift import shift_sets
 from masquerade.data.source import load
-from masquerade.data.special import Groups, Lottery, Outliers, PerClass
 
 __all__ = [
     "IID",

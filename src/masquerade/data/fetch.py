@@ -11,8 +11,8 @@ from typing import Any
 
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
-from masquerade.data.named import NAMED, File, Named
 from masquerade.data.readers.reading import Reading
+from masquerade.data.registry import NAMED, File, Named
 from masquerade.errors import MasqueradeError, nearest
 
 Watch = Callable[[str, int, int | None], None]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from masquerade.data.partition import Federation
+from masquerade.data.partition.federation import Federation
 from masquerade.errors import MasqueradeError
 
 Integers = npt.NDArray[np.int64]

@@ -6,8 +6,8 @@ from pathlib import Path
 from masquerade.data import cache
 from masquerade.data.cache import Manifest
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.named import EMBEDDED, NAMED
 from masquerade.data.readers.table import npz
+from masquerade.data.registry import EMBEDDED, NAMED
 from masquerade.errors import MasqueradeError, nearest
 
 

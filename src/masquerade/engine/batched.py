@@ -12,15 +12,16 @@ from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.tree import State
-from masquerade.cost import compute, traffic
-from masquerade.cost.compute import Flops, Shares, Step
-from masquerade.cost.traffic import Traffic
-from masquerade.data.batches import Orders, Pack
-from masquerade.engine.capture import Graphs, RowStep, same_place
-from masquerade.engine.convolve import convolving
-from masquerade.engine.lifted import Lifted
-from masquerade.engine.record import Recordings
-from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
+from masquerade.cost import bytes as traffic
+from masquerade.cost import flops as compute
+from masquerade.cost.bytes import Traffic
+from masquerade.cost.flops import Flops, Shares, Step
+from masquerade.data.loader import Orders, Pack
+from masquerade.engine.base import Job, Judgement, Outcome, Setting, astuple
+from masquerade.engine.replay.convolutions import convolving
+from masquerade.engine.replay.cuda_graphs import Graphs, RowStep, same_place
+from masquerade.engine.replay.recorded import Recordings
+from masquerade.engine.vmapped import Lifted
 from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096

@@ -16,18 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from masquerade.core import slice, tree
+from masquerade.core import slicing as slice
+from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.tree import State
-from masquerade.cost import compute, traffic
-from masquerade.cost.compute import Flops
-from masquerade.cost.traffic import Traffic
-from masquerade.data.batches import Orders
-from masquerade.engine.memory import Layout, Memory, Place, shared
+from masquerade.cost import bytes as traffic
+from masquerade.cost import flops as compute
+from masquerade.cost.bytes import Traffic
+from masquerade.cost.flops import Flops
+from masquerade.data.loader import Orders
+from masquerade.engine.base import Job, Judgement, Outcome, Setting, astuple
 from masquerade.engine.precision import numbers
-from masquerade.engine.setting import Job, Judgement, Outcome, Setting, astuple
+from masquerade.engine.shared_memory import Layout, Memory, Place, shared
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.wire.session import Seen
 

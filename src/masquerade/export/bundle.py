@@ -17,7 +17,8 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.export import onnx, session, sliced, sparse
+from masquerade.export import onnx, sliced, sparse
+from masquerade.export import predict as session
 from masquerade.export.graph import Program, trace, trace_function
 
 DENSE, MASKED = "dense.onnx", "masked.onnx"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError
-from masquerade.export import session
+from masquerade.export import predict as session
 from masquerade.export.graph import Program, quiet
 
 aten = torch.ops.aten

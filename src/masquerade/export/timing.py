@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from masquerade.export.session import Array, Bundle, outputs, start, usable
+from masquerade.export.predict import Array, Bundle, outputs, start, usable
 
 FORMS = {"dense": "dense.onnx", "masked": "masked.onnx", "sliced": "model.onnx"}
 """What a bundle can hold, by the name of the file."""

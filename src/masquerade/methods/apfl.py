@@ -27,7 +27,7 @@ from masquerade.core import (
     Tree,
     Who,
 )
-from masquerade.core.train import Descent
+from masquerade.core.sgd import Descent
 from masquerade.core.tree import blend
 
 

@@ -14,17 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import (
-    Bounds,
-    MasqueradeError,
-    Message,
-    Method,
-    Part,
-    State,
-    Task,
-    Tree,
-    tree,
-)
+from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree, tree
 from masquerade.core.average import average
 from masquerade.core.round import Batch, Cohort, Round, Stage
 

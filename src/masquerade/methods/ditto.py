@@ -10,17 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import (
-    Bounds,
-    Message,
-    Method,
-    Part,
-    Round,
-    Stage,
-    State,
-    Task,
-    Who,
-)
+from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, Task, Who
 
 
 @dataclass(frozen=True, kw_only=True)

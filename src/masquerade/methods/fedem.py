@@ -15,7 +15,7 @@ from torch import Tensor
 from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree
 from masquerade.core.average import average
 from masquerade.core.round import Batch, Cohort, Round, Stage, Who
-from masquerade.core.train import Loss
+from masquerade.core.sgd import Loss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from masquerade.core import Bounds, Choices, Message, Method, Part, Task, average, mask, tree
 from masquerade.core.round import Batch, Cohort, Round, Stage, Who
-from masquerade.core.train import Descent
+from masquerade.core.sgd import Descent
 from masquerade.core.tree import State, Tree
 
 TINY = 1e-30

@@ -24,7 +24,7 @@ from masquerade.core import (
     Tree,
     Who,
 )
-from masquerade.core.train import Descent
+from masquerade.core.sgd import Descent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import MasqueradeError, Method, mask, slice, tree
+from masquerade.core import MasqueradeError, Method, mask, tree
+from masquerade.core import slicing as slice
 from masquerade.core.part import Axis, Message, Part
 from masquerade.core.random import draw, fold
 from masquerade.core.round import Batch, Round, Stage, Who

@@ -5,18 +5,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import (
-    Bounds,
-    Cohort,
-    Message,
-    Method,
-    Part,
-    Round,
-    Stage,
-    State,
-    Task,
-    Who,
-)
+from masquerade.core import Bounds, Cohort, Message, Method, Part, Round, Stage, State, Task, Who
 
 
 @dataclass(frozen=True, kw_only=True)

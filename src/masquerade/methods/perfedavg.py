@@ -28,8 +28,8 @@ from masquerade.core import (
     Tree,
     tree,
 )
-from masquerade.core.train import Descent
-from masquerade.core.train import slope as slope_at
+from masquerade.core.sgd import Descent
+from masquerade.core.sgd import slope as slope_at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from masquerade.core import (
     average,
     tree,
 )
-from masquerade.core.train import slope
+from masquerade.core.sgd import slope
 
 
 @dataclass(frozen=True, kw_only=True)

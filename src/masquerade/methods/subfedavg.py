@@ -14,12 +14,13 @@ from typing import ClassVar
 
 import torch
 
-from masquerade.core import mask, slice, tree
+from masquerade.core import mask, tree
+from masquerade.core import slicing as slice
 from masquerade.core.method import Bounds, Method
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Cohort, Round, Stage, Who
+from masquerade.core.sgd import Look
 from masquerade.core.task import Task
-from masquerade.core.train import Look
 from masquerade.core.tree import State, Tree
 
 

@@ -10,8 +10,8 @@ from masquerade.models.binary import (
 from masquerade.models.cnn import CifarCNN, DigitsCNN, DropoutCNN, LeNet, MnistCNN
 from masquerade.models.lstm import LSTM, CharLSTM, RowLSTM
 from masquerade.models.mlp import MLP
-from masquerade.models.named import MODELS, build, suitable
 from masquerade.models.norm import ChannelBatchNorm, ChannelGroupNorm
+from masquerade.models.registry import MODELS, build, suitable
 from masquerade.models.resnet import ResNet18
 from masquerade.models.vgg import VGG16, slim_vgg
 from masquerade.models.weights import load_weights

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.opcodes import Language
+from masquerade.storage.safe_pickle import Language
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 """The first number of the format that PyTorch wrote before its zip archives."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from masquerade.cost.transfer import Bandwidth, unit
+from masquerade.cost.bandwidth import Bandwidth, unit
 from masquerade.report.tables import Result, Results, by_method, mean, show_cost, title, traffic
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from masquerade.cost.transfer import FEDMASK, Bandwidth
+from masquerade.cost.bandwidth import FEDMASK, Bandwidth
 from masquerade.report import costs, plots, tables
 from masquerade.report.drawing import matrix
 from masquerade.report.tables import Result, Results

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from masquerade.cost.transfer import FEDMASK, Bandwidth, unit
+from masquerade.cost.bandwidth import FEDMASK, Bandwidth, unit
 from masquerade.report import clients
 from masquerade.report.drawing import (
     INK,

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from masquerade import config as configuration
+from masquerade.config import toml as configuration
 from masquerade.errors import MasqueradeError
-from masquerade.progress import Record
 from masquerade.reproduce import page, table
 from masquerade.reproduce.jobs import group, perform_all
 from masquerade.reproduce.table import Run, Table
+from masquerade.simulation.state import Record
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ from pathlib import Path
 import numpy
 import torch
 
-from masquerade import __version__, experiment, plan
-from masquerade import config as configuration
+from masquerade import __version__
+from masquerade.config import resolve as plan
+from masquerade.config import toml as configuration
+from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
-from masquerade.progress import Record
+from masquerade.experiments import run as experiment
 from masquerade.reproduce.table import Run, Table, meaning, settings
-from masquerade.settings import Config
+from masquerade.simulation.state import Record
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from masquerade.progress import Record
 from masquerade.report.tables import ABSENT, Figure, about_seeds, half_width, mean, numbers, show
 from masquerade.reproduce.table import Column, Table
+from masquerade.simulation.state import Record
 
 Done = Mapping[str, Sequence[Record]]
 """The summaries of each row, by seed."""

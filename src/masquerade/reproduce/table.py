@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from masquerade import config as configuration
+from masquerade.config import toml as configuration
+from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
-from masquerade.progress import Record
-from masquerade.settings import Config
+from masquerade.simulation.state import Record
 
 FILE = "table.toml"
 

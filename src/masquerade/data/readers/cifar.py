@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from masquerade.data.corrupt import KINDS
+from masquerade.data.corruption import KINDS
 from masquerade.data.dataset import Array, from_arrays
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
-from masquerade.opcodes import Language
+from masquerade.storage.safe_pickle import Language
 
 BATCH = re.compile(r"(data_batch_\d|test_batch|train|test)(\.bin)?")
 IMAGE = (3, 32, 32)

@@ -1,0 +1,214 @@
+"""The commands `masquerade data`: fetch, add, list, show; and `masquerade models`."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from masquerade.cli.progress import echo
+from masquerade.errors import MasqueradeError
+
+if TYPE_CHECKING:
+    from masquerade.data.cache import Manifest
+    from masquerade.data.fetch import Watch
+    from masquerade.simulation.state import Record
+
+Clients = Annotated[
+    int | None, typer.Option(help="Number of clients; by default the dataset's own, or 20.")
+]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        help="iid, dirichlet:0.3, pathological, shards:2, client, fedselect:2, lottery:20:0.25, "
+        "groups:5, outliers:5; a name alone lists its forms."
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for programs.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Force = Annotated[bool, typer.Option("--force", help="Put it in the place of one that is there.")]
+
+data_app = typer.Typer(
+    help="Get datasets, and look at how they lie with clients.", no_args_is_help=True
+)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[
+        str, typer.Argument(help="A dataset of the papers; see `masquerade data list`.")
+    ],
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Download a dataset from where it was published, and check it.
+
+    A download that broke off goes on from where it was.
+
+    Example: masquerade data fetch cifar10
+    """
+    from masquerade.data.fetch import fetch
+
+    with _downloads(quiet or as_json) as watch:
+        manifest = fetch(name, force, watch)
+    _told(manifest, quiet, as_json)
+
+
+@data_app.command("add")
+def data_add(
+    name: Annotated[str, typer.Argument(help="A dataset of the papers, or a name of your own.")],
+    source: Annotated[
+        Path, typer.Option("--from", help="Its files: a folder, an archive, or one file.")
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="idx, cifar, cifar10c, har, leaf, gutenberg, npz, csv, parquet or images; "
+            "recognized if not given."
+        ),
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Read files that you have, and keep them for all runs to come.
+
+    Example: masquerade data add mnist --from ~/downloads/mnist
+    """
+    from masquerade.data.fetch import add
+    from masquerade.data.source import DATASETS
+
+    if name in DATASETS:
+        text = f"`{name}` is a dataset that the package brings along; choose another name"
+        raise MasqueradeError("E201", text)
+    _told(add(name, source, format, force), quiet, as_json)
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the datasets that can be named, and which of them are here.
+
+    Example: masquerade data list
+    """
+    from masquerade.cli import listings as catalog
+
+    if as_json:
+        typer.echo(json.dumps(catalog.datasets()))
+    else:
+        echo(catalog.shelf())
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A dataset: a name, or the path of an .npz file.")],
+    clients: Clients = None,
+    partition: Partition = None,
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the picture to this .svg file as well.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a dataset is, and how many samples of which class lie with which client.
+
+    Example: masquerade data show digits --clients 10 --partition pathological --out pairs.svg
+    """
+    from masquerade.cli import listings as catalog
+    from masquerade.config.resolve import federation_of
+    from masquerade.config.settings import Data
+    from masquerade.data.source import about
+
+    federation, _ = federation_of(Data(name, clients or 0, partition or "auto", seed=seed))
+    known = about(name)
+    if out is not None:
+        _draw(catalog.census(federation), out)
+    if as_json:
+        told = {} if known is None else {"about": dataclasses.asdict(known)}
+        typer.echo(json.dumps(catalog.census(federation) | told))
+        return
+    if known is not None:
+        echo(catalog.card(known))
+    echo(catalog.picture(federation))
+
+
+def show_models(as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the networks that can be named, their sizes, and whose they are.
+
+    Example: masquerade models
+    """
+    from masquerade.cli import listings as catalog
+
+    if as_json:
+        typer.echo(json.dumps(catalog.networks(), indent=1))
+    else:
+        echo(catalog.gallery())
+
+
+def _draw(census: "Record", path: Path) -> None:
+    from masquerade.report.labels import over_classes
+
+    if path.suffix != ".svg":
+        raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg")
+    if census["classes"] is None:
+        raise MasqueradeError("E202", f"`{census['data']}` has no classes to be drawn")
+    try:
+        path.write_text(over_classes(census), encoding="utf-8")
+    except OSError as fault:
+        raise MasqueradeError("E502", f"cannot write {path}: {fault.strerror}") from None
+
+
+def _told(manifest: "Manifest", quiet: bool, as_json: bool) -> None:
+    from masquerade.cli import listings as catalog
+
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(manifest)))
+    elif not quiet:
+        echo(catalog.card(manifest))
+
+
+@contextmanager
+def _downloads(quiet: bool) -> "Iterator[Watch]":
+    """Show a bar for every file that is being fetched."""
+    if quiet:
+        yield lambda name, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    progress = Progress(*columns, console=Console(stderr=True))
+    bars = {}
+
+    def watch(name: str, done: int, total: int | None) -> None:
+        # Started with the first byte: a refusal before it is one line.
+        progress.start()
+        if name not in bars:
+            bars[name] = progress.add_task(name, total=total)
+        progress.update(bars[name], completed=done, total=total)
+
+    try:
+        yield watch
+    finally:
+        if bars:
+            progress.stop()

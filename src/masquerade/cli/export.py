@@ -1,0 +1,211 @@
+"""The commands that take a model out of a run and use it: export, predict, bench-model."""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from masquerade.cli.data import AsJson, Debug, Quiet
+from masquerade.cli.progress import echo
+from masquerade.errors import MasqueradeError, nearest
+
+if TYPE_CHECKING:
+    from masquerade.export.from_run import Found
+    from masquerade.export.timing import Figures
+
+Client = Annotated[str, typer.Option(help="The client whose model it is: its number, or its name.")]
+View = Annotated[str | None, typer.Option(help="The view; by default the method's first.")]
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
+    client: Client,
+    view: View = None,
+    format: Annotated[
+        str, typer.Option(help="bundle, onnx, sliced, dense, packed or seeded.")
+    ] = "bundle",
+    out: Annotated[Path | None, typer.Option(help="Where to; named after the run if not.")] = None,
+    compare: Annotated[
+        bool, typer.Option(help="Put the dense and the masked network into the bundle, too.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Take the model of one client out of a run.
+
+    A bundle is a folder with everything that `masquerade predict` needs. `onnx` is the model with
+    zeros where its masks are, `sliced` without what they removed; `dense`, `packed` (values and a
+    mask of bits) and `seeded` (FedMask: a seed and bits) are weights as safetensors.
+
+    Example: masquerade export out/dmpfl-1 --client 3
+    """
+    from masquerade.export import bundle
+    from masquerade.export import from_run as exporting
+
+    if format not in FORMATS:
+        text = f"unknown format `{format}`{nearest(format, FORMATS)}; known are"
+        raise MasqueradeError("E201", f"{text} {', '.join(FORMATS)}")
+    found = exporting.find(run, client, view)
+    suffix, encode = FORMATS[format]
+    called = re.sub(r"[^\w.-]", "_", client)
+    target = out or Path(f"{run.resolve().name}-client{called}{suffix}")
+    if format == "bundle":
+        manifest = bundle.write(target, found.model, found.card, found.labels, compare)
+        sizes = {name: each["size"] for name, each in manifest["files"].items()}
+    else:
+        data = encode(found)
+        bundle.place(target, data)
+        sizes = {target.name: len(data)}
+    if as_json:
+        typer.echo(json.dumps({"path": str(target), "files": sizes}))
+    elif not quiet:
+        for name, size in sizes.items():
+            typer.echo(f"{name}: {size:,} bytes")
+        typer.echo(f"Wrote {target}")
+
+
+def _onnx(found: "Found") -> bytes:
+    return found.model.onnx(found.model.masked())
+
+
+def _sliced(found: "Found") -> bytes:
+    from masquerade.export.sliced import cut
+
+    return found.model.onnx(cut(found.model.masked()))
+
+
+def _dense(found: "Found") -> bytes:
+    from masquerade.export import sparse
+
+    return sparse.dense(found.model.networks())
+
+
+def _packed(found: "Found") -> bytes:
+    from masquerade.export import sparse
+
+    return sparse.packed(found.model.networks())
+
+
+def _seeded(found: "Found") -> bytes:
+    from masquerade.export import sparse
+
+    model = found.model
+    if found.origin is None:
+        text = "the weights began in a file, not in a seed; take `packed`"
+        raise MasqueradeError("E202", text)
+    return sparse.seeded(model.method, model.task, model.parts, found.origin)
+
+
+FORMATS: "dict[str, tuple[str, Callable[[Found], bytes]]]" = {
+    "bundle": ("", _sliced),
+    "onnx": (".onnx", _onnx),
+    "sliced": (".onnx", _sliced),
+    "dense": (".safetensors", _dense),
+    "packed": (".safetensors", _packed),
+    "seeded": (".safetensors", _seeded),
+}
+
+
+def predict(
+    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that export wrote.")],
+    input: Annotated[Path, typer.Option(help="Samples: an npz (`x`), npy, csv, png or jpg file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write the model's outputs there, as an npy file.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Answer samples with an exported model; it needs onnxruntime and no torch.
+
+    Example: masquerade predict dmpfl-1-client3 --input samples.npz
+    """
+    import numpy as np
+
+    from masquerade.export import predict as session
+
+    bundle = session.open_bundle(path)
+    found = session.predict(bundle, session.read_inputs(bundle, input))
+    if out is not None:
+        np.save(out, found, allow_pickle=False)
+    answers = session.answers(bundle, found)
+    if as_json:
+        typer.echo(json.dumps(answers))
+    elif not quiet:
+        for place, answer in enumerate(answers):
+            if "label" in answer:
+                typer.echo(f"{place}: {answer['label']} ({answer['probability']:.1%})")
+            else:
+                typer.echo(f"{place}: {answer['output']}")
+
+
+def bench_model(
+    path: Annotated[Path, typer.Argument(help="A bundle, or the directory of a finished run.")],
+    client: Annotated[
+        str | None, typer.Option(help="The client whose model of a run is measured.")
+    ] = None,
+    view: View = None,
+    repeats: Annotated[int, typer.Option(min=10, help="Calls that are timed.")] = 200,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Measure a model dense, masked and sliced: latency on one thread, memory, size, energy.
+
+    A bundle holds all three where it was exported with --compare; of a run they are made.
+
+    Example: masquerade bench-model out/fedmask-1 --client 0
+    """
+    from masquerade.export import predict as session
+    from masquerade.export import timing
+
+    if (path / session.MANIFEST).is_file():
+        if client is not None or view is not None:
+            text = f"{path} is the bundle of one model; --client and --view choose in a run"
+            raise MasqueradeError("E201", text)
+        found = timing.measure(session.open_bundle(path), repeats)
+    else:
+        from masquerade.export import bundle
+        from masquerade.export import from_run as exporting
+
+        if client is None:
+            text = f"{path} is no bundle; of a run, name a client with --client"
+            raise MasqueradeError("E201", text)
+        source = exporting.find(path, client, view)
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "bundle"
+            bundle.write(made, source.model, source.card, source.labels, compare=True)
+            found = timing.measure(session.open_bundle(made), repeats)
+    if as_json:
+        typer.echo(json.dumps({form: asdict(figures) for form, figures in found.items()}))
+    elif not quiet:
+        _draw(found)
+
+
+def _draw(found: "dict[str, Figures]") -> None:
+    from rich.table import Table
+
+    from masquerade.export.timing import BATCHES
+
+    counted = all(figures.joules is not None for figures in found.values())
+    energy = "" if counted else "; energy is absent: this machine lets nobody read a counter"
+    note = f"medians on one thread; dense is one network, also of a model of several{energy}"
+    forms = f", {len(found)} forms" if len(found) > 1 else ""
+    drawn = Table(title=f"One model{forms}", caption=note)
+    drawn.add_column("form")
+    columns = [f"ms, batch {size}" for size in BATCHES] + ["memory, MB", "file, MB"]
+    for column in columns + ["mJ per answer"] * counted:
+        drawn.add_column(column, justify="right")
+    for form, each in found.items():
+        cells = [f"{each.seconds[size] * 1e3:.3f}" for size in BATCHES]
+        cells += [f"{each.memory / 1e6:.1f}", f"{each.bytes / 1e6:.3f}"]
+        drawn.add_row(form, *cells, *([f"{(each.joules or 0) * 1e3:.3f}"] * counted))
+    echo(drawn)
+    if len(found) < 3:
+        typer.echo("For dense and masked beside it, export with --compare.")

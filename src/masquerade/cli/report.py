@@ -1,0 +1,95 @@
+"""The command `masquerade report`: results as tables, by client, as differences, as costs."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from masquerade.cli.data import AsJson, Debug, Quiet
+from masquerade.cli.progress import echo
+from masquerade.errors import MasqueradeError
+
+if TYPE_CHECKING:
+    from masquerade.simulation.state import Record
+
+
+def report(
+    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
+    clients: Annotated[bool, typer.Option(help="Print the figures of every client.")] = False,
+    difference: Annotated[
+        str | None, typer.Option(help="Print what clients gain: METHOD,INSTEAD_OF.")
+    ] = None,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Print bytes, operations, storage, memory and time.")
+    ] = False,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            help="What a client has: 10MB/s, or DOWN:UP as 50Mbps:10Mbps; else the run's."
+        ),
+    ] = None,
+    convention: Annotated[
+        str, typer.Option(help="How costs are counted: ours, or paper (one way, values only).")
+    ] = "ours",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Print the results of a run or a comparison, and write its page anew.
+
+    Example: masquerade report out/demo --costs --bandwidth 50Mbps:10Mbps
+    """
+    from masquerade.config.toml import load
+    from masquerade.cost import bandwidth as transfer
+    from masquerade.experiments import compare as comparison
+    from masquerade.report import clients as by_client
+    from masquerade.report import costs as by_cost
+    from masquerade.report import markdown as as_markdown
+    from masquerade.storage.results import read_results
+
+    if convention not in by_cost.CONVENTIONS:
+        known = " or ".join(by_cost.CONVENTIONS)
+        raise MasqueradeError("E201", f"`--convention {convention}` is unknown; take {known}")
+    results, config = read_results(path), load(path / "config.toml")
+    rate = transfer.bandwidth(bandwidth or config.evaluate.bandwidth)
+    comparison.write_report(path, results, config, rate)
+    if costs and markdown:
+        typer.echo(by_cost.markdown(results, rate, convention))
+    elif costs:
+        values = by_cost.records(results, rate, convention)
+        _print(by_cost.terminal(results, rate, convention), values, quiet, as_json)
+    elif markdown:
+        typer.echo(as_markdown(results))
+    elif clients:
+        shown = by_client.own(results)
+        _print(by_client.table(results), shown, quiet, as_json)
+    elif difference is not None:
+        names = [name.strip() for name in difference.split(",")]
+        if len(names) != 2 or not all(names):
+            text = f"`--difference {difference}`: write METHOD,INSTEAD_OF"
+            raise MasqueradeError("E201", text)
+        found = by_client.difference(results, names[0], names[1]).clients
+        _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
+    else:
+        show(path, results, quiet, as_json)
+
+
+def _print(drawn: Any, values: Any, quiet: bool, as_json: bool) -> None:
+    """Print a table, or its values for a program."""
+    if as_json:
+        typer.echo(json.dumps(values, indent=1))
+    elif not quiet:
+        echo(drawn)
+
+
+def show(path: Path, results: "list[Record]", quiet: bool, as_json: bool) -> None:
+    """Print the table of results, and where their page lies."""
+    if as_json:
+        typer.echo(json.dumps(results))
+    elif not quiet:
+        from masquerade.report import terminal
+
+        echo(terminal(results))
+        typer.echo(f"Report: {path / 'report.html'}")

@@ -1,0 +1,71 @@
+"""The command `masquerade reproduce`: the papers' tables by name."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from masquerade.cli.data import AsJson, Debug, Quiet
+
+
+def reproduce(
+    table: Annotated[
+        str | None, typer.Argument(help="A table, such as dmpfl/table1; none lists all of them.")
+    ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row; give several for several.")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seed of training, 1 by default; give several.")
+    ] = None,
+    search: Annotated[bool, typer.Option("--search", help="Search rates, and run no row.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A size of minutes, kept apart under out/quick.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Run nothing; print, and write the page anew.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also run what is done.")] = False,
+    jobs: Annotated[int, typer.Option(help="Trainings at a time, each in a process.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="compute.key=value; repeatable.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the papers' tables, or run what is missing of one and print it beside the paper.
+
+    Results are files under docs/results, one per row and seed; the table's page is made of them.
+    Call it in a checkout of the repository. What was stopped goes on with the same command.
+
+    Example: masquerade reproduce dmpfl/table1 --row fedavg
+    """
+    from masquerade.reproduce import command, page
+
+    order = command.Order(
+        rows=row or (),
+        seeds=seed or (1,),
+        search=search,
+        quick=quick,
+        show=show,
+        again=again,
+        jobs=jobs,
+        compute=[f"compute.device={device}", *(settings or [])],
+        quiet=quiet or as_json,
+    )
+    try:
+        if not as_json:
+            text = command.describe(table, order, Path())
+            if not quiet:
+                typer.echo(text)
+        elif table is None:
+            typer.echo(json.dumps(command.overview(Path()), indent=1))
+        else:
+            typer.echo(json.dumps(page.values(command.reproduce(table, order, Path())), indent=1))
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            error.add_note("The same command goes on from the last commit.")
+        raise

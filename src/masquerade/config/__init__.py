@@ -1,0 +1,1 @@
+"""Settings: their names and bounds, TOML, and what a configuration resolves to."""

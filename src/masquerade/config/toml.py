@@ -1,0 +1,361 @@
+"""From TOML to settings and back; every fault is listed before any work."""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from masquerade.config.availability import check as check_available
+from masquerade.config.budgets import check as check_budgets
+from masquerade.config.settings import CHOICES, LENGTHS, NEXT, RANGES, RULES, SECTIONS, Config
+from masquerade.core.method import Bounds, Choices, Method
+from masquerade.cost.bandwidth import bandwidth
+from masquerade.data import parse as parse_partition
+from masquerade.data.corruption import KINDS
+from masquerade.errors import MasqueradeError, listed, nearest
+from masquerade.methods import METHODS
+from masquerade.models import MODELS
+
+Problems = list[str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the values of some settings, by name, may be."""
+
+    bounds: Bounds
+    choices: Choices
+
+
+def limits(cls: type[Any], section: str) -> Limits:
+    """Collect the limits of a section's settings, or of a method's and those it inherits."""
+    if not issubclass(cls, Method):
+        return Limits(RANGES, CHOICES | {"evaluate.corruptions": ("all", *KINDS)})
+    lines = [line for line in reversed(cls.__mro__) if issubclass(line, Method)]
+    return Limits(
+        {f"{section}.{key}": value for line in lines for key, value in line.bounds.items()},
+        {f"{section}.{key}": value for line in lines for key, value in line.choices.items()},
+    )
+
+
+def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems) -> Any:
+    """Return a value in the type of the default; note what is wrong with it."""
+    if isinstance(default, tuple):
+        if key in RULES and isinstance(value, str):
+            return value
+        many = value if isinstance(value, (list, tuple)) else [value]
+        if len(many) != LENGTHS.get(key, len(many)):
+            problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")
+        # A list that is empty by default is one of names.
+        first = default[0] if default else ""
+        return tuple(_fits(one, first, key, within, problems) for one in many)
+    if isinstance(default, float) and type(value) is int:
+        # TOML has integers of any size; one beyond all floats is outside of every range.
+        value = float(value) if abs(value) < 1e300 else math.nan
+    if type(value) is not type(default):
+        problems.append(f"`{key}` must be {type(default).__name__}, not {value!r}")
+        return default
+    words = within.choices.get(key, (value,))
+    if value not in words:
+        known = ", ".join(words)
+        problems.append(f"`{key}` is {value!r}{nearest(value, words)}; choose from {known}")
+    low, high = within.bounds.get(key, (-math.inf, math.inf))
+    if isinstance(value, (int, float)) and not low <= value <= high:
+        problems.append(f"`{key}` is {value}; {_between(low, high)}")
+    return value
+
+
+def _between(low: float, high: float) -> str:
+    """Say what a number must be."""
+    # A bound that is next to a whole number leaves out that number alone.
+    least = f"above {round(low)}" if low % 1 == NEXT else f"at least {low:g}"
+    most = f"below {round(high)}" if high % 1 == 1 - NEXT else f"at most {high:g}"
+    said = [least] * (low > -math.inf) + [most] * (high < math.inf)
+    return f"it must be {' and '.join(said) or 'a number'}"
+
+
+def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
+    """Make a dataclass of a table; unknown keys and unfit values become problems."""
+    defaults = {each.name: getattr(cls(), each.name) for each in dataclasses.fields(cls)}
+    values, within = {}, limits(cls, prefix)
+    for key, value in given.items():
+        if key in defaults:
+            values[key] = _fits(value, defaults[key], f"{prefix}.{key}", within, problems)
+        else:
+            problems.append(_unknown(prefix, key, defaults))
+    return cls(**values)
+
+
+def _unknown(section: str, key: str, known: Iterable[str]) -> str:
+    """Say that a section has no such key, which keys are near, and where there is one."""
+    homes = [f"`{name}.{key}`" for name, cls in SECTIONS.items() if key in vars(cls())]
+    users = [name for name, line in METHODS.items() if key in _names_of(line.method)]
+    if users:
+        whose = f"for {listed(users, 4)}"
+        homes.append(f"one {whose}" if section == "method" else f"`method.{key}` {whose}")
+    there = f"; there is {' and '.join(homes)}" if homes else ""
+    return f"unknown key `{section}.{key}`{nearest(key, known, most=3)}{there}"
+
+
+def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
+    """Make a configuration of nested tables; raise E201 with all faults at once.
+
+    `where` says whence the tables come.
+    """
+    problems: Problems = []
+    known = {"methods", "method", *SECTIONS}
+    problems += [f"unknown key `{key}`{nearest(key, known)}" for key in tables if key not in known]
+    given = {}
+    for name in ("method", *SECTIONS):
+        given[name] = tables.get(name, {})
+        if not isinstance(given[name], Mapping):
+            problems.append(f"`{name}` is {given[name]!r}; write a table [{name}]")
+            given[name] = {}
+    sections = {name: _fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
+    given_names = tables.get("methods", ["fedavg"])
+    names = _fits(given_names, ("fedavg",), "methods", limits(Config, ""), problems)
+    config = Config(methods=names, method=given["method"], **sections)
+    _check_methods(config, problems)
+    _check_rest(config, problems)
+    if problems:
+        raise MasqueradeError("E201", f"{where}: " + "; ".join(dict.fromkeys(problems)))
+    return config
+
+
+def load(path: Path) -> Config:
+    """Make a configuration of a TOML file."""
+    return parse(read_file(path), str(path))
+
+
+def _own_tables(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {key: value for key, value in settings.items() if isinstance(value, Mapping)}
+
+
+def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+
+
+def _names_of(cls: type[Method]) -> list[str]:
+    return [each.name for each in dataclasses.fields(cls)]
+
+
+def _settings(name: str, config: Config) -> dict[str, Any]:
+    """Collect a method's settings: those for all methods, its family's, and over them its own.
+
+    Names that share a class are views of one training: `fedavg_ft` reads `[method.fedavg]`, and
+    then its own table, if it has one. What a name with a budget of its own says is for it alone.
+    """
+    line = METHODS[name]
+    tables = _own_tables(config.method)
+    lenders = [n for n, named in METHODS.items() if named.method is line.method and not named.like]
+    first = next((tables[other] for other in lenders if other in tables), {})
+    common = {k: v for k, v in _common(config.method).items() if k in _names_of(line.method)}
+    own = dict(tables.get(name, {}))
+    if line.like:
+        own.pop("like", None)
+    return dict(line.settings) | common | dict(first) | own
+
+
+def like_of(name: str, config: Config) -> str:
+    """Name the method that one with a budget costs as many FLOPs as; "" for all others."""
+    default = METHODS[name].like
+    return str(_own_tables(config.method).get(name, {}).get("like", default)) if default else ""
+
+
+def title_of(name: str, config: Config) -> str:
+    """Return the title of a method; of one with a budget it says whose."""
+    like = like_of(name, config)
+    return f"{METHODS[name].title} ({METHODS[like].title})" if like else METHODS[name].title
+
+
+def _check_methods(config: Config, problems: Problems) -> None:
+    """Note unknown methods and settings, also in tables of methods that are not run."""
+    tables = _own_tables(config.method)
+    for name in (*config.methods, *tables):
+        if name not in METHODS:
+            known = ", ".join(METHODS)
+            problems.append(f"unknown method `{name}`{nearest(name, METHODS)}; known are {known}")
+    if not config.methods:
+        problems.append("`methods` is empty; name at least one")
+    if len(set(config.methods)) < len(config.methods):
+        problems.append(f"`methods` names one twice: {', '.join(config.methods)}")
+    used = [METHODS[name].method for name in config.methods if name in METHODS]
+    known_keys = {key for cls in used for key in _names_of(cls)}
+    for key, value in _common(config.method).items():
+        if key not in known_keys:
+            problems.append(_unknown("method", key, known_keys))
+        for cls in used:
+            _fill(cls, {key: value} if key in _names_of(cls) else {}, "method", problems)
+    for name in {*config.methods, *tables} & METHODS.keys():
+        if METHODS[name].like:
+            _check_budget(name, tables.get(name, {}), problems)
+        before = len(problems)
+        made = _fill(METHODS[name].method, _settings(name, config), "method", problems)
+        if len(problems) == before:
+            problems += made.problems()
+
+
+def _check_budget(name: str, own: Mapping[str, Any], problems: Problems) -> None:
+    """Note a budget that is no method's, or that is given as a number."""
+    others = tuple(other for other, line in METHODS.items() if not line.like)
+    within = Limits({}, {"method.like": others})
+    _fits(own.get("like", METHODS[name].like), "", "method.like", within, problems)
+    if "spend" in own and "like" not in own:
+        problems.append(f"`method.{name}.spend` is computed; say what it is to be with `like`")
+
+
+def _check_rest(config: Config, problems: Problems) -> None:
+    data, train, evaluate = config.data, config.train, config.evaluate
+    if any(share < 0 for share in data.split) or abs(sum(data.split) - 1) > 1e-6:
+        problems.append(f"`data.split` is {data.split}; give three shares that sum to 1")
+    elif len(data.split) == 3 and not data.split[1 if evaluate.split == "validation" else 2]:
+        text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
+        problems.append(f"{text} {evaluate.split} data")
+    if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
+        problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
+    if not train.seeds or any(seed < 0 for seed in train.seeds):
+        problems.append(f"`train.seeds` is {train.seeds}; give one or more, none negative")
+    if len(set(train.seeds)) < len(train.seeds):
+        problems.append(f"`train.seeds` names one twice: {train.seeds}")
+    if train.model not in ("auto", *MODELS):
+        known = ", ".join(("auto", *MODELS))
+        problems.append(
+            f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
+        )
+    if evaluate.corruptions and not evaluate.severities:
+        problems.append("`evaluate.severities` is empty; give one or more, from 1 to 5")
+    for checked in (
+        partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
+        partial(check_available, train.available),
+        partial(check_budgets, data.budgets),
+        partial(bandwidth, evaluate.bandwidth),
+    ):
+        try:
+            checked()
+        except MasqueradeError as error:
+            problems.append(str(error).removeprefix("E201 "))
+
+
+def check(**records: Any) -> None:
+    """Refuse settings outside their types and ranges, given as section=record; E201 lists all."""
+    problems: Problems = []
+    for section, record in records.items():
+        within = limits(type(record), section)
+        for each in dataclasses.fields(record):
+            if each.default is not dataclasses.MISSING:
+                value, key = getattr(record, each.name), f"{section}.{each.name}"
+                _fits(value, each.default, key, within, problems)
+        if isinstance(record, Method) and not problems:
+            problems += record.problems()
+    if problems:
+        raise MasqueradeError("E201", "settings: " + "; ".join(problems))
+
+
+def method_of(name: str, config: Config) -> Method:
+    """Make the method that a name and the settings describe."""
+    made: Method = _fill(METHODS[name].method, _settings(name, config), "method", [])
+    return made
+
+
+def trainings(config: Config) -> dict[Method, tuple[str, ...]]:
+    """Group the methods by what is trained: names of one class and settings share a training."""
+    groups: dict[Method, tuple[str, ...]] = {}
+    for name in config.methods:
+        method = method_of(name, config)
+        groups[method] = (*groups.get(method, ()), name)
+    return groups
+
+
+def complete(config: Config) -> dict[str, Any]:
+    """Return the configuration as tables, every setting of every method written out."""
+    tables: dict[str, Any] = {"methods": list(config.methods)}
+    for name in SECTIONS:
+        tables[name] = plain(getattr(config, name))
+    tables["method"] = {name: plain(method_of(name, config)) for name in config.methods}
+    for name in config.methods:
+        if METHODS[name].like:
+            tables["method"][name]["like"] = like_of(name, config)
+    return tables
+
+
+def plain(record: Any) -> dict[str, Any]:
+    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+    }
+
+
+def dump(config: Config) -> str:
+    """Write a complete configuration as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(complete(config))
+
+
+def read(text: str) -> dict[str, Any]:
+    """Read TOML into tables."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MasqueradeError("E201", f"configuration is not TOML: {error}") from None
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file into tables; where it names a `base` beside it, that file lies under it."""
+    return _read_over(Path(path), ())
+
+
+def _read_over(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    try:
+        tables = read(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        text = f"cannot read configuration {path}: {error.strerror}"
+        raise MasqueradeError("E201", text) from None
+    base = tables.pop("base", None)
+    if base is None:
+        return tables
+    seen = (*seen, path.resolve())
+    if not isinstance(base, str) or (path.parent / base).resolve() in seen:
+        text = f"`base` of {path} is {base!r}; name a file that does not lead back to this one"
+        raise MasqueradeError("E201", text)
+    return merged(_read_over(path.parent / base, seen), tables)
+
+
+def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with others put over them, key by key."""
+    found = dict(tables)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merged(found[key], value) if both else value
+    return found
+
+
+def apply(tables: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Return tables with `section.key=value` settings put in; values are TOML, or else words."""
+    import copy
+
+    tables = copy.deepcopy(tables)
+    for text in assignments:
+        key, found, value = text.partition("=")
+        path = key.strip().split(".")
+        if not found or len(path) < 2 or not all(path):
+            raise MasqueradeError("E201", f"`--set {text}`: write section.key=value")
+        table = tables
+        if path[0] == "method" and len(path) == 2:
+            # Said of every method, so it also stands over what a file says of one of them.
+            for own in table.get("method", {}).values():
+                if isinstance(own, dict):
+                    own.pop(path[1], None)
+        for step in path[:-1]:
+            table = table.setdefault(step, {})
+            if not isinstance(table, dict):
+                raise MasqueradeError("E201", f"`--set {text}`: `{step}` is not a section")
+        try:
+            table[path[-1]] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[path[-1]] = value.strip()
+    return tables

@@ -1,0 +1,184 @@
+"""Spread a dataset over clients, and split every client's samples for training and testing."""
+
+import hashlib
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from masquerade.data.dataset import Dataset
+from masquerade.data.partition.names import parse
+from masquerade.data.partition.papers import AnyRule, Counted, Split
+from masquerade.data.partition.rules import ByClient, Flags, Integers, owner_of
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
+
+# Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
+# Test-time shift has the purposes between these.
+_PURPOSE, _SHARE = 1, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Samples, held once, and which of them each client trains, validates and tests on."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+    classes: int | None
+    train: tuple[Tensor, ...]
+    """Sample indices by client, int64."""
+    validation: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+    names: tuple[str, ...] = ()
+    """What the data call the clients, one name for each; empty where they have numbers only."""
+
+    def __repr__(self) -> str:
+        return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
+
+    @property
+    def clients(self) -> int:
+        """Return the number of clients."""
+        return len(self.train)
+
+    @property
+    def samples(self) -> Tensor:
+        """Return the number of training samples by client [clients]."""
+        return torch.tensor([len(part) for part in self.train], device=self.x.device)
+
+    @property
+    def has_validation(self) -> bool:
+        """Return whether any client has validation samples."""
+        return any(len(part) for part in self.validation)
+
+    def to(self, device: torch.device | str) -> "Federation":
+        """Return the same federation with all its tensors on `device`."""
+        train, validation, test = (
+            tuple(part.to(device) for part in parts)
+            for parts in (self.train, self.validation, self.test)
+        )
+        x, y = self.x.to(device), self.y.to(device)
+        return replace(self, x=x, y=y, train=train, validation=validation, test=test)
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 of samples and splits, by which a resumed run knows its data."""
+        digest = hashlib.sha256()
+        for tensor in (self.x, self.y, *self.train, *self.validation, *self.test):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.cpu().contiguous().numpy().data)
+        if self.names:
+            digest.update(repr(self.names).encode())
+        return digest.hexdigest()
+
+
+def share(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
+    """Take a share of the samples at random, or of the clients where the dataset names them."""
+    if not 0 < fraction <= 1:
+        raise MasqueradeError(
+            "E201", f"`fraction` is {fraction}; give a number above 0 and up to 1"
+        )
+    if fraction == 1:
+        return dataset
+    rng = np.random.default_rng([seed, _SHARE])
+    whole = len(dataset.y) if dataset.client is None else int(owner_of(dataset).max()) + 1
+    # The small term is for products just below a whole: 0.29 of 100 is 28.999...
+    count = max(1, math.floor(fraction * whole + 1e-9))
+    chosen = np.sort(rng.permutation(whole)[:count])
+    if dataset.client is None:
+        return dataset.take(torch.from_numpy(chosen))
+    owner = owner_of(dataset)
+    taken = dataset.take(torch.from_numpy(np.flatnonzero(np.isin(owner, chosen))))
+    names = tuple(dataset.names[id] for id in chosen) if dataset.names else ()
+    client = torch.from_numpy(np.searchsorted(chosen, owner_of(taken)))
+    return replace(taken, client=client, names=names)
+
+
+def partition(
+    dataset: Dataset,
+    clients: int | None,
+    by: AnyRule | str,
+    seed: int = 0,
+    split: Split = (0.6, 0.2, 0.2),
+    merge: bool = True,
+) -> Federation:
+    """Spread a dataset over clients and split each into training, validation and test samples.
+
+    `by` is a rule, or a text such as "dirichlet:0.3" that names one. `clients=None` takes as many
+    as the dataset names. `split` gives the three shares. A client's test samples do not depend on
+    how the rest is shared between training and validation. Samples are merged before they are
+    split, as the papers do; with `merge=False` a client is tested on those of its samples that are
+    in the dataset's original test part, however many they are.
+    """
+    by = parse(by) if isinstance(by, str) else by
+    if clients is None:
+        clients = len((by if isinstance(by, ByClient) else ByClient()).named(dataset))
+    _check(len(dataset.y), clients, seed, split)
+    rng = np.random.default_rng([seed, _PURPOSE])
+    original = None if merge else _original(dataset)
+    names: tuple[str, ...] = ()
+    if isinstance(by, Counted):
+        cuts = by.cut(dataset, clients, split, original, rng)
+    else:
+        assigned = by.assign(dataset, clients, rng)
+        cuts = [_cut(rng.permutation(samples), split, original) for samples in assigned]
+        if isinstance(by, ByClient) and dataset.names:
+            owner = owner_of(dataset)
+            names = tuple(dataset.names[owner[samples[0]]] for samples in assigned)
+    train, validation, test = (
+        tuple(torch.from_numpy(cut[part]) for cut in cuts) for part in range(3)
+    )
+    empty = [client for client, part in enumerate(train) if not len(part)]
+    if empty:
+        text = f"W301 {len(empty)} of {clients} clients have no training data (ids {listed(empty)})"
+        warnings.warn(MasqueradeWarning(text), stacklevel=2)
+    x, y, classes = dataset.x, dataset.y, dataset.classes
+    return Federation(dataset.name, x, y, classes, train, validation, test, names)
+
+
+def _check(samples: int, clients: int, seed: int, split: Split) -> None:
+    if clients < 1 or seed < 0:
+        raise MasqueradeError(
+            "E201", f"`clients` is {clients} and `seed` {seed}; give at least 1 and at least 0"
+        )
+    if clients > samples:
+        raise MasqueradeError(
+            "E303", f"{clients} clients cannot share {samples} samples; lower `clients`"
+        )
+    if not (abs(sum(split) - 1) <= 1e-6 and min(split) >= 0 and split[0] > 0):
+        raise MasqueradeError(
+            "E201",
+            f"`split` is {split}; give shares for training (above 0), validation and test that "
+            "sum to 1",
+        )
+
+
+def _cut(samples: Integers, split: Split, original: Flags | None = None) -> tuple[Integers, ...]:
+    """Cut shuffled samples; one goes to training, then test, then validation, before all else.
+
+    `original` says which samples of the dataset were for training; the others are for testing.
+    """
+    if original is not None:
+        inside = original[samples]
+        both = split[0] + split[1]
+        kept = _cut(samples[inside], (split[0] / both, split[1] / both, 0.0))
+        return *kept[:2], samples[~inside]
+    count = len(samples)
+    spare = max(count - 1, 0)
+    least_test = int(split[2] > 0 and count >= 2)
+    least_validation = int(split[1] > 0 and count >= 3)
+    test = min(max(round(count * split[2]), least_test), spare - least_validation)
+    validation = min(max(round(count * split[1]), least_validation), spare - test)
+    return tuple(np.split(samples, [count - test - validation, count - test]))
+
+
+def _original(dataset: Dataset) -> Flags:
+    if dataset.train is None:
+        raise MasqueradeError(
+            "E202",
+            f"`{dataset.name}` does not say which samples were for training, so they cannot be "
+            "kept apart; leave `merge` on",
+        )
+    original: Flags = dataset.train.cpu().numpy()
+    return original

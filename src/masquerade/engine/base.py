@@ -1,0 +1,173 @@
+"""What every engine is given, and what it gives back."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.random import fold
+from masquerade.core.round import Round
+from masquerade.core.task import Task
+from masquerade.core.tree import State
+from masquerade.cost.bytes import Traffic
+from masquerade.cost.flops import Flops, Meter
+from masquerade.data.loader import Feed
+from masquerade.wire.session import Session
+
+
+def astuple(record: Traffic | Flops) -> tuple[Any, ...]:
+    """Return the columns of a record; the library's own `astuple` would copy them."""
+    return tuple(getattr(record, each.name) for each in fields(record))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The static facts of a run, as far as clients' work depends on them."""
+
+    method: Method
+    task: Task
+    feed: Feed
+    meter: Meter
+    rounds: int
+    rate_decay: float = 1.0
+    """Learning rates are multiplied by this once per round."""
+    precision: str = "float32"
+    """In what products are taken; processes of an engine ask."""
+    wire: str = "full"
+    """What floating-point values of messages are rounded to; "full" leaves them as they are."""
+
+    def wired(self, message: Message, who: int | Tensor, sent: tuple[str, int] | None) -> Message:
+        """Return a message as it comes out at the other end; stacked where `who` are several.
+
+        `sent` is the kind and number of the round of an upload, None for a download. Downloads are
+        always rounded with the same noise: a model that did not change is not sent again.
+        """
+        if self.wire == "full":
+            return message
+        seed, lead = fold(self.feed.seed, "wire"), int(isinstance(who, Tensor))
+        key = fold(seed, "up", *sent, who) if sent else fold(seed, "down")
+        return {name: part.to(self.wire, fold(key, name), lead) for name, part in message.items()}
+
+    def round(self, kind: str, phase: Hashable, number: int) -> Round:
+        """Make the round that methods see."""
+        device = self.feed.federation.x.device
+        scalars = torch.tensor([number, self.rounds, self.rate_decay**number], dtype=torch.float64)
+        return Round(kind, phase, *tree.onto(scalars, device).unbind())
+
+
+@dataclass(frozen=True)
+class Job:
+    """What some clients are to do: rows, states and sessions stacked in the order of their ids."""
+
+    server: State
+    rows: State
+    clients: State
+    session: Session
+    ids: Tensor
+    round: Round
+    number: int
+    """The round's number, for keys; methods see it as a tensor."""
+
+    def take(self, places: Tensor) -> "Job":
+        """Return the job of some of the clients."""
+        rows, clients, session = (
+            tree.take(state, places) for state in (self.rows, self.clients, self.session)
+        )
+        return replace(self, rows=rows, clients=clients, session=session, ids=self.ids[places])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cohort's rounds gave, stacked [clients, …] in the order of their ids."""
+
+    uploads: Message
+    clients: State
+    session: Session
+    count: Callable[[], tuple[Traffic, Flops]]
+    """Returns what they cost, in host memory; a device has to be waited for then."""
+
+    @cached_property
+    def costs(self) -> tuple[Traffic, Flops]:
+        """Return bytes and operations; counted when they are first asked for."""
+        return self.count()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Return the bytes of every client."""
+        return self.costs[0]
+
+    @property
+    def flops(self) -> Flops:
+        """Return the operations of every client."""
+        return self.costs[1]
+
+    def take(self, places: Tensor) -> "Outcome":
+        """Return what some of the clients' rounds gave."""
+
+        def count() -> tuple[Traffic, Flops]:
+            columns = astuple(self.traffic), astuple(self.flops)
+            traffic, flops = tree.take(columns, places)
+            return Traffic(*traffic), Flops(*flops)
+
+        uploads, clients, session = tree.take((self.uploads, self.clients, self.session), places)
+        return Outcome(uploads, clients, session, count)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What clients' models are and how they do, in the order of the clients' ids."""
+
+    models: list[Message]
+    scores: list[Tensor]
+    """Of every client the metric of each of its samples."""
+    flops: Flops
+    """What adapting cost."""
+
+    @classmethod
+    def joined(cls, pieces: "list[Judgement]") -> "Judgement":
+        """Join what was judged a few clients at a time."""
+        columns = zip(*(astuple(piece.flops) for piece in pieces), strict=True)
+        return cls(
+            [model for piece in pieces for model in piece.models],
+            [score for piece in pieces for score in piece.scores],
+            Flops(*(torch.cat(column) for column in columns)),
+        )
+
+
+class Engine(Protocol):
+    """A way to run `client_round` over some clients."""
+
+    name: str
+
+    @property
+    def copies(self) -> bool:
+        """Tell whether clients' states are copied before anything is done with them."""
+        ...
+
+    def work(self, job: Job) -> Outcome:
+        """Do the clients' rounds."""
+        ...
+
+    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+        """Prepare a round that is to come, where something else is being waited for."""
+        ...
+
+    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
+        """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
+        ...
+
+    def score(
+        self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        """Measure models that were judged before, each on some samples of `x` and `y`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes."""
+        ...

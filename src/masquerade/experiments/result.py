@@ -1,0 +1,79 @@
+"""What a run ended with, and its clients' models by number or name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.task import Task
+from masquerade.errors import MasqueradeError
+from masquerade.evaluation.clients import place_of
+from masquerade.simulation.state import Record
+
+
+@dataclass(frozen=True)
+class Personal:
+    """One client's model, ready for use."""
+
+    method: Method
+    task: Task
+    parts: Message
+    summary: Record
+    """What its run ended with, in the form of `summary.json`."""
+    place: int
+    """Where the client stands in what the summary lists of clients."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the outputs for a batch of inputs (logits, for classification)."""
+        device = tree.leaves(self.parts)[0].device
+        with torch.no_grad():
+            return self.method.predict(self.task, self.parts, x.to(device))
+
+    def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
+        """Write a bundle that answers without torch, for inputs like x [samples, …]."""
+        from masquerade.export.bundle import Model, write
+        from masquerade.export.model_card import describe
+
+        model = Model.at_home(self.method, self.task, self.parts, x)
+        write(Path(path), model, describe(self.summary, self.place, model), labels)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ended with."""
+
+    method: Method
+    task: Task
+    summaries: list[Record]
+    """One per view, in the form of `summary.json`."""
+    personal: dict[str, list[Message]]
+
+    def __repr__(self) -> str:
+        own = ", ".join(f"{s['title']} {s['accuracy']['own']['mean']:.4g}" for s in self.summaries)
+        return f"<Result of {self.summaries[0]['rounds']} rounds, on own data: {own}>"
+
+    def table(self) -> None:
+        """Print the table of results."""
+        from rich.console import Console
+
+        from masquerade.report import terminal
+
+        Console().print(terminal(self.summaries))
+
+    def client(self, client: int | str, view: str | None = None) -> Personal:
+        """Return the model of a client, by its number or its name.
+
+        It is that of the method's default view unless another is named.
+        """
+        chosen = view or next(iter(self.personal))
+        if chosen not in self.personal:
+            known = ", ".join(self.personal)
+            raise MasqueradeError("E202", f"no view `{chosen}` was judged; there are {known}")
+        (summary,) = (each for each in self.summaries if each["view"] == chosen)
+        place = place_of(summary, client)
+        return Personal(self.method, self.task, self.personal[chosen][place], summary, place)

@@ -1,0 +1,85 @@
+"""From a run directory to a client's model, and to what is known of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from masquerade.config import toml as configuration
+from masquerade.config.resolve import arrange, trainings
+from masquerade.core.part import Message
+from masquerade.core.random import fold
+from masquerade.data import Federation, cache
+from masquerade.errors import MasqueradeError
+from masquerade.evaluation.clients import place_of
+from masquerade.export import sparse
+from masquerade.export.bundle import Card, Model
+from masquerade.export.model_card import describe
+from masquerade.simulation.state import Record
+from masquerade.storage import model_files as parts
+from masquerade.storage.results import is_comparison, read_results
+
+SAMPLES = 32
+"""Inputs on which an export is compared with its model."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A client's model, its card, the names of its classes, and where its weights began."""
+
+    model: Model
+    card: Card
+    labels: list[str]
+    origin: sparse.Origin | None
+    """None where they began in a file."""
+
+
+def find(path: Path, client: int | str, view: str | None = None) -> Found:
+    """Read the model of one client, by its number or name, from the directory of a finished run."""
+    summary = _summary(path, view)
+    place = place_of(summary, client)
+    id = summary["per_client"]["ids"][place]
+    config = configuration.load(path / "config.toml")
+    (training,) = trainings(config)
+    made = arrange(config, training)
+    federation, task, train = made["federation"], made["task"], made["train"]
+    name = parts.client_file(id, summary["view"], federation.clients)
+    model = Model(made["method"], task, _parts(path / name), _inputs(federation, id))
+    origin = None
+    if not train.weights:
+        shape = tuple(federation.x.shape[1:])
+        seed = fold(training.seed, "initial")
+        origin = sparse.Origin(train.model, shape, federation.classes, seed)
+    held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
+    named = held.class_names if held is not None else []
+    labels = list(named) or [str(each) for each in range(federation.classes)]
+    return Found(model, describe(summary, place, model, config.data), labels, origin)
+
+
+def _summary(path: Path, view: str | None) -> Record:
+    """Return the summary of a view; the first, unless another is named."""
+    if is_comparison(path):
+        runs = sorted(each.parent.name for each in path.glob("*/summary.json"))
+        text = f"{path} is a comparison; name one of its runs: {', '.join(runs)}"
+        raise MasqueradeError("E408", text)
+    summaries = read_results(path)
+    if "python" in configuration.read_file(path / "config.toml"):
+        text = f"{path} is a run of a Python program, which alone has its network"
+        raise MasqueradeError("E202", f"{text}; use `result.client(N).export(FOLDER, x)` there")
+    for summary in summaries:
+        if view in (None, summary["view"], summary["method"]):
+            return summary
+    known = ", ".join(summary["view"] for summary in summaries)
+    raise MasqueradeError("E202", f"no view `{view}` was judged; there are {known}")
+
+
+def _parts(path: Path) -> Message:
+    if not path.is_file():
+        raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
+    return parts.read(path.read_bytes(), path.name)
+
+
+def _inputs(federation: Federation, client: int) -> Tensor:
+    """Return inputs that the client was trained on, or others where it has none."""
+    own = federation.train[client][:SAMPLES]
+    return federation.x[own] if len(own) else federation.x[:SAMPLES]

@@ -1,0 +1,5 @@
+"""FedSelect: the method, and models whose entries are a client's own or shared."""
+
+from masquerade.methods.fedselect.method import FedSelect
+
+__all__ = ["FedSelect"]

@@ -1,0 +1,254 @@
+"""pFedGate (Chen et al., 2023): a private gate chooses and scales blocks of the shared model.
+
+    G, M = gate(x)        I* = argmax I·G  with  I·W ≤ s_i ΣW  (Eq. 6)        θ'_i = θ_g ⊗ (M · I*)
+
+Each round a client trains θ_g and its gate through θ'_i, and sends the blocks that it chose. The
+server averages every block over the clients that sent it (Appendix G). Gates are never sent.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from masquerade.core import (
+    Batch,
+    Bounds,
+    Choices,
+    MasqueradeError,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    Who,
+    tree,
+)
+from masquerade.methods.pfedgate.blocks import layout
+from masquerade.methods.pfedgate.gate import Gate, Gated
+from masquerade.methods.pfedgate.norm import mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedGate(Method):
+    """Sparse models that differ by client, by batch or by sample, each within its budget."""
+
+    density: float = 0.5
+    """Share of the costs that a model may have (s); a client with a smaller budget has that."""
+    # Differs: the paper gives no number; this is the release's for five blocks.
+    least: float = 0.2
+    """Share of every tensor that is always on (s_min)."""
+    blocks: int = 5
+    """Blocks of a tensor (B)."""
+    split: str = "flat"
+    """What is cut into blocks: "flat" tensors, "filter" (outputs) or "channel" (inputs)."""
+    cost: str = "parameters"
+    """What the budget counts (W): "parameters", "flops", or "table"."""
+    table: tuple[float, ...] = (1.0,)
+    """What each tensor costs, in the network's order: a latency, a bandwidth."""
+    solver: str = "greedy"
+    """How the knapsack is filled: "greedy" by importance, or "exact"."""
+    # Differs: the text gates every sample; the release, and so its tables, a batch.
+    gating: str = "batch"
+    """What has a mask of its own: a "batch", a "sample" or a "client"."""
+    chunk: int = 8
+    """Samples at a time, each with a model of its own, where samples are gated."""
+    paths: int = 2
+    """1: importances G are the weights M; 2: each has a path of its own."""
+    gate_rate: float = 0.1
+    """Learning rate of the gate (η)."""
+    tune_epochs: int = 5
+    """Passes in which a client that never took part trains its gate alone."""
+    pre_norm: bool = True
+    """Whether the gate normalizes its input."""
+    post_norm: bool = True
+    """Whether the gate normalizes its scores."""
+    squash: bool = True
+    """Whether a sigmoid bounds the scores."""
+    scale: bool = True
+    """Whether blocks are scaled by M; otherwise they are only chosen."""
+
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+    foreseen: ClassVar[bool] = False
+    budgeted: ClassVar[bool] = True
+    joins: ClassVar[bool] = False
+    bounds: ClassVar[Bounds] = {
+        "density": (1e-9, 1),
+        "least": (0, 1),
+        "blocks": (2, math.inf),
+        "table": (1e-30, math.inf),
+        "chunk": (1, math.inf),
+        "paths": (1, 2),
+        "gate_rate": (0, math.inf),
+        "tune_epochs": (0, math.inf),
+    }
+    choices: ClassVar[Choices] = {
+        "split": ("flat", "filter", "channel"),
+        "cost": ("parameters", "flops", "table"),
+        "solver": ("greedy", "exact"),
+        "gating": ("batch", "sample", "client"),
+    }
+
+    def problems(self) -> list[str]:
+        """Refuse more that is always on than a model may have."""
+        if self.least <= self.density:
+            return []
+        return [f"`method.least` is {self.least}, above `method.density` {self.density}; lower it"]
+
+    def _model(self, task: Task) -> Gated:
+        table = self.table if self.cost == "table" else ()
+        blocks = layout(task, self.blocks, self.least, self.split, self.cost, table)
+        gate = Gate(self.paths * len(blocks.sizes), self.pre_norm, self.post_norm, self.squash)
+        alone, exact = self.gating == "sample", self.solver == "exact"
+        return Gated(task, blocks, gate, alone, exact, self.scale, self.chunk)
+
+    def server_init(self, task: Task) -> State:
+        """Hold θ_g."""
+        if self.gating == "sample" and task.couples_batch:
+            text = "a network with BatchNorm cannot have a mask for every sample of a batch"
+            raise MasqueradeError("E202", f"{text}; take `gating` batch, or another norm")
+        return {"params": task.initial}
+
+    def client_init(self, task: Task, who: Who) -> State:
+        """Hold the gate φ_i, what the budget leaves to choose, and mean scores, at first one.
+
+        A client that never trained so uses the first blocks that fit, as θ_g has them.
+        """
+        model = self._model(task)
+        gate, running = model.gate.init(task.sample, who.key, task.dtype)
+        scores = torch.ones_like(gate["gate.bias"])
+        room = model.blocks.room(min(self.density, who.budget))
+        return {"gate": gate, "running": running, "scores": scores, "room": room}
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Begin with no block chosen and nothing looked at."""
+        none = torch.zeros_like(self._model(task).blocks.always)
+        zero = client["scores"].new_zeros(())
+        looked = task.sample[0] if self.gating == "client" else client["scores"]
+        sums = {"load": none.to(zero.dtype), "steps": zero, "seen": zero}
+        work = {key: value for key, value in client.items() if key != "scores"}
+        work |= {"chosen": none, "looked": torch.zeros_like(looked, dtype=zero.dtype)}
+        return {"params": message["params"].values, **work, **sums}
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Train θ_g and φ_i together."""
+        return self._stages(task, ("params", "gate"), (self.rate, self.gate_rate), self.epochs)
+
+    def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """Let a client that is new train φ_i alone."""
+        if not round.phase[1]:
+            return ()
+        return self._stages(task, ("gate",), (self.gate_rate,), self.tune_epochs)
+
+    def _stages(
+        self, task: Task, on: tuple[str, ...], rates: tuple[float, ...], epochs: int
+    ) -> tuple[Stage, ...]:
+        """Train; before it a client-wise gate pools the inputs, after it others average scores."""
+        model, pooled = self._model(task), self.gating == "client"
+
+        def scores(work: State, batch: Batch) -> tuple[Tensor, Tree]:
+            x, valid = (
+                (_average(work)[None], None) if pooled else (task.inputs(batch.x), batch.valid)
+            )
+            return model.scores({**work["gate"], **work["running"]}, x, valid, train=True)
+
+        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            weights = model.weights(scores(work, batch)[0], work["flags"])
+            return model.loss(work["params"], weights, batch)
+
+        def within(work: State) -> Tree:
+            # Differs: a block that the batch did not choose stays, momentum and decay or not.
+            return model.blocks.spread(work["some"], work["params"])
+
+        descend = self.descend(task, loss, on=on, rate=rates, within=within)
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            found, running = scores(work, batch)
+            flags = model.choose(found, work["room"])
+            share = flags.to(found.dtype)
+            share = mean(share, batch.valid) if self.gating == "sample" else share
+            moved = descend({**work, "flags": flags, "some": share > 0}, batch, round)
+            return {
+                **{key: moved[key] for key in work},
+                "running": {**work["running"], **running},
+                "chosen": work["chosen"] | (share > 0),
+                "load": work["load"] + share,
+                "steps": work["steps"] + 1,
+            }
+
+        def look(work: State, batch: Batch, round: Round) -> State:
+            values = {**work["gate"], **work["running"]}
+            x = task.inputs(batch.x)
+            found = x if pooled else model.gate(values, x)[0]
+            count = batch.count().to(task.dtype)
+            looked = work["looked"] + mean(found, batch.valid) * count
+            return {**work, "looked": looked, "seen": work["seen"] + count}
+
+        def used(work: State) -> tuple[Tree, Tree]:
+            # The gate's gradient reads that of every block, also of those left out: it is dense.
+            steps = work["steps"].clamp(min=1)[..., None]
+            return model.blocks.shares(work["load"] / steps), {}
+
+        def idle(work: State) -> tuple[Tree, None]:
+            return model.blocks.shares(torch.zeros_like(work["load"])), None
+
+        training = Stage("train", step, epochs, begin=descend.prepare, keep=used)
+        looking = Stage("look", look, keep=idle)
+        return (looking, training) if pooled else (training, looking)
+
+    def finish(
+        self, task: Task, work: State, message: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Send the blocks that were chosen; keep φ_i and what it says of the training data."""
+        model, scores = self._model(task), _average(work)
+        if self.gating == "client":
+            # Normalized as in training: by what this one input is alone.
+            values = {**work["gate"], **work["running"]}
+            scores = model.scores(values, scores[None], None, train=True)[0]
+        held = {key: work[key] for key in ("gate", "running", "room")}
+        held["scores"] = torch.where(work["seen"] > 0, scores, client["scores"])
+        return {"params": model.blocks.part(work["params"], work["chosen"])}, held
+
+    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
+        """Use θ_g under the mask of the mean scores, or with the gate for every sample."""
+        model, params = self._model(task), message["params"].values
+        flags = model.choose(client["scores"], client["room"])
+        gate = {"weights": model.weights(client["scores"], flags)}
+        if self.gating == "sample":
+            gate |= {"room": client["room"], **client["gate"], **client["running"]}
+            return {"params": message["params"], "gate": Part(gate)}
+        kept = tree.only(model.blocks.spread(flags, params), params)
+        return {"params": model.blocks.part(kept, flags), "gate": Part(gate)}
+
+    def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
+        """Answer by θ'_i."""
+        model, gate = self._model(task), personal["gate"].values
+        weights = gate["weights"]
+        if self.gating == "sample":
+            scores, _ = model.scores(gate, task.inputs(x))
+            weights = model.weights(scores, model.choose(scores, gate["room"]))
+        return model.output(personal["params"].values, weights, x)
+
+    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+        """Bound a model in use; uploads unite masks, and one mask per sample needs all weights."""
+        blocks = self._model(task).blocks
+        most = blocks.most(blocks.room(min(self.density, who.budget)))
+        return {"use": {} if self.gating == "sample" else most, "upload": {}}
+
+    def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:
+        """Count the gate's weights in 20 bins from 0 to 1; blocks left out weigh 0."""
+        weights = personal["gate"].values["weights"].double().clamp(0, 1)
+        # Counted by comparing: a histogram on CUDA adds up in any order, which is refused.
+        bins = (weights.flatten() * 20).floor().clamp(max=19)
+        places = torch.arange(20, device=bins.device)
+        return {"gate_weights": (bins[:, None] == places).sum(0).double()}
+
+
+def _average(work: State) -> Tensor:
+    average: Tensor = work["looked"] / work["seen"].clamp(min=1)
+    return average

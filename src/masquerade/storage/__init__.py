@@ -1,0 +1,1 @@
+"""Files: atomic writes, sealed manifests, run directories, models, pickles that never run."""

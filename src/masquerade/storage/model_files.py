@@ -1,0 +1,65 @@
+"""A client's model as a file: its tensors by PART/FIELD/TENSOR, and beside them what is no tensor.
+
+A mask means nothing without its grain: one bool may stand for an entry, a block or a row.
+"""
+
+import json
+from typing import Any
+
+from masquerade.core import tree
+from masquerade.core.part import Axis, Blocks, Entry, Grain, Message, Part
+from masquerade.storage.run_directory import RunDirectory, decode_tensors
+
+FACTS = "message"
+"""The name under which a file says what its tensors are parts of."""
+
+
+def client_file(id: int, view: str, clients: int) -> str:
+    """Name the file of a client's model in a run directory."""
+    return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
+
+
+def write(directory: RunDirectory, name: str, message: Message) -> None:
+    """Write a model into a run directory, whole or not at all."""
+    facts = {
+        part: {"dtype": held.dtype, "grain": {t: _stated(g) for t, g in held.grain.items()}}
+        for part, held in message.items()
+    }
+    directory.write_tensors(name, tree.named(message), {FACTS: json.dumps(facts)})
+
+
+def read(data: bytes, name: str) -> Message:
+    """Read a model from the bytes of the file `name`."""
+    tensors = decode_tensors(data, name)
+    facts: dict[str, Any] = json.loads(_metadata(data).get(FACTS, "{}"))
+    # A part may have no tensors.
+    found: dict[str, dict[str, Any]] = {part: {"values": {}} for part in facts}
+    for part, fact in facts.items():
+        grain = {tensor: _grain(*stated) for tensor, stated in fact["grain"].items()}
+        found[part] |= {"dtype": fact["dtype"], "grain": grain}
+    for path, value in tensors.items():
+        part, field, tensor = path.split("/", 2)
+        found.setdefault(part, {"values": {}}).setdefault(field, {})[tensor] = value
+    return {part: Part(**fields) for part, fields in found.items()}
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """Return the texts beside the tensors of a safetensors file that is intact."""
+    size = int.from_bytes(data[:8], "little")
+    found: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    return found
+
+
+def _stated(grain: Grain) -> list[Any]:
+    match grain:
+        case Blocks(sizes):
+            return ["blocks", *sizes]
+        case Axis(index):
+            return ["axis", index]
+    return ["entry"]
+
+
+def _grain(kind: str, *numbers: int) -> Grain:
+    if kind == "blocks":
+        return Blocks(numbers)
+    return Axis(*numbers) if kind == "axis" else Entry()

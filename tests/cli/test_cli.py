@@ -1,0 +1,550 @@
+"""The command: exit statuses, what is printed where, files for programs, stops that resume."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from masquerade.config.settings import Config
+from masquerade.config.toml import parse, read_file
+from masquerade.methods import METHODS
+from masquerade.storage.run_directory import RunDirectory
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from masquerade.cli import app as cli
+
+COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
+COMMANDS += ["export", "predict", "bench-model"]
+COMMANDS += ["data fetch", "data add", "data list", "data show"]
+TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
+TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
+"""Where the command is found, installed or not."""
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Ended]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Call]:
+    """Call the command in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["masquerade", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        status = end.value.code or 0
+        assert isinstance(status, int)
+        return Ended(status, *capsys.readouterr())
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own data: six clients, four features, three classes, in some order of clients."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(120, 4)).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "mine.npz"
+    client = np.array(["ann", "bob", "cid", "dot", "eve", "fay"])[rng.permutation(120) % 6]
+    np.savez(path, x=x, y=(x @ rng.normal(size=(4, 3))).argmax(1), client=client)
+    return path
+
+
+def strict(text: str) -> Any:
+    """Read JSON as other languages do: without NaN and Infinity."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture
+def finished(call: Call, mine: Path, tmp_path: Path) -> Path:
+    """The directory of a run of FedAvg and its tuned view."""
+    assert call("run", "--data", mine, *TINY, "--quiet", "--out", tmp_path / "done") == (0, "", "")
+    return tmp_path / "done"
+
+
+def test_the_first_line_says_what_is_trained(call: Call, mine: Path) -> None:
+    named = ["--method", "local", "--seed", "4"]
+    for options, said in (
+        (
+            [],
+            r"Training FedAvg, FedAvg\+FT on [^ ]*: 3 rounds, seed 1. No method was named; ",
+        ),
+        (named, "Training Local on [^ ]*: 3 rounds, seed 4.$"),
+    ):
+        first = call("run", "--data", mine, *TINY, *options).err.splitlines()[0]
+        assert re.match(said, first)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(call: Call, command: str) -> None:
+    status, out, _ = call(*command.split(), "--help")
+    assert status == 0
+    assert f"Example: masquerade {command}" in re.sub(r"\s+", " ", out)
+
+
+def test_every_command_is_known_here() -> None:
+    groups = {"data": cli.data_app, "": cli.app}
+    names = [
+        f"{group} {each.name or getattr(each.callback, '__name__', '')}".strip()
+        for group, app in groups.items()
+        for each in app.registered_commands
+    ]
+    assert sorted(names) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["run", "--nonsense"], 2, "--nonsense"),
+        (["run", "--rounds", "many"], 2, "many"),
+        (["dance"], 2, "dance"),
+        (["run", "--set", "train.rouns=3"], 2, "E201 command line: .*`train.rouns`.*`rounds`"),
+        (["run", "--method", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
+        (["compare", "--methods", "local,dmfpl"], 2, "E201 .*`dmfpl` .did you mean `dmpfl`"),
+        (["methods", "fedporx"], 2, "E201 .*`fedporx` .did you mean `fedprox`"),
+        (["run", "--config", "no.toml"], 2, "E201 .*no.toml"),
+        (["run", "--partition", "dirichlett:1"], 2, "E201 .*`dirichlett:1`"),
+        (["run", "--set", "train.model=mpl"], 2, "E201 .*`mpl` .did you mean `mlp`"),
+        (["run", "--set", "evaluate.bandwidth=10"], 2, "E201 .*`evaluate.bandwidth` must be str"),
+        (["run", "--set", "evaluate.bandwidth=fast"], 2, "E201 .*`bandwidth` is 'fast'; give 10MB"),
+        (["run", "--set", "train.seeds=[1,2]"], 2, "E201 .*`compare` takes several"),
+        (["run", "--data", "digit"], 3, "E301 .*`digit` .did you mean `digits`"),
+        (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
+        (["run", "--data", "cifar10"], 3, "E301 .*masquerade data fetch cifar10"),
+        (["data", "fetch", "cifra10"], 3, "E301 .*did you mean `cifar10`"),
+        (["data", "add", "mine", "--from", "no"], 3, "E301 .*does not exist"),
+        (["data", "add", "../mine", "--from", "."], 2, "E203 .*`../mine`"),
+        (["data", "show", "torn.npz"], 3, "E301 .*torn.npz"),
+        (["run", "--clients", "5000"], 3, "E303 .*clients"),
+        (["resume", "nowhere"], 4, "E408 .*nowhere"),
+        (["report", "nowhere"], 4, "E408 .*nowhere"),
+    ],
+)
+def test_a_refusal_has_a_status_and_one_line(
+    call: Call, tmp_path: Path, arguments: list[str], status: int, said: str
+) -> None:
+    (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04torn")
+    ended = call(*arguments, *(["--quiet"] if arguments[0] in ("run", "resume") else []))
+    assert ended.status == status
+    assert ended.out == ""
+    assert re.search(said, ended.err)
+    assert "Traceback" not in ended.err
+    assert len(ended.err.splitlines()) == 1 or not said.startswith("E")
+    assert list(tmp_path.iterdir()) == [tmp_path / "torn.npz"]
+
+
+@pytest.mark.parametrize(("y", "said"), [([0, -1], "label -1"), ([0, 1, 2], "`y`")])
+def test_data_that_cannot_be_right_are_refused(
+    call: Call, tmp_path: Path, y: list[int], said: str
+) -> None:
+    np.savez(tmp_path / "bad.npz", x=np.zeros((2, 3), np.float32), y=np.array(y))
+    status, _, err = call("run", "--data", "bad.npz", "--quiet")
+    assert status == 3
+    assert err.startswith("E302 ")
+    assert said in err
+
+
+def test_an_unforeseen_error_is_one_line_and_a_hint(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(*arguments: Any, **more: Any) -> None:
+        error = ZeroDivisionError("by nothing")
+        error.add_note("in client 3")
+        raise error
+
+    monkeypatch.setattr(cli, "_go", go)
+    status, out, err = call("run")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[0] == "E100 ZeroDivisionError: by nothing (in client 3)"
+    assert "--debug" in err
+    assert "Traceback" not in err
+
+
+def test_a_run_is_not_written_over_another(call: Call, mine: Path, finished: Path) -> None:
+    before = (finished / "summary.json").read_bytes()
+    for command in ("run", "compare"):
+        status, _, err = call(command, "--data", mine, *TINY, "--quiet", "--out", finished)
+        assert status == 4
+        assert err.startswith("E407 ")
+        assert f"masquerade resume {finished}" in err
+    assert (finished / "summary.json").read_bytes() == before
+
+
+def test_a_run_in_use_is_left_alone(call: Call, finished: Path) -> None:
+    with RunDirectory.open(finished):
+        status, _, err = call("resume", finished, "--quiet")
+    assert status == 4
+    assert err.startswith("E404 ")
+    assert f"process {os.getpid()}" in err
+
+
+OWN = {"mean", "std", "weighted", "bottom_decile"}
+DEGREES = {"0", "20", "40", "60", "80", "100"}
+
+
+def check_accuracy(found: dict[str, Any]) -> None:
+    assert set(found["own"]) == OWN
+    for shifted in (found["shift"], found["pooled"]):
+        assert set(shifted) == {*DEGREES, "averaged"}
+        assert all(set(entry) == {"mean", "std"} for entry in shifted.values())
+        assert shifted["0"]["mean"] == found["own"]["mean"]
+        means = [shifted[degree]["mean"] for degree in DEGREES]
+        assert shifted["averaged"]["mean"] == pytest.approx(sum(means) / 6)
+        assert all(0 <= mean <= 100 for mean in means)
+        assert max(means) > 1, "accuracies are in percent"
+
+
+def check_result(result: dict[str, Any]) -> None:
+    """See that a result has what programs rely on."""
+    assert result["data"] == "mine"
+    assert (result["seed"], result["rounds"], result["clients"]) == (1, 3, 6)
+    accuracy = dict(result["accuracy"])
+    shared = accuracy.pop("global", None)
+    check_accuracy(accuracy)
+    line = METHODS[result["method"]]
+    assert (shared is not None) == ("global" in line.method.views)
+    if shared is not None:
+        assert set(shared) == {"own", "shift", "pooled"}
+        check_accuracy(shared)
+    for costs in (result, result.get("adapt", result)):
+        assert set(costs["bytes"]) == {"down", "up"}
+        assert set(costs["flops"]) == {"dense", "masked", "executed"}
+    assert ("adapt" in result) == (line.view in ("tuned", "adaptive"))
+    assert 0 < result["density"] <= 1
+    assert result["kept"] == pytest.approx(result["density"] * result["parameters"])
+    assert result["storage"]["model"] > 0
+    assert result["seconds"] == pytest.approx(sum(result["time"].values()))
+    assert min(result["time"].values()) > 0
+    assert result["memory"]["process"] > 1e7
+
+
+def requests(page: str) -> list[str]:
+    """List what a browser would ask of the network for a page."""
+    found = re.findall(r"""(?:src|srcset|href|action|data)=["']([^"']*)""", page)
+    found += re.findall(r"url\(([^)]*)\)", page) + re.findall(r"@import.*|<script.*|<link.*", page)
+    return [target for target in found if not target.startswith("#")]
+
+
+def test_a_comparison_of_own_data_is_written_for_programs_and_people(
+    call: Call, mine: Path, tmp_path: Path
+) -> None:
+    names = ["local", "fedavg_ft", "dmpfl", "fedavg", "dmpfl_plus"]
+    status, out, err = call(
+        "compare", "--data", mine, *TINY, "--methods", ",".join(names), "--json", "--out", "both"
+    )
+    assert status == 0
+    # A network of one layer, which DM-PFL leaves dense: that is said once, and nothing else.
+    assert err.count("\n") == err.count("W506 DMPFL masks 0% of the parameters") == 1
+    printed = strict(out)
+    assert printed == strict((tmp_path / "both" / "results.json").read_text())
+    assert [result["method"] for result in printed] == names
+    for result in printed:
+        check_result(result)
+    runs = sorted(path.parent.name for path in tmp_path.glob("both/*/summary.json"))
+    assert runs == ["dmpfl-seed1", "fedavg_ft-seed1", "local-seed1"], "views share a training"
+    assert requests((tmp_path / "both" / "report.html").read_text()) == []
+
+    status, out, _ = call("report", "both", "--markdown")
+    assert status == 0
+    assert [line for line in out.splitlines() if line.startswith("|")]
+    assert "DM-PFL+" in out
+
+
+def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) -> None:
+    summaries = strict((finished / "summary.json").read_text())
+    assert [summary["method"] for summary in summaries] == ["fedavg", "fedavg_ft"]
+    for summary in summaries:
+        check_result(summary)
+    assert requests((finished / "report.html").read_text()) == []
+    for command in ("report", "resume"):
+        status, out, _ = call(command, finished, "--json")
+        assert (status, strict(out)) == (0, summaries)
+        assert call(command, finished, "--quiet") == (0, "", "")
+    costs = call("report", finished, "--costs", "--bandwidth", "8kbps:4kbps", "--json")
+    (first, _) = strict(costs[1])
+    sent = summaries[0]["bytes"]
+    seconds = sent["down"] / 1000 + sent["up"] / 500
+    assert first["s to send, in all"] == pytest.approx(seconds)
+    assert first["s to send, a round"] == pytest.approx(seconds / 3)
+    page = finished / "report.html"
+    assert "8kbps down, 4kbps up" in page.read_text()
+    # Unasked, the page has the bandwidth of its run.
+    config = finished / "config.toml"
+    config.write_text(config.read_text().replace('bandwidth = "10MB/s"', 'bandwidth = "20Mbps"'))
+    assert call("report", finished, "--quiet")[0] == 0
+    assert "20Mbps both ways" in page.read_text()
+    for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
+        assert call("report", finished, "--costs", *wrong)[0] == 2
+    assert "As papers count" in call("report", finished, "--costs", "--convention", "paper")[1]
+    status, out, _ = call("report", finished)
+    assert status == 0
+    assert "FedAvg+FT" in out
+    assert str(finished / "report.html") in out
+
+
+def test_clients_with_next_to_nothing_do_not_stop_a_run(call: Call, tmp_path: Path) -> None:
+    """One sample, two samples, one class: no figure where there is no test sample, no zero."""
+    sizes = [1, 2, 20, 20]
+    x = np.random.default_rng(5).normal(size=(sum(sizes), 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    y[3:23] = 1
+    np.savez(tmp_path / "odd.npz", x=x, y=y, client=np.repeat(np.arange(4), sizes))
+    names = "local,fedavg_ft,fedprox,dmpfl,dmpfl_plus"
+    status, out, _ = call("compare", "--methods", names, "--data", "odd.npz", *TINY, "--json")
+    assert status == 0
+    for result in strict(out):
+        assert result["per_client"]["samples"] == [1, 1, 12, 12]
+        alone, *others = result["per_client"]["own"]
+        assert alone is None
+        assert result["accuracy"]["own"]["mean"] == pytest.approx(sum(others) / 3)
+
+
+def test_progress_is_told_beside_the_results(call: Call, mine: Path) -> None:
+    status, out, err = call("run", "--method", "local", "--data", mine, *TINY)
+    assert status == 0
+    assert "round 3 of 3" in err
+    assert "on own data" in err
+    assert "Local" in out
+    assert "out/local-1/report.html" in out
+
+
+def test_a_view_with_settings_of_its_own_is_run_for_itself(
+    call: Call, mine: Path, tmp_path: Path
+) -> None:
+    """`run` judges all views of one training, so views that train apart must not stop it."""
+    apart = ["--set", "method.fedavg.rate=0.1", "--set", "method.fedavg_ft.rate=0.2"]
+    ended = call("run", "--data", mine, *TINY, *apart, "--quiet", "--out", tmp_path / "apart")
+    assert ended == (0, "", "")
+    (summary,) = strict((tmp_path / "apart" / "summary.json").read_text())
+    assert summary["method"] == "fedavg"
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Collect the configurations that commands would run."""
+    found: list[Config] = []
+    monkeypatch.setattr(cli, "_go", lambda config, *rest, **more: found.append(config))
+    return found
+
+
+def test_flags_stand_over_the_file_and_settings_over_both(
+    call: Call, tmp_path: Path, parsed: list[Config]
+) -> None:
+    (tmp_path / "a.toml").write_text(
+        'methods = ["local"]\n[train]\nrounds = 3\nbatch = 7\n[data]\nclients = 4\n'
+    )
+    flags = (
+        "--rounds 5 --clients 6 --partition iid --engine loop --seed 2 --seed 3 --methods fedavg"
+    )
+    call("compare", "--config", "a.toml", *flags.split(), "--set", "train.rounds=9")
+    (config,) = parsed
+    assert (config.train.batch, config.train.rounds, config.train.seeds) == (7, 9, (2, 3))
+    assert (config.data.clients, config.data.partition) == (6, "iid")
+    assert (config.compute.engine, config.methods) == ("loop", ("fedavg",))
+
+
+def test_without_flags_the_file_stands(call: Call, tmp_path: Path, parsed: list[Config]) -> None:
+    (tmp_path / "a.toml").write_text('methods = ["local", "fedprox"]\n[train]\nrounds = 3\n')
+    call("compare", "-c", "a.toml")
+    (config,) = parsed
+    assert (config.methods, config.train.rounds) == (("local", "fedprox"), 3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_judges_every_named_view_of_its_training(
+    call: Call, parsed: list[Config], name: str
+) -> None:
+    call("run", "--method", name)
+    (config,) = parsed
+    assert name in config.methods
+    assert {METHODS[other].method for other in config.methods} == {METHODS[name].method}
+
+
+def test_methods_are_listed(call: Call) -> None:
+    status, out, _ = call("methods")
+    assert status == 0
+    for name, line in METHODS.items():
+        assert re.search(rf"{name}\b.*{re.escape(line.title)}", out)
+    assert [line["name"] for line in strict(call("methods", "--json").out)] == list(METHODS)
+
+
+def test_the_settings_of_a_method_are_listed(call: Call) -> None:
+    out = re.sub(r"[\s│]+", " ", call("methods", "dmpfl").out)
+    assert "sparsity 0.5 Share of the weights of every masked layer that are zero" in out
+    assert "rate 0.1 Learning rate" in out
+    listed = {each["name"]: each for each in strict(call("methods", "dmpfl", "--json").out)}
+    assert listed["iterations"]["default"] == 2
+    assert "three phases" in listed["iterations"]["meaning"]
+
+
+def test_data_are_listed_and_shown(call: Call, mine: Path) -> None:
+    listed = call("data", "list").out
+    assert re.search(r"digits +│ yes", listed)
+    assert re.search(r"cifar10 +│ +│", listed)
+    assert "digits" in strict(call("data", "list", "--json").out)
+    shown = call("data", "show", mine, "--partition", "client", "--clients", "0")
+    assert shown.status == 0
+    assert "mine: training samples by client and class" in shown.out
+    counted = strict(
+        call("data", "show", mine, "--partition", "iid", "--clients", "3", "--json").out
+    )
+    assert len(counted["clients"]) == 3
+
+
+def test_what_comes_along_says_where_it_is_from(call: Call) -> None:
+    shown = call("data", "show", "digits", "--clients", "3").out
+    for words in ("samples +│ 1,797", "license +│ CC BY 4.0", "origin +│ https", "citation +│"):
+        assert re.search(words, shown)
+    listed = strict(call("data", "list", "--json").out)
+    assert all(record["origin"] and record["license"] for record in listed.values())
+
+
+def test_a_partition_is_drawn_into_a_file(call: Call) -> None:
+    words = ("data", "show", "digits", "--partition", "groups:2", "--clients", "4")
+    assert call(*words, "--out", "groups.svg").status == 0
+    assert Path("groups.svg").read_text(encoding="utf-8").startswith("<svg ")
+    assert call(*words, "--out", "groups.png").err.startswith("E201")
+    assert call(*words, "--out", "no/groups.svg").err.startswith("E502")
+
+
+def test_networks_are_listed_with_their_sizes(call: Call) -> None:
+    assert re.search(r"cifar_cnn +│ DM-PFL's.* 797,962 │", call("models").out)
+    listed = {each["name"]: each for each in strict(call("models", "--json").out)}
+    assert listed["leaf_cnn"]["parameters"] == 2_278_334
+    assert listed["leaf_cnn"]["takes"] == "images"
+
+
+def test_added_data_are_listed_shown_and_trained_on(call: Call, mine: Path) -> None:
+    added = call("data", "add", "ours", "--from", mine)
+    assert added.status == 0
+    assert re.search(r"samples +│ 120", added.out)
+    assert re.search(r"origin +│ added from .*mine.npz", added.out)
+    assert re.search(r"ours +│ yes +│ +120 │ +3 │ +6 │", call("data", "list").out)
+    shown = call("data", "show", "ours").out
+    assert re.search(r"clients +│ 6", shown)
+    assert "ours: training samples by client and class" in shown
+    about = strict(call("data", "show", "ours", "--json").out)["about"]
+    assert (about["samples"], about["clients"]) == (120, 6)
+    assert call("run", "--data", "ours", *TINY, "--quiet", "--out", "done") == (0, "", "")
+    again = call("data", "add", "ours", "--from", mine)
+    assert (again.status, again.err[:4]) == (2, "E201")
+    assert strict(call("data", "add", "ours", "--from", mine, "--force", "--json").out)["sha256"]
+    assert call("data", "add", "ours", "--from", mine, "--force", "--quiet") == (0, "", "")
+
+
+def test_a_share_of_the_data_can_be_trained_on(call: Call, mine: Path) -> None:
+    half = ["--set", "data.fraction=0.5"]
+    assert call("run", "--data", mine, *TINY, *half, "--quiet", "--out", "half").status == 0
+    config = parse(read_file(Path("half") / "config.toml"))
+    assert (config.data.fraction, config.data.clients) == (0.5, 3)
+    apart = call("run", "--data", mine, *TINY, "--set", "data.merge=false", "--quiet")
+    assert (apart.status, apart.err[:4]) == (2, "E202")
+
+
+def script() -> list[str]:
+    """Return the installed command, or how to start it without installation."""
+    installed = Path(sys.executable).with_name("masquerade")
+    if installed.exists():
+        return [str(installed)]
+    return [sys.executable, "-c", "from masquerade.cli.app import main; main()"]
+
+
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, "the command ended by itself"
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "workers"), [(signal.SIGTERM, 75, 1), (signal.SIGINT, 130, 2)]
+)
+def test_a_stopped_run_says_how_to_resume_and_then_ends_well(
+    call: Call, mine: Path, tmp_path: Path, number: int, status: int, workers: int
+) -> None:
+    out = tmp_path / "stopped"
+    command = [*script(), "run", "--data", str(mine), *TINY, "--rounds", "120", "--out", str(out)]
+    command += ["--set", "compute.commit_every=0", "--set", f"compute.workers={workers}"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    try:
+        metrics = out / "metrics.jsonl"
+        wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, process)
+        process.send_signal(number)
+        printed, said = process.communicate(timeout=5)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == status
+    assert printed == ""
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    assert last == f"Stopped at your request. Resume with: masquerade resume {out}"
+    assert len(metrics.read_text().splitlines()) < 120
+    assert call("resume", out, "--quiet") == (0, "", "")
+    assert strict((out / "summary.json").read_text())[0]["rounds"] == 120
+
+
+def test_a_stop_is_nothing_that_work_handles_as_an_error() -> None:
+    """Work catches `Exception` where it tries things; a stop must pass through it."""
+    assert not issubclass(cli.Stopped, Exception)
+
+
+def test_a_stop_before_anything_was_written_says_so(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("masquerade.experiments.run.start", start)
+    status, out, err = call("run", "--quiet")
+    assert (status, out) == (75, "")
+    assert err == "Stopped at your request. Nothing had been started.\n"
+
+
+def test_debug_prints_the_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*script(), "report", "nowhere", "--debug"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+    )
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+    assert "E408" in done.stderr

@@ -1,0 +1,38 @@
+"""Overlap of clients' masks: by hand, and against the pairwise definition."""
+
+from itertools import combinations
+
+import pytest
+import torch
+
+from masquerade.core import Part, mask
+from masquerade.evaluation.overlap import MOST, overlap
+
+
+def test_overlap_by_hand() -> None:
+    # "a": 1100 and 0110 share one of three entries; "b": both empty, which is full agreement.
+    # Together: 1/3. "c" is whole in both and has no mask.
+    a = [torch.tensor([[1, 1, 0, 0]]) > 0, torch.tensor([[0, 1, 1, 0]]) > 0]
+    values = {"a": torch.zeros(1, 4), "b": torch.zeros(2), "c": torch.zeros(3)}
+    models = [{"own": Part(values, {"a": one, "b": torch.zeros(2) > 0})} for one in a]
+    found = overlap(models)["overlap"]
+    assert found["layers"] == {"a": pytest.approx(1 / 3), "b": 1.0}
+    assert found["whole"] == pytest.approx(1 / 3)
+    assert found["pairs"]["a"] == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]
+
+
+def test_overlap_is_the_mean_of_all_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    masks = [
+        {name: torch.rand(5, 7, generator=generator) > 0.4 for name in ("a", "b")}
+        for _ in range(MOST + 3)
+    ]
+    models = [{"params": Part(dict.fromkeys(one, torch.zeros(5, 7)), one)} for one in masks]
+    pairs = [mask.overlap(*pair) for pair in combinations(masks[:MOST], 2)]
+    assert overlap(models)["overlap"]["whole"] == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_without_masks_or_without_others_there_is_no_overlap() -> None:
+    dense = {"params": Part({"w": torch.ones(2)})}
+    masked = {"params": Part({"w": torch.ones(2)}, {"w": torch.ones(2) > 0})}
+    assert overlap([dense, dense]) == overlap([masked]) == {}

@@ -1,0 +1,127 @@
+"""Clients with names: a person gets the model that is theirs, by name or by number."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import masquerade as mq
+from masquerade.evaluation.clients import place_of
+from masquerade.experiments.result import Result
+from masquerade.export import from_run as exporting
+from masquerade.report import clients
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from masquerade.cli.app import app
+
+NAMES = ("dot", "ann [x]", "cid", "bob", "eve|")
+"""In the order in which the data have them, which is not the alphabet's."""
+SETTINGS = ["train.model=logistic", "method.epochs=1", "data.novel=0.2", "data.seed=3"]
+
+
+def call(*words: object) -> None:
+    """Run the command in this process; an error is raised, not printed."""
+    app([str(word) for word in words], standalone_mode=False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five clients, whose inputs lie around five different places."""
+    rng = np.random.default_rng(5)
+    owner = np.repeat(np.arange(5), 12)
+    x = (rng.normal(size=(60, 3)) + owner[:, None]).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "named.npz"
+    np.savez(path, x=x, y=rng.integers(0, 2, 60), client=np.array(NAMES)[owner])
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path) -> Path:
+    """A run of Local, in which everybody has a model of their own, and one client is novel."""
+    sets = [word for each in SETTINGS for word in ("--set", each)]
+    out = data.parent / "run"
+    options = ["--rounds", 2, "--engine", "loop", *sets, "--out", out, "--quiet"]
+    call("run", "--method", "local", "--data", data, *options)
+    return out
+
+
+def result(data: Path, novel: tuple[int, ...] = ()) -> Result:
+    federation = mq.partition(mq.load(str(data)), None, mq.ByClient(), seed=3)
+    method = mq.methods.Local(epochs=1)
+    model = mq.models.build("logistic", (3,), 2, seed=1)
+    return mq.run(method, model, federation, 1, novel=novel)
+
+
+def test_a_name_gets_the_model_of_its_own_samples(finished: Path, data: Path) -> None:
+    summary = exporting.read_results(finished)[0]["per_client"]
+    arrays = np.load(data)
+    for id, name in zip(summary["ids"], summary["names"], strict=True):
+        by_name, by_number = (exporting.find(finished, who) for who in (name, str(id)))
+        theirs = {tuple(row) for row in arrays["x"][arrays["client"] == name].tolist()}
+        assert {tuple(row) for row in by_name.model.x.tolist()} <= theirs
+        assert torch.equal(by_name.model.x, by_number.model.x)
+        assert f"client {id} ({name})" in by_name.card.title
+
+
+def test_a_bundle_and_its_card_bear_the_name(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call("export", finished, "--client", "eve|", "--quiet")
+    assert r"| client | 4 (eve\|), with" in Path("run-clienteve_/card.md").read_text()
+
+
+def test_an_unknown_client_is_told_who_there_is(finished: Path) -> None:
+    summary = exporting.read_results(finished)[0]
+    (kept_out,) = summary["novel"]["names"]
+    assert {*summary["per_client"]["names"], kept_out} == set(NAMES)
+    known = ", ".join(summary["per_client"]["names"])
+    told = dict.fromkeys(("cib", "7"), r"^E202 there is no model of client")
+    told[kept_out] = rf"^E202 client `{kept_out}` was kept out of training"
+    for who, pattern in told.items():
+        with pytest.raises(mq.MasqueradeError, match=pattern) as fault:
+            exporting.find(finished, who)
+        assert known in str(fault.value)
+
+
+def test_reports_name_clients(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("report", finished, "--clients")
+    out = capsys.readouterr().out
+    found = clients.names(exporting.read_results(finished))
+    assert found == dict(enumerate(sorted(NAMES)))
+    assert all(f"{id}: {name}" in out for id, name in found.items())
+    call("data", "show", finished.parent / "named.npz")
+    assert "ann [x]" in capsys.readouterr().out
+
+
+def test_a_result_gives_a_client_by_number_or_name_where_some_are_novel(data: Path) -> None:
+    whole, part = result(data), result(data, novel=(1,))
+    for who in (0, 2, 4, "cid", "4"):
+        x = torch.ones(2, 3)
+        torch.testing.assert_close(part.client(who).predict(x), whole.client(who).predict(x))
+    assert not torch.equal(part.client(2).predict(x), part.client("dot").predict(x))
+    for who in (1, "bob", -1, 5):
+        with pytest.raises(mq.MasqueradeError, match=r"E202 .* 0, 2, 3, 4 and the names ann"):
+            part.client(who)
+
+
+def test_a_number_is_not_taken_for_another_clients_name() -> None:
+    # Subjects 1 to 3 are clients 0 to 2: `1` is the subject, and nobody is called `0`.
+    summary = {"per_client": {"ids": [0, 1, 2], "names": ["1", "2", "3"]}}
+    assert [place_of(summary, who) for who in ("1", "3", 1)] == [0, 2, 1]
+    with pytest.raises(mq.MasqueradeError, match=r"E202 .* client `0`"):
+        place_of(summary, "0")
+
+
+def test_the_name_of_a_novel_client_is_nobody_elses_number() -> None:
+    summary = {
+        "per_client": {"ids": [0, 1, 3], "names": ["a", "b", "d"]},
+        "novel": {"ids": [2], "names": ["3"]},
+    }
+    assert place_of(summary, 3) == 2
+    with pytest.raises(mq.MasqueradeError, match="kept out of training"):
+        place_of(summary, "3")

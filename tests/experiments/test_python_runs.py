@@ -1,0 +1,108 @@
+"""`mq.run` with a directory: interrupted and called again, it ends in the same bits."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import masquerade as mq
+from masquerade.core import tree
+from masquerade.data.registry import NAMED
+from masquerade.errors import MasqueradeError
+from masquerade.experiments.result import Result
+from tests.experiments.test_resume import timeless
+from tests.support import federation, network
+
+
+class Interrupted(Exception):
+    pass
+
+
+def go(out: Path | None, stop: int | None = None, rate: float = 0.1) -> Result:
+    def watch(name: str, done: int, rounds: int, record: object) -> None:
+        if done == stop:
+            raise Interrupted
+
+    return mq.run(
+        mq.methods.DMPFL(epochs=2, rate=rate),
+        network(),
+        federation(),
+        rounds=8,
+        batch=4,
+        participation=0.5,
+        compute=mq.Compute(engine="loop", commit_every=0),
+        out=out,
+        watch=watch,
+    )
+
+
+def test_the_same_call_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    whole = go(None)
+    for stop in (2, 5):
+        with pytest.raises(Interrupted):
+            go(tmp_path / "run", stop)
+    resumed = go(tmp_path / "run")
+    for one, other in zip(whole.summaries, resumed.summaries, strict=True):
+        assert timeless(one) == timeless(other)
+    left, right = tree.named(whole.personal), tree.named(resumed.personal)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_another_call_is_refused_with_the_difference(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        go(tmp_path / "run", 3)
+    with pytest.raises(mq.MasqueradeError, match=r"E402 .*rate=0.1.* → .*rate=0.2"):
+        go(tmp_path / "run", rate=0.2)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "key"),
+    [
+        (mq.methods.DMPFL(sparsity=5.0), {}, "method.sparsity"),
+        (mq.methods.FedAvg(), {"rounds": 0}, "train.rounds"),
+        (mq.methods.FedAvg(), {"participation": 5.0}, "train.participation"),
+        (mq.methods.FedAvg(), {"compute": mq.Compute(engine="lop")}, "compute.engine"),
+    ],
+)
+def test_python_refuses_what_the_command_refuses(method, settings, key) -> None:
+    with pytest.raises(mq.MasqueradeError, match=f"E201 .*`{key}`"):
+        mq.run(method, network(), federation(), **settings)
+
+
+def test_results_and_federations_are_short_in_a_notebook() -> None:
+    result = mq.run(mq.methods.Local(epochs=1), network(), federation(), rounds=1)
+    assert len(repr(result)) < 200
+    assert "Local" in repr(result)
+    assert len(repr(federation())) < 200
+
+
+def test_whole_numbers_for_a_network_without_an_embedding_are_explained() -> None:
+    x, y = torch.arange(60).reshape(20, 3), torch.arange(20) % 2
+    data = mq.partition(mq.from_arrays(x, y), clients=2, by=mq.IID())
+    with pytest.raises(MasqueradeError, match=r"^E202 .*tokens.*float32"):
+        mq.run(mq.methods.FedAvg(), torch.nn.Linear(3, 2), data, rounds=1)
+
+
+def test_a_summary_says_that_its_data_are_a_stand_in() -> None:
+    names = ("har_signals", "har")
+    noted, plain = (
+        mq.run(mq.methods.FedAvg(epochs=1), network(), replace(federation(), name=name), 1)
+        for name in names
+    )
+    assert all(one["data_note"] == NAMED["har_signals"].note for one in noted.summaries)
+    assert not any("data_note" in one for one in plain.summaries)
+
+
+def test_a_client_beside_a_novel_one_has_its_own_model() -> None:
+    x = torch.linspace(0, 1, 60).reshape(30, 2)
+    data = mq.partition(mq.from_arrays(x, (x[:, 0] > 0.5).long()), 3, mq.IID())
+    result = mq.run(mq.methods.Local(), torch.nn.Linear(2, 2), data, 1, novel=[1])
+    models = result.personal["personal"]
+    assert result.client(2).parts is models[1]
+    assert result.client(0).parts is models[0]
+    with pytest.raises(MasqueradeError, match=r"E202 client `1` was kept out .* numbers 0, 2$"):
+        result.client(1)
+    with pytest.raises(MasqueradeError, match=r"E202 there is no model of client `-1`"):
+        result.client(-1)

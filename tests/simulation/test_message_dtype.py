@@ -1,0 +1,147 @@
+"""`train.wire`: what numbers are rounded to on their way, both ways and in every engine."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import masquerade as mq
+from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.toml import parse
+from masquerade.core import Part, Task, tree
+from masquerade.errors import MasqueradeError
+from masquerade.methods import FedAvg
+from masquerade.simulation.server import Simulation
+from masquerade.simulation.state import Progress
+from masquerade.wire import encode
+from tests.support import BUDGETS, METHOD_TABLE, federation, network, network_of
+
+make: Callable[..., Any] = network_of
+data: Callable[..., Any] = federation
+
+
+def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, Progress]:
+    """Four rounds of the toy federation."""
+    method = METHOD_TABLE[name]
+    made = Simulation(
+        method,
+        Task(make(method)),
+        data(),
+        Train("", 4, 4, 0.67, 0.97, (5,), wire=wire),
+        Evaluate(every=0),
+        Compute(**({"engine": "loop"} | compute)),
+        5,
+        method.views,
+        BUDGETS,
+    )
+    progress = made.begin()
+    while progress.number < 4:
+        made.advance(progress)
+    made.close()
+    return made, progress
+
+
+def numbers(progress: Progress) -> dict[str, torch.Tensor]:
+    found = progress.tensors().items()
+    return {name: value for name, value in found if not name.startswith("session/version/")}
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["fedavg", "dmpfl", "scaffold"])
+def test_engines_round_alike(name: str, wire: str) -> None:
+    (_, loop), (_, batched) = (
+        simulated(name, wire, engine=engine, width=3) for engine in ("loop", "batched")
+    )
+    ours, theirs = numbers(loop), numbers(batched)
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        torch.testing.assert_close(value, theirs[key], rtol=1e-9, atol=1e-9, msg=key)
+    for cost in ("down", "up", "values_down", "values_up"):
+        assert loop.costs["train"][cost] == batched.costs["train"][cost], cost
+    full = numbers(simulated(name, "full")[1])
+    assert any(not torch.equal(value, full[key]) for key, value in ours.items())
+
+
+def test_workers_and_interruptions_change_no_bit() -> None:
+    _, alone = simulated("dmpfl", "int8")
+    made, together = simulated("dmpfl", "int8", workers=2)
+    for name, value in alone.tensors().items():
+        assert torch.equal(value, together.tensors()[name]), name
+    progress = made.begin()
+    for _ in range(4):
+        made.advance(progress)
+        progress = made.restore(progress.number, progress.tensors(), progress.facts())
+    made.close()
+    for name, value in alone.tensors().items():
+        assert torch.equal(value, progress.tensors()[name]), name
+
+
+@pytest.mark.parametrize(("wire", "size"), [("float16", 2), ("bfloat16", 2), ("int8", 1)])
+def test_bytes_follow(wire: str, size: int) -> None:
+    made, progress = simulated("fedavg", wire)
+    whole = Part(made.task.initial)
+    sent = len(encode({"params": whole.to(wire, 1)}))
+    assert progress.costs["train"]["up"] == 4 * 4 * sent
+    assert progress.costs["train"]["values_up"] == 4 * 4 * size * made.task.parameters
+
+
+def test_clients_and_server_go_on_with_what_was_received() -> None:
+    """The server's model is the mean of rounded uploads, and clients start from a rounded one."""
+    seen = []
+
+    class Watching(FedAvg):
+        """FedAvg that notes what comes and goes."""
+
+        def start(self, task: Any, message: Any, client: Any, round: Any) -> Any:
+            """Note a download."""
+            seen.append(message["params"])
+            return super().start(task, message, client, round)
+
+        def aggregate(self, task: Any, server: Any, rows: Any, uploads: Any, *rest: Any) -> Any:
+            """Note the uploads."""
+            seen.append(uploads["params"])
+            return super().aggregate(task, server, rows, uploads, *rest)
+
+    model: Any = network
+    method = dataclasses.replace(Watching(), epochs=1)
+    looped = Compute(engine="loop")
+    mq.run(method, Task(model()), data(), 2, batch=4, wire="bfloat16", compute=looped)
+    assert len(seen) > 2 * 6
+    for part in seen:
+        assert part.dtype == "bfloat16"
+        for value in part.values.values():
+            assert torch.equal(value, value.to(torch.bfloat16).to(value.dtype))
+
+
+def test_a_model_that_did_not_change_is_not_sent_again() -> None:
+    """Also where rounding is random: downloads have one noise, uploads one per client and round."""
+    made, progress = simulated("fedavg", "int8")
+    ids = torch.arange(6)
+    message = {"params": Part(progress.server["params"])}
+    one, two = (made.setting.wired(message, id, None) for id in (0, 3))
+    for left, right in zip(tree.leaves(one), tree.leaves(two), strict=True):
+        assert torch.equal(left, right)
+    several = made.setting.wired(tree.stack([message] * 6), ids, ("train", 1))
+    ups = [made.setting.wired(message, id, ("train", 1)) for id in range(6)]
+    for left, right in zip(tree.leaves(several), tree.leaves(tree.stack(ups)), strict=True):
+        assert torch.equal(left, right)
+    weight = several["params"].values["0.weight"]
+    assert not torch.equal(weight[0], weight[1])
+    later = made.setting.wired(message, 0, ("train", 2))["params"].values["0.weight"]
+    assert not torch.equal(weight[0], later)
+
+
+def test_the_setting_is_checked_and_written_down(tmp_path: Path) -> None:
+    assert parse({"train": {"wire": "int8"}}).train.wire == "int8"
+    with pytest.raises(MasqueradeError, match=r"E201 .*`train.wire` is 'int4'.*`int8`\?.*bfloat16"):
+        parse({"train": {"wire": "int4"}})
+    model: Any = network
+    with pytest.raises(MasqueradeError, match=r"E201 .*`train.wire` is 'float8'"):
+        mq.run(FedAvg(), model(), data(), 1, wire="float8")
+    mq.run(FedAvg(epochs=1), model(), data(), 1, batch=4, wire="int8", out=tmp_path / "run")
+    assert 'wire = "int8"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))

@@ -1,0 +1,278 @@
+"""Updates are judged before aggregation: a refused one leaves no trace but a line and a warning."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from masquerade.core.part import Axis, Blocks, Message, Part
+from masquerade.core.tree import named, stack
+from masquerade.engine.base import Engine, Job, Outcome
+from masquerade.errors import MasqueradeWarning
+from masquerade.evaluation.summary import verdict
+from masquerade.simulation import update_checks as admission
+from masquerade.simulation.participation import Participation
+from masquerade.simulation.server import Simulation
+from masquerade.simulation.state import Progress
+from tests.support import METHOD_TABLE, simulation
+
+make: Callable[..., Any] = simulation
+Poison = Callable[[Message, int], Message]
+
+
+@dataclass
+class Poisoned:
+    """An engine some of whose uploads are replaced before the server sees them."""
+
+    inner: Engine
+    poison: Poison
+    places: tuple[int, ...]
+    name: str = "poisoned"
+
+    def work(self, job: Job) -> Outcome:
+        """Do the clients' rounds and spoil some of them."""
+        done = self.inner.work(job)
+        uploads = done.uploads
+        for place in self.places:
+            uploads = self.poison(uploads, place)
+        return replace(done, uploads=uploads)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@dataclass(frozen=True)
+class Returning(Participation):
+    """A cohort of which certain places return."""
+
+    rest: Tensor
+
+    def returning(self, number: int, ids: Tensor) -> Tensor:
+        """Return these places."""
+        return self.rest
+
+
+def spoiled(value: float, meant: bool = True) -> Poison:
+    """One number of one client is another one, the last that is meant, or that is not."""
+
+    def poison(uploads: Message, place: int) -> Message:
+        for name, part in uploads.items():
+            for tensor, values in part.values.items():
+                held = part.held(tensor)
+                some = torch.ones_like(values, dtype=torch.bool) if held is None else held
+                wanted = some[place].flatten() == meant
+                if values.is_floating_point() and wanted.any():
+                    new = values.clone()
+                    new[place].view(-1)[int(wanted.nonzero()[-1])] = value
+                    spoilt = replace(part, values={**part.values, tensor: new})
+                    return {**uploads, name: spoilt}
+        raise AssertionError("there is no such number")
+
+    return poison
+
+
+def inflated(uploads: Message, place: int) -> Message:
+    """One client claims every entry."""
+    spoilt = {}
+    for name, part in uploads.items():
+        keep = {tensor: bits.clone() for tensor, bits in part.keep.items()}
+        for bits in keep.values():
+            bits[place] = True
+        spoilt[name] = replace(part, keep=keep)
+    return spoilt
+
+
+def trained(name: str, places: tuple[int, ...], poison: Poison | None) -> Progress:
+    """Train with some places of every cohort of four spoiled, or lost where nothing spoils them."""
+    made: Simulation = make(METHOD_TABLE[name], rounds=2)
+    progress = made.begin()
+    if poison is None:
+        rest = torch.tensor([place for place in range(4) if place not in places], dtype=torch.int64)
+        made.participation = Returning(**vars(made.participation), rest=rest)
+    else:
+        made.engine = Poisoned(made.engine, poison, places)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MasqueradeWarning)
+        while progress.number < 2:
+            made.advance(progress)
+    return progress
+
+
+def assert_same(one: Progress, other: Progress) -> None:
+    """Server, rows, clients and sessions, bit for bit."""
+    left, right = one.tensors(), other.tensors()
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+@pytest.mark.parametrize("places", [(0,), (3,), (1, 2)])
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg", "dmpfl", "pfedgate", "fedselect_grow", "topk", "heterofl", "scaffold", "fedem"],
+)
+def test_a_refused_update_is_as_if_its_client_were_absent(
+    name: str, places: tuple[int, ...]
+) -> None:
+    absent = trained(name, places, None)
+    refused = trained(name, places, spoiled(math.nan))
+    assert_same(absent, refused)
+    assert (absent.refused, refused.refused) == (0, 2 * len(places))
+    # What was refused had been received, what was lost had not.
+    assert refused.costs["train"]["up"] > absent.costs["train"]["up"]
+    assert refused.costs["train"]["down"] == absent.costs["train"]["down"]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_infinite_values_are_refused_too(value: float) -> None:
+    assert_same(trained("fedavg", (2,), None), trained("fedavg", (2,), spoiled(value)))
+
+
+def test_a_mask_over_its_budget_is_refused() -> None:
+    """Who claims every entry would alone decide those that nobody else holds."""
+    for places in ((0,), (1, 3)):
+        refused = trained("dmpfl", places, inflated)
+        assert_same(trained("dmpfl", places, None), refused)
+        assert refused.refused == 2 * len(places)
+
+
+def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
+    """FedMask's structures are sent there and nowhere else; who has none decides no pruned bit."""
+    made: Simulation = make(METHOD_TABLE["fedmask"], rounds=1, participation=1.0)
+    made.engine = Poisoned(made.engine, inflated, (1,))
+    progress = made.begin()
+    bad = int(made.eligible[1])
+    with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
+        line = made.advance(progress)
+    assert line["refused_hello"] == {str(bad): "W607"}
+    assert progress.refused == 1
+    assert bad in line["clients"]
+    structures = progress.rows.state["structure"]
+    assert structures
+    for name, keep in structures.items():
+        assert keep[bad].all()
+        honest = keep.sum(0) - 1
+        assert torch.equal(progress.server["defined"][name], honest >= 2)
+        assert (honest == 1).any()
+
+
+@pytest.mark.parametrize(("poison", "code"), [(inflated, "W607"), (spoiled(math.nan), "W604")])
+def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
+    poison: Poison, code: str
+) -> None:
+    made, progress = make_novel("dmpfl")
+    view, asked = made.method.views[0], [torch.arange(2)] * 6
+    honest = made.judge(progress, view, asked, novel=True).models
+    made.engine = Poisoned(made.engine, poison, (0,))
+    with pytest.warns(MasqueradeWarning, match=f"{code} client 1, round 2"):
+        found = made.judge(progress, view, asked, novel=True).models
+    assert_equal(found[1], honest[1])
+    # Nobody asked client 1: it has what every client begins with, and the server's model of now.
+    ids = torch.tensor([1])
+    rows, clients = progress.rows.take(ids), progress.clients.take(ids)
+    job = Job(progress.server, rows, clients, {}, ids, made.now(progress), 2)
+    used = replace(job, round=made.setting.round("adapt", (view, True), 2))
+    assert_equal(found[0], made.engine.judge(used, [torch.arange(2)]).models[0])
+    summary = verdict(made, progress)[0][0]
+    assert summary["novel"]["refused"] == {"1": code}
+    assert summary["refused"] == 0
+
+
+def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
+    made, progress = make_novel("fedmask")
+    made.engine = Poisoned(made.engine, inflated, (0,))
+    with pytest.warns(MasqueradeWarning, match="W607 client 1, round 2"):
+        found = made.judge(progress, "personal", [torch.arange(2)] * 6, novel=True).models
+    refused, taken = ([keep.all() for keep in one["bits"].keep.values()] for one in found)
+    assert refused
+    assert all(refused)
+    assert not all(taken)
+
+
+def make_novel(name: str) -> tuple[Simulation, Progress]:
+    """Train with clients 1 and 4 kept out."""
+    made: Simulation = make(METHOD_TABLE[name], rounds=2, novel=(1, 4))
+    progress = made.begin()
+    for _ in range(2):
+        made.advance(progress)
+    return made, progress
+
+
+def assert_equal(one: Message, other: Message) -> None:
+    """Two models, bit for bit."""
+    left, right = named(one), named(other)
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+def test_what_a_mask_hides_may_be_anything() -> None:
+    clean, hidden = (trained("dmpfl", (0,), p) for p in (lambda u, _: u, spoiled(math.nan, False)))
+    assert hidden.refused == 0
+    assert_same(clean, hidden)
+
+
+def test_a_refusal_is_reported_once_and_counted_always() -> None:
+    made: Simulation = make(METHOD_TABLE["fedavg"], rounds=3)
+    made.engine = Poisoned(made.engine, spoiled(math.nan), (1,))
+    progress = made.begin()
+    with pytest.warns(MasqueradeWarning) as seen:
+        lines = [made.advance(progress) for _ in range(3)]
+    (warning,) = (str(each.message) for each in seen)
+    cohort = made.cohort(0).tolist()
+    assert f"W604 client {cohort[1]}, round 0: values that are not finite" in warning
+    for number, line in enumerate(lines):
+        bad = made.cohort(number).tolist()[1]
+        assert line["refused"] == {str(bad): "W604"}
+        assert bad not in line["clients"]
+        assert len(line["clients"]) == 3
+    restored = made.restore(progress.number, progress.tensors(), progress.facts())
+    assert restored.refused == 3
+    summary = verdict(made, progress)[0][0]
+    assert (summary["refused"], summary["diverged"]) == (3, None)
+
+
+def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() -> None:
+    everybody = (0, 1, 2, 3)
+    absent = trained("fedavg", everybody, None)
+    refused = trained("fedavg", everybody, spoiled(math.nan))
+    assert_same(absent, refused)
+    assert (absent.diverged, refused.diverged) == (None, None)
+    assert (absent.refused, refused.refused) == (0, 8)
+    made: Simulation = make(METHOD_TABLE["fedavg"], rounds=2)
+    made.engine = Poisoned(made.engine, spoiled(math.nan), everybody)
+    progress = made.begin()
+    with pytest.warns(MasqueradeWarning) as seen:
+        lines = [made.advance(progress) for _ in range(2)]
+    first, round = (str(each.message) for each in seen)
+    assert "round 0: values that are not finite; its update is ignored" in first
+    assert "W604 round 0: no update is finite, so the round changes nothing" in round
+    for number, line in enumerate(lines):
+        assert line["clients"] == []
+        assert line["refused"] == {str(id): "W604" for id in made.cohort(number).tolist()}
+
+
+def test_entries_are_counted_by_what_a_bit_covers() -> None:
+    rows = Part({"w": torch.ones(3, 4)}, {"w": torch.tensor([True, False, True])}, {"w": Axis(0)})
+    blocks = Part({"w": torch.ones(9)}, {"w": torch.tensor([True, True])}, {"w": Blocks((2, 7))})
+    whole, flags = Part({"w": torch.ones(5)}), Part({"w": torch.tensor([True, False])})
+    for part, entries in ((rows, 8), (blocks, 9), (whole, 5), (flags, 2)):
+        uploads = stack([{"p": part}] * 3)
+        limits = [{"w": entries}, {"w": entries - 1}, {"other": 0}]
+        assert admission.judge(uploads, limits) == {1: "W607"}
+
+
+def test_no_upload_is_no_refusal() -> None:
+    assert admission.judge({}, [{}, {}]) == {}
+    assert admission.judge({"p": Part({"w": torch.ones(0, 3)})}, []) == {}
+    assert admission.judge({"p": Part({})}, [{"w": 1}]) == {}
+
+
+def test_finite_values_are_taken_whatever_their_sum_and_shape() -> None:
+    """Their sum is infinite, and one of them is a scalar."""
+    fine = {"p": Part({"w": torch.tensor([3e38, 3e38]), "s": torch.tensor(2.0)})}
+    bad = {"p": Part({"w": torch.tensor([1.0, 3e38]), "s": torch.tensor(math.nan)})}
+    assert admission.judge(stack([fine, bad, fine]), [{}] * 3) == {1: "W604"}

@@ -1,0 +1,659 @@
+"""A run directory under kills, failing disks, damaged files and second processes.
+
+Run as a program, this file is the part that forks: `python test_rundir.py FOLDER DRILL`, in a
+process of its own that has one thread.
+"""
+
+import errno
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.storage import run_directory as rundir
+from masquerade.storage.run_directory import Committer, RunDirectory, check_name, decode_tensors
+
+STEPS = {"open", "ftruncate", "write", "pwrite", "fsync", "close", "replace", "rename"}
+STEPS |= {"mkdir", "makedirs", "listdir", "unlink", "rmdir"}
+
+
+class Disk:
+    """The `os` module, except that something happens at the n-th operation on the disk."""
+
+    def __init__(self, fail: Callable[[str, Callable[[], Any]], None], at: int):
+        self.fail, self.at, self.count = fail, at, 0
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        return self._counted(name, real) if name in STEPS else real
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.count == self.at:
+                self.fail(name, partial(real, *args, **options))
+            return real(*args, **options)
+
+        return step
+
+
+def raising(number: int) -> Callable[[str, Callable[[], Any]], None]:
+    """Fail as a disk does: with half of a write through, and with a file closed all the same."""
+
+    def fail(name: str, real: Callable[[], Any]) -> None:
+        if name == "close":
+            real()
+        if name == "pwrite":
+            assert isinstance(real, partial)
+            file, data, start = real.args
+            os.pwrite(file, data[: len(data) // 2], start)
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def state(number: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((10,), float(number)), "keep": torch.tensor([True, False])}
+
+
+def lines(number: int) -> list[dict[str, object]]:
+    return [{"round": number, "accuracy": number / 3}, {"round": number, "name": "é"}]
+
+
+def commit(run: RunDirectory, number: int) -> None:
+    run.commit(number, state(number), {"number": number}, lines(number))
+
+
+def check(path: Path, allowed: set[int]) -> int:
+    """Open a run as a resume does, and see that everything is of one allowed round."""
+    with RunDirectory.open(path) as run:
+        found = run.latest()
+        number = 0 if found is None else found.number
+        assert number in allowed, (number, allowed)
+        if found is not None:
+            assert torch.equal(found.tensors["w"], state(number)["w"])
+            assert found.facts == {"number": number}
+    expected = [line for each in range(1, number + 1) for line in lines(each)]
+    written = (path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in written] == expected
+    assert not list(path.rglob(".tmp-*"))
+    return number
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A closed run with the commits 1 and 2."""
+    with RunDirectory.create(tmp_path / "run", "rounds = 9\n") as run:
+        commit(run, 1)
+        commit(run, 2)
+    return tmp_path / "run"
+
+
+def attempt(work: Callable[[], None]) -> MasqueradeError | None:
+    """Return the refusal that work ends in; any other error fails the test."""
+    try:
+        work()
+    except MasqueradeError as fault:
+        return fault
+    return None
+
+
+def refused(code: str) -> Any:
+    return pytest.raises(MasqueradeError, match=f"^{code} ")
+
+
+def test_a_commit_copies_no_tensor_that_has_its_memory_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, twice, saved = torch.ones(3), torch.ones(4), {}
+    monkeypatch.setattr(
+        "safetensors.torch.save", lambda given, metadata: saved.update(given) or b""
+    )
+    with RunDirectory.create(tmp_path / "run", "") as run:
+        run.commit(0, {"alone": alone, "twice": twice, "view": twice[:2]}, {})
+    places = {name: value.data_ptr() for name, value in saved.items()}
+    assert (places["alone"], places["twice"]) == (alone.data_ptr(), twice.data_ptr())
+    assert places["view"] != twice.data_ptr()
+
+
+def test_a_commit_returns_what_was_given(tmp_path: Path) -> None:
+    shared = torch.arange(6.0, requires_grad=True)
+    tensors = {
+        "view": shared.view(2, 3).T,
+        "again": shared,
+        "part": shared[2:4],
+        "scalar": torch.tensor(3),
+        "bits": torch.tensor([True]),
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "none": torch.empty(0, 4),
+    }
+    facts = {"seed": 2**70, "nan": float("inf"), "deep": {"10": [1, None], "9": "é"}}
+    with RunDirectory.create(tmp_path / "a" / "run", "rounds = 9\n") as run:
+        assert run.latest() is None
+        run.commit(0, {}, {})
+        assert run.latest() == (0, {}, {})
+        run.commit(5, tensors, facts)
+        found = run.latest()
+    assert found is not None
+    assert (found.number, found.facts) == (5, facts)
+    assert found.tensors.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found.tensors[name].dtype == value.dtype
+        assert torch.equal(found.tensors[name], value)
+    assert (tmp_path / "a" / "run" / "config.toml").read_text() == "rounds = 9\n"
+
+
+def test_the_newest_two_commits_are_kept(two: Path) -> None:
+    with RunDirectory.open(two) as run:
+        commit(run, 3)
+        assert sorted(os.listdir(two / "rounds")) == ["00000002", "00000003"]
+
+
+def test_a_run_is_not_created_over_another(two: Path) -> None:
+    with refused("E407") as fault:
+        RunDirectory.create(two, "rounds = 1\n")
+    assert f"masquerade resume {two}" in str(fault.value)
+    assert (two / "config.toml").read_text() == "rounds = 9\n"
+    (two / "config.toml").unlink()
+    with refused("E407"):
+        RunDirectory.create(two, "rounds = 1\n")
+
+
+def test_only_a_run_is_opened(tmp_path: Path) -> None:
+    with refused("E408") as fault:
+        RunDirectory.open(tmp_path)
+    assert "config.toml" in str(fault.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_are_removed_and_listed(two: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (two / "rounds" / ".tmp-00000003").mkdir()
+    (two / "rounds" / ".tmp-00000003" / "state.safetensors").write_bytes(b"half")
+    (two / "clients" / ".tmp-3.safetensors").write_bytes(b"half")
+    (two / ".tmp-summary.json").write_text("{")
+    with (two / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"round": 3, "accu')
+    with caplog.at_level(logging.INFO):
+        check(two, {2})
+    assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("name", ["a", "3.safetensors", "A_b-c.d", "x" * 64])
+def test_plain_names_pass(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "/x", "a/b", "a\\b", ".x", "-x", "a b", "a\n", "é", "x" * 65, "\0"],
+)
+def test_other_names_are_refused(name: str) -> None:
+    with refused("E203"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["../x.json", "/etc/x", "clients/../../x", "clients//x", "a/"])
+def test_no_name_leads_out_of_the_run(two: Path, name: str) -> None:
+    before = sorted(two.parent.rglob("*"))
+    with RunDirectory.open(two) as run, refused("E203"):
+        run.write_text(name, "x")
+    assert sorted(two.parent.rglob("*")) == before
+
+
+def test_files_are_written_whole(two: Path) -> None:
+    with RunDirectory.open(two) as run:
+        run.write_text("summary.json", "[1]")
+        run.write_text("summary.json", "[]")
+        run.write_tensors("clients/3.safetensors", state(7))
+    assert (two / "summary.json").read_text() == "[]"
+    read = decode_tensors((two / "clients" / "3.safetensors").read_bytes(), "3")
+    assert torch.equal(read["w"], state(7)["w"])
+
+
+@pytest.mark.parametrize(
+    ("link", "write"),
+    [
+        ("summary.json", lambda run: run.write_text("summary.json", "x")),
+        ("clients", lambda run: run.write_tensors("clients/3.safetensors", {})),
+        ("rounds", lambda run: commit(run, 3)),
+        ("metrics.jsonl", lambda run: commit(run, 3)),
+    ],
+)
+def test_links_are_not_followed_for_writing(
+    two: Path, link: str, write: Callable[[RunDirectory], None]
+) -> None:
+    outside = two.parent / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("precious")
+    with RunDirectory.open(two) as run:
+        if (two / link).exists():
+            (two / link).rename(two.parent / "moved")
+        (two / link).symlink_to(outside if link in ("clients", "rounds") else outside / "file")
+        with refused("E405"):
+            write(run)
+    assert os.listdir(outside) == ["file"]
+    assert (outside / "file").read_text() == "precious"
+
+
+def test_a_link_in_the_place_of_a_temporary_is_not_followed(two: Path) -> None:
+    (two.parent / "file").write_text("precious")
+    with RunDirectory.open(two) as run:
+        (two / ".tmp-summary.json").symlink_to(two.parent / "file")
+        with refused("E502"):
+            run.write_text("summary.json", "x")
+    assert (two.parent / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("link", ["rounds", "clients", "metrics.jsonl"])
+def test_a_run_with_links_is_not_opened(two: Path, link: str) -> None:
+    (two / link).rename(two.parent / "moved")
+    (two / link).symlink_to(two.parent / "moved")
+    before = sorted(two.parent.rglob("*"))
+    with refused("E405"):
+        RunDirectory.open(two)
+    assert sorted(two.parent.rglob("*")) == before
+
+
+def test_a_held_run_names_its_holder(two: Path) -> None:
+    with RunDirectory.open(two), refused("E404") as fault:
+        RunDirectory.open(two)
+    assert f"in use by process {os.getpid()} on host " in str(fault.value)
+    check(two, {2})
+
+
+def mutants(files: list[Path]) -> Iterator[tuple[Path, bytes | None]]:
+    """Change every byte of the files once, cut them everywhere, zero blocks, empty, delete."""
+    chance = random.Random(5)
+    for file in files:
+        data = file.read_bytes()
+        for at in range(len(data)):
+            yield file, data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :]
+            yield file, data[:at]
+        yield file, data + b"\n"
+        yield file, b"\0" * len(data)
+        yield file, None
+
+
+def test_every_damage_is_found_and_the_commit_before_is_used(two: Path) -> None:
+    newest = two / "rounds" / "00000002"
+    files = [newest / "manifest.json", newest / "state.safetensors"]
+    whole = {file: file.read_bytes() for file in files}
+    count = 0
+    with RunDirectory.open(two) as run:
+        for file, data in mutants(files):
+            if data is None:
+                file.unlink()
+            else:
+                file.write_bytes(data)
+            with pytest.warns(
+                MasqueradeWarning, match=rf"^E401 Checkpoint 2 damaged \({file.name}: "
+            ):
+                found = run.latest()
+            assert found is not None
+            assert found.number == 1
+            assert torch.equal(found.tensors["w"], state(1)["w"])
+            file.write_bytes(whole[file])
+            count += 1
+        found = run.latest()
+    assert found is not None
+    assert found.number == 2
+    assert count > 900
+
+
+def test_files_of_another_commit_are_damage(two: Path) -> None:
+    old, new = two / "rounds" / "00000001", two / "rounds" / "00000002"
+    with RunDirectory.open(two) as run:
+        for name in ("state.safetensors", "manifest.json"):
+            kept = (new / name).read_bytes()
+            shutil.copy(old / name, new / name)
+            with pytest.warns(MasqueradeWarning, match=f"2 damaged .{name}.* Using 1"):
+                run.latest()
+            (new / name).write_bytes(kept)
+        shutil.copytree(old, two / "rounds" / "00000003")
+        with pytest.warns(MasqueradeWarning, match="3 damaged .manifest.* Using 2"):
+            run.latest()
+
+
+def test_a_run_goes_on_from_before_the_damage(two: Path) -> None:
+    (two / "rounds" / "00000002" / "state.safetensors").write_bytes(b"")
+    with RunDirectory.open(two) as run:
+        with pytest.warns(MasqueradeWarning, match="Using 1"):
+            run.latest()
+        commit(run, 2)
+    check(two, {2})
+
+
+def test_damaged_commits_do_not_push_out_intact_ones(two: Path) -> None:
+    (two / "rounds" / "00000002" / "state.safetensors").write_bytes(b"")
+    with RunDirectory.open(two) as run:
+        run.commit(3, state(3), {})
+    assert sorted(os.listdir(two / "rounds")) == ["00000001", "00000003"]
+
+
+def test_cut_metrics_send_the_run_back_to_where_they_are_whole(two: Path) -> None:
+    metrics = two / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-1])
+    with RunDirectory.open(two) as run, pytest.warns(MasqueradeWarning, match="metrics.jsonl"):
+        assert run.latest() is not None
+    check(shutil.copytree(two, two.parent / "copy", ignore=shutil.ignore_patterns("00000002")), {1})
+
+
+def test_a_run_without_an_intact_commit_is_refused_and_left_alone(two: Path) -> None:
+    for file in two.rglob("manifest.json"):
+        file.write_text("{}")
+    before = (two / "metrics.jsonl").read_bytes()
+    with refused("E401") as fault:
+        RunDirectory.open(two)
+    assert "Checkpoint 2 damaged (manifest.json: hash differs)." in str(fault.value)
+    assert "Checkpoint 1 damaged" in str(fault.value)
+    assert (two / "metrics.jsonl").read_bytes() == before
+
+
+def forge(folder: Path, data: bytes, version: int = rundir.VERSION) -> None:
+    """Write a state and a manifest that agrees with it, as someone with a purpose would."""
+    manifest = {"version": version, "number": int(folder.name), "metrics": 0, "facts": {}}
+    manifest["files"] = {"state.safetensors": rundir._fingerprint(data)}
+    (folder / "state.safetensors").write_bytes(data)
+    (folder / "manifest.json").write_bytes(rundir._seal(json.dumps(manifest).encode()))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (
+            b"\x80\x04\x95\x1e\0\0\0\0\0\0\0\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.",
+            "pickle",
+        ),
+        (b"PK\x03\x04" + b"\0" * 40, "zip"),
+        (b"cposix\nsystem\n(S'true'\ntR.", "not a safetensors"),
+        (b"", "not a safetensors"),
+    ],
+)
+def test_other_content_is_refused_though_its_hash_agrees(two: Path, data: bytes, kind: str) -> None:
+    forge(two / "rounds" / "00000002", data)
+    with RunDirectory.open(two) as run, refused("E403") as fault:
+        run.latest()
+    assert kind in str(fault.value)
+
+
+def test_a_commit_of_another_format_is_refused(two: Path) -> None:
+    forge(two / "rounds" / "00000002", b"", version=99)
+    with refused("E402"):
+        RunDirectory.open(two)
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "E501"), (errno.EIO, "E502")])
+def test_every_failing_step_leaves_the_old_state_or_the_new(
+    two: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    (two / "summary.json").write_text("old")
+    fault, at = None, 0
+    while at == 0 or fault is not None:
+        at += 1
+        path = shutil.copytree(two, two.parent / f"copy-{at}")
+
+        def work(path: Path = path) -> None:
+            with RunDirectory.open(path) as run:
+                commit(run, 3)
+                run.write_text("summary.json", "new")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rundir, "os", Disk(raising(number), at))
+            fault = attempt(work)
+        assert fault is None or fault.code == code
+        assert check(path, {2, 3}) == 3 or fault is not None
+        assert (path / "summary.json").read_text() in ("old", "new")
+    assert at > 40
+
+
+def test_a_run_that_could_not_be_made_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(path: Path) -> None:
+        RunDirectory.create(path, "rounds = 9\n").close()
+
+    fault, at = None, 0
+    while at == 0 or fault is not None:
+        at += 1
+        path = tmp_path / str(at)
+        with monkeypatch.context() as patch:
+            patch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), at))
+            fault = attempt(partial(make, path))
+        assert fault is None or fault.code == "E501"
+        if not (path / "config.toml").exists():
+            assert "then: start again" in str(fault)
+            make(path)
+        check(path, {0})
+    assert at > 20
+
+
+def test_a_full_disk_says_which_round_is_intact(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunDirectory.open(two) as run:
+        monkeypatch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), 2))
+        with refused("E501") as fault:
+            commit(run, 3)
+        assert str(fault.value) == (
+            "E501 Disk full writing checkpoint 3. Round 2 is intact. "
+            f"Free space, then: masquerade resume {two}"
+        )
+        commit(run, 3)
+    check(two, {3})
+
+
+def test_all_is_synced_before_a_commit_gets_its_name(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: list[str] = []
+
+    class Recorder(Disk):
+        def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+            def step(*args: Any) -> Any:
+                what = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[0]
+                trace.append(f"{name} {Path(what).name}" if name in ("fsync", "rename") else name)
+                return real(*args)
+
+            return step
+
+    with RunDirectory.open(two) as run:
+        monkeypatch.setattr(rundir, "os", Recorder(raising(errno.EIO), 0))
+        commit(run, 3)
+    order = [entry for entry in trace if entry.startswith(("fsync", "rename", "unlink"))]
+    assert order == [
+        "fsync metrics.jsonl",
+        "fsync state.safetensors",
+        "fsync manifest.json",
+        "fsync .tmp-00000003",
+        "rename .tmp-00000003",
+        "fsync rounds",
+        "unlink",
+        "unlink",
+    ]
+
+
+def test_a_committer_commits_in_order_and_all_before_it_closes(two: Path) -> None:
+    with RunDirectory.open(two) as run:
+        committer = Committer(run, every=0)
+        for number in range(3, 8):
+            assert committer.due()
+            committer.submit(number, partial(state, number), {"number": number}, lines(number))
+        committer.close()
+    check(two, {7})
+
+
+def test_a_committer_raises_what_its_thread_met(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunDirectory.open(two) as run:
+        committer = Committer(run)
+        monkeypatch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), 4))
+        committer.submit(3, lambda: state(3), {})
+        with refused("E501"):
+            committer.submit(4, lambda: state(4), {})
+        monkeypatch.setattr(rundir, "os", Disk(raising(errno.EIO), 4))
+        committer.submit(5, lambda: state(5), {})
+        with refused("E502"):
+            committer.close()
+
+
+def test_a_commit_is_due_when_its_time_has_passed(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with RunDirectory.open(two) as run:
+        committer = Committer(run, every=5)
+        assert not committer.due()
+        now = 105.0
+        assert committer.due()
+        committer.submit(3, lambda: state(3), {})
+        assert not committer.due()
+        committer.close()
+
+
+@pytest.mark.parametrize("drill", ["kills", "deaths", "races", "orphans"])
+def test_a_run_survives(drill: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", __file__, str(tmp_path), drill]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Start work in a forked process and return its id; status 1 says that the work failed."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+    except BaseException as fault:
+        print(repr(fault), file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def end(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def drill_kills(path: Path) -> None:
+    """Kill a process that commits without pause, 40 times at random instants."""
+    RunDirectory.create(path, "rounds = 9\n").close()
+    chance, number = random.Random(3), 0
+    for _ in range(40):
+        reading, writing = os.pipe()
+
+        def work(out: int = writing) -> None:
+            with RunDirectory.open(path) as run:
+                os.write(out, b"ready\n")
+                for each in range((run.last or 0) + 1, 100_000):
+                    commit(run, each)
+                    os.write(out, f"{each}\n".encode())
+
+        child = forked(work)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            assert told.readline() == "ready\n"
+            heard = [number, *(int(told.readline()) for _ in range(chance.randrange(3)))]
+            time.sleep(chance.random() * 0.03)
+            os.kill(child, signal.SIGKILL)
+            assert end(child) == -signal.SIGKILL
+            newest = [*heard, *map(int, told.read().split())][-1]
+        number = check(path, {newest, newest + 1})
+    assert number > 20
+
+
+def drill_deaths(path: Path) -> None:
+    """Die before, and after, every single operation of opening and committing."""
+    with RunDirectory.create(path / "two", "rounds = 9\n") as run:
+        commit(run, 1)
+        commit(run, 2)
+
+    def before(name: str, real: Callable[[], Any]) -> None:
+        os._exit(9)
+
+    def after(name: str, real: Callable[[], Any]) -> None:
+        real()
+        os._exit(9)
+
+    for fail in (before, after):
+        status, at = 9, 0
+        while status == 9:
+            at += 1
+            copy = shutil.copytree(path / "two", path / f"{fail.__name__}-{at}")
+            disk = Disk(fail, at)
+
+            def work(copy: Path = copy, disk: Disk = disk) -> None:
+                vars(rundir)["os"] = disk
+                with RunDirectory.open(copy) as run:
+                    commit(run, 3)
+
+            status = end(forked(work))
+            check(copy, {2, 3})
+        assert status == 0
+        assert at > 30
+
+
+def drill_races(path: Path) -> None:
+    """Let two processes open one run at once: one gets it, the other is told who has it."""
+    RunDirectory.create(path, "rounds = 9\n").close()
+    for _ in range(30):
+        gate, opening = os.pipe()
+
+        def work(gate: int = gate) -> None:
+            os.read(gate, 1)
+            try:
+                RunDirectory.open(path)
+            except MasqueradeError as fault:
+                os._exit(4 if fault.code == "E404" else 1)
+            time.sleep(60)
+
+        children = forked(work), forked(work)
+        os.write(opening, b"go")
+        loser, status = os.wait()
+        assert os.waitstatus_to_exitcode(status) == 4
+        (winner,) = set(children) - {loser}
+        os.kill(winner, signal.SIGKILL)
+        end(winner)
+        RunDirectory.open(path).close()
+        os.close(gate)
+        os.close(opening)
+
+
+def drill_orphans(path: Path) -> None:
+    """Kill a run whose forked worker lives on: the worker must not keep the lock."""
+    RunDirectory.create(path, "rounds = 9\n").close()
+    reading, writing = os.pipe()
+
+    def tell_and_stay() -> None:
+        os.write(writing, b"%d\n" % os.getpid())
+        time.sleep(60)
+
+    def work() -> None:
+        with RunDirectory.open(path):
+            forked(tell_and_stay)
+            time.sleep(60)
+
+    child = forked(work)
+    worker = int(os.read(reading, 20))
+    try:
+        assert attempt(lambda: RunDirectory.open(path).close()) is not None
+        os.kill(child, signal.SIGKILL)
+        end(child)
+        RunDirectory.open(path).close()
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[f"drill_{sys.argv[2]}"](Path(sys.argv[1]) / "drill")
