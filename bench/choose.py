@@ -2,8 +2,8 @@
 
     python bench/choose.py runs/digits.toml --jobs 2
 
-A training's rate is chosen by its default view; then, with that held, each further rate that it has
-(`gate_rate`, `personal_rate`, …) on the same grid, and last the fine-tuning of its view `tuned`, by
+A training's learning rate is chosen by its default view; then, with that held, each further rate that it has
+(`gate_lr`, `personal_lr`, …) on the same grid, and last the fine-tuning of its view `tuned`, by
 that view. The file is written anew with what was chosen and a comment that holds every try; other
 settings of its methods stay. Test data are not touched.
 """
@@ -28,7 +28,7 @@ from masquerade.experiments.run import carry_on, simulate
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
-SEARCHED = re.compile(r"^(.*_)?rate$|^tune_epochs$")
+SEARCHED = re.compile(r"^(.*_)?lr$|^tune_epochs$")
 """Settings that are chosen here."""
 Tries = list[tuple[dict[str, Any], Future[float]]]
 """Settings, and the score that they will have."""
@@ -46,11 +46,11 @@ class Training:
     @property
     def tuning(self) -> list[dict[str, Any]]:
         """What the fine-tuning of a view may be."""
-        return [{"tune_rate": rate, "tune_epochs": n} for rate in self.rates for n in (1, 5)]
+        return [{"tune_lr": lr, "tune_epochs": n} for lr in self.rates for n in (1, 5)]
 
     def tries(self, pool: Executor, key: str, chosen: dict[str, Any]) -> Tries:
         """Begin one training for every rate of a kind."""
-        options = [{**chosen, key: rate} for rate in self.rates]
+        options = [{**chosen, key: lr} for lr in self.rates]
         return [(one, pool.submit(score, self.changed(one))) for one in options]
 
     def changed(self, options: dict[str, Any]) -> "Training":
@@ -65,16 +65,16 @@ class Training:
 
 def search(pool: Executor, trainings: list[Training]) -> Iterator[tuple[str, dict, list[str]]]:
     """Yield every training's name, what was chosen for it, and its tries in words."""
-    first = [one.tries(pool, "rate", {}) for one in trainings]
+    first = [one.tries(pool, "lr", {}) for one in trainings]
     for one, begun in zip(trainings, first, strict=True):
         words: list[str] = []
         chosen, value = best(one.name, begun, words)
         for key in vars(one.method):
-            if key.endswith("_rate") and key != "tune_rate":
+            if key.endswith("_lr") and key != "tune_lr":
                 found, reached = best(one.name, one.tries(pool, key, chosen), words)
                 # A default that no try beats stays.
                 chosen, value = (found, reached) if reached > value else (chosen, value)
-        if "tune_rate" in vars(one.method):
+        if "tune_lr" in vars(one.method):
             scores = pool.submit(tuned, one.changed(chosen)).result()
             scored = list(zip(one.tuning, scores, strict=True))
             words += [line(one.name, options, value) for options, value in scored]

@@ -111,7 +111,7 @@ def check(case: tuple[str, str, str]) -> tuple[int, str]:
     line, federation, failures = METHODS[name], problem(1), 0
     # SCAFFOLD reads the way of plain SGD; pFedMe's inner steps with momentum are chaotic here.
     momentum = 0.0 if name in ("scaffold", "pfedme") else 0.5
-    method = line.method(epochs=2, rate=0.05, momentum=momentum, **dict(line.settings))
+    method = line.method(local_epochs=2, lr=0.05, momentum=momentum, **dict(line.settings))
     begun, rows = time.perf_counter(), []
     for dtype, rounds, far, flips in (
         (torch.float64, 8, 1e-9, 0.0),
@@ -119,7 +119,9 @@ def check(case: tuple[str, str, str]) -> tuple[int, str]:
     ):
         task = network(net, line.variant, dtype)
         if dtype is torch.float32 and name not in TWO_EPOCHS:
-            method = replace(method, **{key: 1 for key in vars(method) if key.endswith("epochs")})
+            method = replace(
+                method, **{key: 1 for key in vars(method) if key.endswith("local_epochs")}
+            )
         loop = run(method, task, federation, "cpu", "loop", rounds)
         batched = run(method, task, federation, device, "batched", rounds)
         found = differences(loop[0], batched[0])

@@ -141,13 +141,13 @@ def main() -> int:
     print(f"{'case':28} {'bare steps/s':>12}  {'loop':20} {'loop, masked':20} {'batched':20} auto")
     missed = []
     # FedAvg inside a mask over half of all weights: DM-PFL's global refine, round after round.
-    masked = DMPFL(epochs=1, rate=RATE, phases=(0.0, 1.0, 0.0), first_dense=False)
+    masked = DMPFL(local_epochs=1, lr=RATE, phases=(0.0, 1.0, 0.0), first_dense=False)
     for case in CASES:
         federation = case.federation()
         runs = {
-            "loop": Ours(case, federation, "loop", FedAvg(epochs=1, rate=RATE)),
+            "loop": Ours(case, federation, "loop", FedAvg(local_epochs=1, lr=RATE)),
             "masked": Ours(case, federation, "loop", masked),
-            "batched": Ours(case, federation, "batched", FedAvg(epochs=1, rate=RATE)),
+            "batched": Ours(case, federation, "batched", FedAvg(local_epochs=1, lr=RATE)),
         }
         bare(case, federation)
         times: dict[str, list[float]] = {name: [] for name in ("bare", *runs)}

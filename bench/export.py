@@ -102,7 +102,9 @@ def simulation(
         federation=Federation("one client", samples.x, samples.y, samples.classes, *parts),
         train=case.train,
         evaluate=Evaluate(0, (0,)),
-        compute=Compute("loop" if case.device == "cpu" else "batched", case.device, width=1),
+        compute=Compute(
+            "loop" if case.device == "cpu" else "batched", case.device, clients_per_chunk=1
+        ),
         seed=seed,
         views=case.method.views[:1],
     )
@@ -112,7 +114,7 @@ def trained(
     case: Case, samples: Samples, pull: float, seed: int, train: Tensor, judged: Tensor
 ) -> tuple[Model, float]:
     """Train; return the client's model and its accuracy on some samples, in percent."""
-    case = replace(case, method=replace(case.method, group_pull=pull))
+    case = replace(case, method=replace(case.method, group_lasso=pull))
     with simulation(case, samples, seed, train, judged) as made:
         progress = carry_on(made, made.begin())
         found = made.judge(progress, case.method.views[0], [judged])
@@ -139,7 +141,7 @@ def figures(case: Case, samples: Samples, seed: int, repeats: int) -> dict[str, 
     # As many steps as where the strength was chosen: the lasso pulls in every one of them.
     parts = samples.known[~samples.held_out(seed)], samples.test
     result = beside(lambda: trained(case, samples, 0.0, seed, *parts)[1], case.device == "cpu")
-    model, accuracy = trained(case, samples, case.method.group_pull, seed, *parts)
+    model, accuracy = trained(case, samples, case.method.group_lasso, seed, *parts)
     # Both are done before anything is timed.
     plain = result()
     with tempfile.TemporaryDirectory() as folder:
@@ -200,7 +202,7 @@ def _medians(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
 
 def gradients(model: Model, small: Program, case: Case, repeats: int) -> dict[str, float]:
     """Time forward and backward pass of a batch, over the dense and the cut network."""
-    x = model.x[: case.train.batch]
+    x = model.x[: case.train.batch_size]
 
     def gradient(program: Program) -> Callable[[], object]:
         weights = [each.clone().requires_grad_() for each in program.module.buffers()]
@@ -221,9 +223,9 @@ def steps(
     case: Case, samples: Samples, small: Program, seed: int, repeats: int
 ) -> dict[str, float]:
     """Time steps of FedMask itself, on the whole network and on one of the widths that are left."""
-    some = samples.known[: BATCHES * case.train.batch]
+    some = samples.known[: BATCHES * case.train.batch_size]
     # Pruning is done once, before the first round.
-    method = replace(case.method, epochs=1, pruned_layers=0)
+    method = replace(case.method, local_epochs=1, pruned_layers=0)
     whole = replace(case, method=method, train=replace(case.train, rounds=1000), device="cpu")
     narrow = replace(whole, widths=tuple(widths_of(small)[:-1]))
     with (
@@ -298,10 +300,10 @@ def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) ->
         name=case.name,
         parameters=sum(p.numel() for p in case.network(case.widths, samples.classes).parameters()),
         samples=int((~samples.held_out(1)).sum()),
-        batch=case.train.batch,
+        batch=case.train.batch_size,
         rounds=case.train.rounds,
-        epochs=case.method.epochs,
-        decay=case.train.rate_decay,
+        epochs=case.method.local_epochs,
+        decay=case.train.lr_decay,
         method=case.method,
         note=f"\n{case.note}" if case.note else "",
         table=table(runs, means),

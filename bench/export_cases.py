@@ -109,8 +109,8 @@ CASES = [
         har,
         lambda widths, classes: MLP(1152, tuple(widths), classes),
         (1024, 512),
-        FedMask(rate=300, scale=1, momentum=0.9, epochs=3, keep=0.5, group_pull=7e-5),
-        Train("", 2, 32, rate_decay=0.2),
+        FedMask(lr=300, scale=1, momentum=0.9, local_epochs=3, density=0.5, group_lasso=7e-5),
+        Train("", 2, 32, lr_decay=0.2),
         (5e-5, 7e-5, 1e-4),
         note="The strength is the weakest of those tried that leaves less than 0.7 of the weights\n"
         "on folds. A stronger one, 1e-4, had been taken and tested before, and lost more than\n"
@@ -121,7 +121,7 @@ CASES = [
         cifar,
         slim_vgg,
         (32, 64, 128, 2048, 2048),
-        FedMask(rate=20, scale=1, momentum=0.9, epochs=10, pruned_layers=0, group_pull=2.3e-4),
+        FedMask(lr=20, scale=1, momentum=0.9, local_epochs=10, pruned_layers=0, group_lasso=2.3e-4),
         Train("", 1, 64),
         (1.9e-4, 2.3e-4),
         note="Chosen on four folds among six settings with three strengths each: the weakest\n"
@@ -137,12 +137,12 @@ QUICK = [
         samples=lambda: noise(9, 4),
         network=lambda widths, classes: MLP(36, tuple(widths), classes),
         widths=(16, 8),
-        method=replace(CASES[0].method, epochs=1),
+        method=replace(CASES[0].method, local_epochs=1),
     ),
     replace(
         CASES[1],
         samples=lambda: noise(3, 32, 32),
         widths=(4, 4, 8, 8),
-        method=replace(CASES[1].method, epochs=1),
+        method=replace(CASES[1].method, local_epochs=1),
     ),
 ]

@@ -109,7 +109,7 @@ def step(precision: str) -> dict[str, float]:
     own = tuple(torch.arange(len(y)).split(STEPS * BATCH))
     federation = Federation("random", x, y, 10, own, own, own)
     with simulate(
-        method=FedAvg(epochs=1, rate=0.01),
+        method=FedAvg(local_epochs=1, lr=0.01),
         task=Task(build("cifar_cnn", (3, 32, 32), 10, 1)),
         federation=federation,
         train=Train("", 1000, BATCH),

@@ -43,14 +43,14 @@ COURSES: list[dict[str, Any]] = [
 """Readjustment ratios, and how many of 300 rounds search masks; others refine w_g."""
 IN_ROUNDS: list[dict[str, Any]] = [
     {},
-    {"restart": True, "refine_rate": 0.1},
+    {"restart": True, "refine_lr_scale": 0.1},
 ]
 """Readings that spend the last quarter of the rounds on personal refine."""
 AT_THE_END: list[dict[str, Any]] = [
     {"refine_epochs": 5},
-    {"restart": True, "refine_epochs": 1, "refine_rate": 0.0},
+    {"restart": True, "refine_epochs": 1, "refine_lr_scale": 0.0},
     *(
-        {"restart": True, "refine_epochs": epochs, "refine_rate": rate}
+        {"restart": True, "refine_epochs": epochs, "refine_lr_scale": rate}
         for rate in (1.0, 0.3)
         for epochs in (1, 5, 15)
     ),
@@ -65,7 +65,7 @@ def settings(device: str, precision: str, quick: bool) -> dict[str, Any]:
     search = {name: dict(table["search"]["over"][name]) for name in ("data", "evaluate")}
     del search["evaluate"]["degrees"]
     over = search | {
-        "method": {"dmpfl": {"rate": 0.1}},
+        "method": {"dmpfl": {"lr": 0.1}},
         "compute": {"device": device, "precision": precision},
     }
     tables = configuration.merged(row, over)
@@ -151,7 +151,7 @@ def said(run: dict[str, Any]) -> str:
     words = [
         f"{epochs} epochs at every client at the end" if epochs else "in the rounds left",
         "from zero" if reading.get("restart") else "from the weights of the masks' phase",
-        f"rate × {reading.get('refine_rate', 1.0):g}",
+        f"rate × {reading.get('refine_lr_scale', 1.0):g}",
     ]
     return ", ".join(words)
 

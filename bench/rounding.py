@@ -18,11 +18,11 @@ from masquerade.evaluation.summary import verdict
 from masquerade.experiments.run import carry_on, simulate
 
 SHOWN = ("fedavg", "dmpfl")
-WIRES = ("full", "bfloat16", "int8")
+WIRES = ("same", "bfloat16", "int8")
 
 TEXT = """# What rounding messages costs
 
-Every number that crosses the wire, down and up, is rounded to another type (`train.wire`), and both
+Every number in a message, down and up, is rounded to another type (`train.message_dtype`), and both
 sides go on with what was received. {data}, {network}, {clients} clients, {rounds} rounds, seeds
 {seeds}; test data, mean over clients and seeds, with the standard deviation over seeds. Made on
 {day} with torch {torch} by

@@ -52,11 +52,11 @@ LEAST, MOST, SECONDS = 3, 20, 2.0
 """How many rounds are timed: until so many seconds have passed, within these bounds."""
 
 METHODS: dict[str, Method] = {
-    "FedAvg": FedAvg(epochs=EPOCHS, rate=0.01),
+    "FedAvg": FedAvg(local_epochs=EPOCHS, lr=0.01),
     # The dearest kind of round, every time: states are read, masks readjusted and sent, both kept.
     # The first layer is masked too, or small networks would be nearly dense and large ones not.
     "DM-PFL": DMPFL(
-        epochs=EPOCHS, rate=0.01, phases=(1.0, 0.0, 0.0), readjust_every=1, first_dense=False
+        local_epochs=EPOCHS, lr=0.01, phases=(1.0, 0.0, 0.0), readjust_every=1, first_dense=False
     ),
 }
 
@@ -166,7 +166,7 @@ def measure(point: Point, device: str, seconds: float) -> Record:
                     method=method,
                     task=task,
                     federation=federation(point.clients),
-                    train=Train("", ROUNDS, BATCH, cohort=point.cohort),
+                    train=Train("", ROUNDS, BATCH, clients_per_round=point.cohort),
                     evaluate=Evaluate(every=0),
                     compute=Compute(device=device),
                     seed=1,

@@ -55,7 +55,7 @@ def network_of(method) -> nn.Module:
 
 
 def _small(cls, **settings):
-    return cls(epochs=3, rate=0.1, **settings)
+    return cls(local_epochs=3, lr=0.1, **settings)
 
 
 SMALL: dict[str, dict] = {
@@ -63,9 +63,9 @@ SMALL: dict[str, dict] = {
     "local_flops": {"spend": 0.5},
     "fedem": {"models": 2},
     "topk": {"share": 0.3},
-    "pfedgate": {"density": 0.8, "blocks": 3, "gate_rate": 0.3, "epochs": 2},
+    "pfedgate": {"density": 0.8, "blocks": 3, "gate_lr": 0.3, "local_epochs": 2},
     "fedselect": {
-        "epochs": 2,
+        "local_epochs": 2,
         "iterations": 1,
         "search_epochs": 1,
         "stop": "accuracy",
@@ -73,11 +73,11 @@ SMALL: dict[str, dict] = {
         "rewind": False,
         "weight_decay": 1e-3,
     },
-    "fedselect_grow": {"epochs": 2, "grow_every": 2},
+    "fedselect_grow": {"local_epochs": 2, "grow_every": 2},
     "fedrep": {"head_epochs": 2, "final_epochs": 2},
     "scaffold": {"momentum": 0.0},
-    "pfedme": {"pull": 5.0, "inner_steps": 2},
-    "perfedavg": {"variant": "hessian_free", "inner_rate": 0.05},
+    "pfedme": {"lam": 5.0, "inner_steps": 2},
+    "perfedavg": {"variant": "hessian_free", "inner_lr": 0.05},
     "feddst": {"readjust": 0.3, "readjust_every": 2},
     # In this order of levels, seed 5 draws three wide clients and three narrow ones.
     "heterofl": {"weight_decay": 1e-3, "levels": (0.5, 1.0)},

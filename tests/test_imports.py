@@ -239,7 +239,8 @@ x = torch.arange(80.0).reshape(40, 2) / 80
 data = mq.partition(mq.from_arrays(x, (x[:, 0] > 0.5).long()), 2, mq.IID())
 for engine in ("loop", "batched"):
     compute = mq.Compute(engine=engine)
-    result = mq.run(mq.methods.DMPFL(epochs=2), torch.nn.Linear(2, 2), data, 4, compute=compute)
+    method = mq.methods.DMPFL(local_epochs=2)
+    result = mq.run(method, torch.nn.Linear(2, 2), data, 4, compute=compute)
     print(len(result.summaries))
 """
 

@@ -26,12 +26,12 @@ from masquerade.simulation.server import Simulation
 from masquerade.storage.run_directory import RunDirectory
 
 METHODS = {
-    "fedavg": FedAvg(epochs=1),
-    "ditto": Ditto(epochs=1, personal_epochs=1),
-    "apfl": APFL(epochs=1),
+    "fedavg": FedAvg(local_epochs=1),
+    "ditto": Ditto(local_epochs=1, personal_epochs=1),
+    "apfl": APFL(local_epochs=1),
     # Heads are not trained once more before use: the bare loop does not either.
-    "fedrep": FedRep(epochs=1, head_epochs=1, final_epochs=0),
-    "dmpfl": DMPFL(epochs=1),
+    "fedrep": FedRep(local_epochs=1, head_epochs=1, final_epochs=0),
+    "dmpfl": DMPFL(local_epochs=1),
 }
 
 
@@ -79,12 +79,12 @@ def per_sample(work: Work, data: Data) -> float:
 
 def made(work: Work, data: Data) -> AbstractContextManager[Simulation]:
     """Make the simulation; a CPU's engine is chosen by our own rule."""
-    method = replace(METHODS[work.method], rate=work.rate)
+    method = replace(METHODS[work.method], lr=work.rate)
     return simulate(
         method=method,
         task=task_of(work, data),
         federation=federation(data),
-        train=Train("", work.total, work.batch, cohort=work.cohort),
+        train=Train("", work.total, work.batch, clients_per_round=work.cohort),
         evaluate=Evaluate(every=0, degrees=(0,)),
         compute=Compute(device=work.device, workers=work.workers, precision=work.precision),
         seed=1,

@@ -29,7 +29,14 @@ COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduc
 COMMANDS += ["export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
-TINY += ["--set", "train.model=logistic", "--set", "method.epochs=2", "--set", "evaluate.every=1"]
+TINY += [
+    "--set",
+    "train.model=logistic",
+    "--set",
+    "method.local_epochs=2",
+    "--set",
+    "evaluate.every=1",
+]
 
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
@@ -345,7 +352,7 @@ def test_a_view_with_settings_of_its_own_is_run_for_itself(
     call: Call, mine: Path, tmp_path: Path
 ) -> None:
     """`run` judges all views of one training, so views that train apart must not stop it."""
-    apart = ["--set", "method.fedavg.rate=0.1", "--set", "method.fedavg_ft.rate=0.2"]
+    apart = ["--set", "method.fedavg.lr=0.1", "--set", "method.fedavg_ft.lr=0.2"]
     ended = call("run", "--data", mine, *TINY, *apart, "--quiet", "--out", tmp_path / "apart")
     assert ended == (0, "", "")
     (summary,) = strict((tmp_path / "apart" / "summary.json").read_text())
@@ -364,14 +371,14 @@ def test_flags_stand_over_the_file_and_settings_over_both(
     call: Call, tmp_path: Path, parsed: list[Config]
 ) -> None:
     (tmp_path / "a.toml").write_text(
-        'methods = ["local"]\n[train]\nrounds = 3\nbatch = 7\n[data]\nclients = 4\n'
+        'methods = ["local"]\n[train]\nrounds = 3\nbatch_size = 7\n[data]\nclients = 4\n'
     )
     flags = (
         "--rounds 5 --clients 6 --partition iid --engine loop --seed 2 --seed 3 --methods fedavg"
     )
     call("compare", "--config", "a.toml", *flags.split(), "--set", "train.rounds=9")
     (config,) = parsed
-    assert (config.train.batch, config.train.rounds, config.train.seeds) == (7, 9, (2, 3))
+    assert (config.train.batch_size, config.train.rounds, config.train.seeds) == (7, 9, (2, 3))
     assert (config.data.clients, config.data.partition) == (6, "iid")
     assert (config.compute.engine, config.methods) == ("loop", ("fedavg",))
 
@@ -404,7 +411,7 @@ def test_methods_are_listed(call: Call) -> None:
 def test_the_settings_of_a_method_are_listed(call: Call) -> None:
     out = re.sub(r"[\s│]+", " ", call("methods", "dmpfl").out)
     assert "sparsity 0.5 Share of the weights of every masked layer that are zero" in out
-    assert "rate 0.1 Learning rate" in out
+    assert "lr 0.1 Learning rate" in out
     listed = {each["name"]: each for each in strict(call("methods", "dmpfl", "--json").out)}
     assert listed["iterations"]["default"] == 2
     assert "three phases" in listed["iterations"]["meaning"]

@@ -8,9 +8,9 @@ from masquerade.config.toml import parse, read_file
 from masquerade.errors import MasqueradeError
 
 FILES = {
-    "base.toml": "[train]\nrounds = 7\nbatch = 3\n[method]\nepochs = 2\n",
-    "row.toml": 'base = "base.toml"\nmethods = ["fedprox"]\n[train]\nbatch = 4\n',
-    "view.toml": 'base = "row.toml"\n[method.fedprox]\npull = 0.5\n',
+    "base.toml": "[train]\nrounds = 7\nbatch_size = 3\n[method]\nlocal_epochs = 2\n",
+    "row.toml": 'base = "base.toml"\nmethods = ["fedprox"]\n[train]\nbatch_size = 4\n',
+    "view.toml": 'base = "row.toml"\n[method.fedprox]\nmu = 0.5\n',
     "self.toml": 'base = "self.toml"\n',
     "here.toml": 'base = "there.toml"\n',
     "there.toml": 'base = "here.toml"\n',
@@ -29,12 +29,12 @@ def folder(tmp_path: Path) -> Path:
 def test_a_file_stands_over_its_base_key_by_key(folder: Path) -> None:
     assert read_file(folder / "view.toml") == {
         "methods": ["fedprox"],
-        "train": {"rounds": 7, "batch": 4},
-        "method": {"epochs": 2, "fedprox": {"pull": 0.5}},
+        "train": {"rounds": 7, "batch_size": 4},
+        "method": {"local_epochs": 2, "fedprox": {"mu": 0.5}},
     }
-    assert parse(read_file(folder / "view.toml")).train.batch == 4
+    assert parse(read_file(folder / "view.toml")).train.batch_size == 4
     # The base itself is as it was.
-    assert read_file(folder / "base.toml")["train"]["batch"] == 3
+    assert read_file(folder / "base.toml")["train"]["batch_size"] == 3
 
 
 @pytest.mark.parametrize("name", ["self", "here", "number", "lost"])

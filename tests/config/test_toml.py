@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
+from masquerade.config.settings import SECTIONS, Compute, Config, Data, Evaluate, Train
 from masquerade.config.toml import (
-    SECTIONS,
     Limits,
     apply,
     complete,
@@ -28,6 +27,7 @@ from masquerade.config.toml import (
     title_of,
     trainings,
 )
+from masquerade.config.words import ELSEWHERE, RENAMED
 from masquerade.core import Method
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
@@ -53,14 +53,14 @@ def test_an_empty_configuration_is_the_default() -> None:
 
 
 def test_a_configuration_survives_toml() -> None:
-    method: dict[str, Any] = {"fedprox": {"pull": 0.25}, "dmpfl": {"phases": [0.5, 0.5, 0.0]}}
+    method: dict[str, Any] = {"fedprox": {"mu": 0.25}, "dmpfl": {"phases": [0.5, 0.5, 0.0]}}
     config = Config(
         methods=tuple(METHODS),
         data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
         evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps"),
         compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0),
-        method=method | {"epochs": 2},
+        method=method | {"local_epochs": 2},
     )
     for name, cls in SECTIONS.items():
         default, chosen = vars(cls()), vars(getattr(config, name))
@@ -90,12 +90,12 @@ def test_what_is_written_is_complete() -> None:
         ({"train": {"round": 3}}, "`train.round`", "`rounds`"),
         ({"data": {"Clients": 3}}, "`data.Clients`", "`clients`"),
         (
-            {"method": {"fedavg": {"tune_epoch": 3}}},
-            "tune_epoch`",
-            "`tune_epochs` or `tune_rate` or `epochs`",
+            {"method": {"fedavg": {"tun_epoch": 3}}},
+            "tun_epoch`",
+            "`tune_epochs`",
         ),
         ({"methods": ["dmpfl+"]}, "`dmpfl+`", "`dmpfl`"),
-        ({"method": {"fedpox": {"pull": 3.0}}}, "`fedpox`", "`fedprox`"),
+        ({"method": {"fedpox": {"mu": 3.0}}}, "`fedpox`", "`fedprox`"),
         ({"compute": {"engine": "batch"}}, "`compute.engine`", "`batched`"),
     ],
 )
@@ -108,11 +108,44 @@ def test_an_unknown_word_is_refused_with_the_nearest_known(
 
 
 @pytest.mark.parametrize(
+    ("section", "key", "told"),
+    [
+        ("method", "rate", "`rate` is `lr` here"),
+        ("train", "rate", "`rate` is `method.lr` here"),
+        ("train", "batch", "`batch` is `batch_size` here"),
+        ("compute", "width", "`width` is `clients_per_chunk` here"),
+        ("method", "pull", "`pull` is `lam` of ditto, pfedme and `mu` of fedprox here"),
+        ("method", "learning_rate", "`learning_rate` is `method.lr` here"),
+        ("train", "join_ratio", "`join_ratio` is `train.participation` here"),
+        ("data", "num_clients", "`num_clients` is `data.clients` here"),
+        ("train", "global_rounds", "`global_rounds` is `train.rounds` here"),
+        ("train", "bs", "`bs` is `train.batch_size` here"),
+    ],
+)
+def test_a_word_of_older_versions_or_of_others_gets_a_hint(
+    section: str, key: str, told: str
+) -> None:
+    assert refusal({section: {key: 1}}).endswith(told)
+
+
+def test_hints_name_settings_that_there_are() -> None:
+    settings = {f"{section}.{key}" for section, cls in SECTIONS.items() for key in vars(cls())}
+    settings |= {f"method.{key}" for line in METHODS.values() for key in vars(line.method())}
+    for section, words in RENAMED.items():
+        for old, new in words.items():
+            assert f"{section.split('.')[0]}.{new}" in settings
+            if "." in section:
+                assert new in vars(METHODS[section.split(".")[1]].method())
+                assert old not in vars(METHODS[section.split(".")[1]].method())
+    assert {each.partition("=")[0] for each in ELSEWHERE.values()} <= settings
+
+
+@pytest.mark.parametrize(
     ("tables", "home"),
     [
-        ({"train": {"rate": 0.1}}, "`method.rate` for local, fedavg, "),
+        ({"train": {"lr": 0.1}}, "`method.lr` for local, fedavg, "),
         ({"data": {"rounds": 3}}, "`train.rounds`"),
-        ({"method": {"pull": 1.0}}, "one for fedprox, ditto, pfedme"),
+        ({"method": {"lam": 1.0}}, "one for ditto, pfedme"),
     ],
 )
 def test_a_key_of_another_section_is_refused_with_its_home(
@@ -151,7 +184,7 @@ def test_all_faults_are_listed_at_once() -> None:
         "train": {"rounds": "many", "seeds": []},
         "evaluate": {"degrees": [0, 101], "split": "tets"},
         "compute": {"device": "gpu", "workers": 0},
-        "method": {"fedavg": {"rate": -0.1, "pull": 1.0}},
+        "method": {"fedavg": {"lr": -0.1, "mu": 1.0}},
     }
     text = refusal(tables)
     for part in (
@@ -166,8 +199,8 @@ def test_all_faults_are_listed_at_once() -> None:
         "`evaluate.split`",
         "`compute.device`",
         "`compute.workers`",
-        "rate`",
-        "pull`",
+        "lr`",
+        "mu`",
     ):
         assert text.count(part) == 1, part
 
@@ -250,7 +283,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     ("text", "section", "key", "value"),
     [
         ("train.rounds=7", "train", "rounds", 7),
-        ("train.rate_decay = 0.5", "train", "rate_decay", 0.5),
+        ("train.lr_decay = 0.5", "train", "lr_decay", 0.5),
         ("train.seeds=[1, 2]", "train", "seeds", (1, 2)),
         ("evaluate.corruptions=['fog']", "evaluate", "corruptions", ("fog",)),
         ("data.partition=dirichlet:0.3:capped", "data", "partition", "dirichlet:0.3:capped"),
@@ -264,23 +297,23 @@ def test_a_setting_is_toml_or_a_word(text: str, section: str, key: str, value: A
 
 def test_settings_reach_methods_by_name_or_all_that_have_them() -> None:
     tables: dict[str, Any] = {"methods": ["fedavg", "fedprox", "dmpfl"]}
-    config = parse(apply(tables, ["method.rate=0.5", "method.pull=2", "method.dmpfl.rate=0.25"]))
-    assert method_of("fedavg", config) == FedAvg(rate=0.5)
-    assert method_of("fedprox", config) == FedProx(rate=0.5, pull=2.0)
-    assert method_of("dmpfl", config) == DMPFL(rate=0.25)
+    config = parse(apply(tables, ["method.lr=0.5", "method.mu=2", "method.dmpfl.lr=0.25"]))
+    assert method_of("fedavg", config) == FedAvg(lr=0.5)
+    assert method_of("fedprox", config) == FedProx(lr=0.5, mu=2.0)
+    assert method_of("dmpfl", config) == DMPFL(lr=0.25)
 
 
 def test_a_setting_that_no_method_has_is_refused() -> None:
-    assert "method.pull" in refusal({"methods": ["fedavg", "dmpfl"], "method": {"pull": 1.0}})
+    assert "method.mu" in refusal({"methods": ["fedavg", "dmpfl"], "method": {"mu": 1.0}})
 
 
 def test_a_setting_for_all_stands_over_what_a_file_says_of_one() -> None:
-    file = {"methods": ["fedavg", "fedprox"], "method": {"fedprox": {"rate": 0.9, "pull": 3.0}}}
-    config = parse(apply(file, ["method.rate=0.5"]))
-    assert method_of("fedprox", config) == FedProx(rate=0.5, pull=3.0)
-    later = parse(apply(file, ["method.rate=0.5", "method.fedprox.rate=0.25"]))
-    assert method_of("fedprox", later).rate == 0.25
-    assert file["method"] == {"fedprox": {"rate": 0.9, "pull": 3.0}}
+    file = {"methods": ["fedavg", "fedprox"], "method": {"fedprox": {"lr": 0.9, "mu": 3.0}}}
+    config = parse(apply(file, ["method.lr=0.5"]))
+    assert method_of("fedprox", config) == FedProx(lr=0.5, mu=3.0)
+    later = parse(apply(file, ["method.lr=0.5", "method.fedprox.lr=0.25"]))
+    assert method_of("fedprox", later).lr == 0.25
+    assert file["method"] == {"fedprox": {"lr": 0.9, "mu": 3.0}}
 
 
 @pytest.mark.parametrize("text", ["rounds=3", "train.rounds", "=3", "train.=3", ".rounds=3", ""])
@@ -295,16 +328,16 @@ def test_a_setting_below_a_value_is_refused() -> None:
 
 
 def test_views_share_one_training() -> None:
-    config = with_methods("fedavg", "dmpfl_plus", "fedavg_ft", "dmpfl", fedavg={"rate": 0.5})
+    config = with_methods("fedavg", "dmpfl_plus", "fedavg_ft", "dmpfl", fedavg={"lr": 0.5})
     assert trainings(config) == {
-        FedAvg(rate=0.5): ("fedavg", "fedavg_ft"),
+        FedAvg(lr=0.5): ("fedavg", "fedavg_ft"),
         DMPFL(): ("dmpfl_plus", "dmpfl"),
     }
 
 
 def test_views_with_settings_of_their_own_are_trained_apart() -> None:
-    config = with_methods("fedavg", "fedavg_ft", fedavg={"rate": 0.5}, fedavg_ft={"rate": 0.25})
-    assert trainings(config) == {FedAvg(rate=0.5): ("fedavg",), FedAvg(rate=0.25): ("fedavg_ft",)}
+    config = with_methods("fedavg", "fedavg_ft", fedavg={"lr": 0.5}, fedavg_ft={"lr": 0.25})
+    assert trainings(config) == {FedAvg(lr=0.5): ("fedavg",), FedAvg(lr=0.25): ("fedavg_ft",)}
 
 
 TABLES = complete(parse({"methods": list(METHODS)}))
@@ -417,20 +450,18 @@ def test_every_setting_of_a_method_has_its_limits(name: str) -> None:
 
 
 def test_a_setting_for_all_methods_is_checked_even_where_each_has_its_own() -> None:
-    tables = {"methods": ["fedavg"], "method": {"rate": "fast", "fedavg": {"rate": 0.1}}}
-    assert "`method.rate` must be float" in refusal(tables)
+    tables = {"methods": ["fedavg"], "method": {"lr": "fast", "fedavg": {"lr": 0.1}}}
+    assert "`method.lr` must be float" in refusal(tables)
 
 
 def test_a_budget_is_what_another_method_costs() -> None:
-    config = with_methods(
-        "local", "local_flops", local={"rate": 0.5}, local_flops={"like": "dmpfl"}
-    )
+    config = with_methods("local", "local_flops", local={"lr": 0.5}, local_flops={"like": "dmpfl"})
     assert (like_of("local_flops", config), like_of("local", config)) == ("dmpfl", "")
     assert title_of("local_flops", config) == "Local, equal FLOPs (DM-PFL)"
     # It reads what is said of its class; what is said of it alone reaches nobody else.
-    assert method_of("local_flops", config).rate == 0.5
-    alone = with_methods("local", "local_flops", local_flops={"rate": 0.25, "like": "fedavg"})
-    assert (method_of("local", alone).rate, method_of("local_flops", alone).rate) == (0.1, 0.25)
+    assert method_of("local_flops", config).lr == 0.5
+    alone = with_methods("local", "local_flops", local_flops={"lr": 0.25, "like": "fedavg"})
+    assert (method_of("local", alone).lr, method_of("local_flops", alone).lr) == (0.1, 0.25)
 
 
 @pytest.mark.parametrize("like", ["dmplf", "local_flops", "", 3])

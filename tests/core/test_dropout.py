@@ -50,7 +50,9 @@ def test_layers_and_keys_drop_differently_and_use_drops_nothing() -> None:
     assert torch.equal(twice({}, x)[0], x)
 
 
-@pytest.mark.parametrize("method", [FedAvg(epochs=2), Ditto(epochs=1, personal_epochs=2)])
+@pytest.mark.parametrize(
+    "method", [FedAvg(local_epochs=2), Ditto(local_epochs=1, personal_epochs=2)]
+)
 def test_both_engines_drop_the_same(method: FedAvg | Ditto) -> None:
     layers = nn.Linear(6, 8), Dropout(0.25), nn.ReLU(), nn.Linear(8, 6), Dropout(0.5)
     model = nn.Sequential(*layers, nn.Linear(6, 3)).double()
@@ -71,7 +73,7 @@ def test_both_engines_drop_the_same(method: FedAvg | Ditto) -> None:
 
 def test_workers_drop_the_same() -> None:
     model = nn.Sequential(nn.Linear(6, 8), Dropout(0.5), nn.Linear(8, 3)).double()
-    _, alone = simulate(FedAvg(epochs=1), task=Task(model), rounds=1)
-    _, together = simulate(FedAvg(epochs=1), task=Task(model), rounds=1, workers=2)
+    _, alone = simulate(FedAvg(local_epochs=1), task=Task(model), rounds=1)
+    _, together = simulate(FedAvg(local_epochs=1), task=Task(model), rounds=1, workers=2)
     left, right = alone.tensors(), together.tensors()
     assert all(torch.equal(left[name], right[name]) for name in left)

@@ -141,7 +141,7 @@ def test_a_cohort_costs_what_its_clients_cost() -> None:
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_a_run_is_charged_for_the_messages_that_were_sent(engine: str) -> None:
     run: Callable[..., Any] = simulate
-    made, progress = run(FedAvg(epochs=1), rounds=3, participation=1.0, engine=engine)
+    made, progress = run(FedAvg(local_epochs=1), rounds=3, participation=1.0, engine=engine)
     whole = len(encode({"params": Part(made.task.initial)}))
     # Six clients, three rounds; in round 0 everybody has the initial model already.
     assert progress.costs["train"]["up"] == 3 * 6 * whole
@@ -197,7 +197,7 @@ def test_dmpfl_sends_its_masks_when_they_change(engine: str) -> None:
     """In the rounds after the last readjustment masks are known at both ends."""
     run: Callable[..., Any] = simulate
     settings = {"rounds": 4, "participation": 1.0, "engine": engine}
-    made, progress = run(DMPFL(epochs=1, readjust=0.0, phases=(1, 0, 0)), **settings)
+    made, progress = run(DMPFL(local_epochs=1, readjust=0.0, phases=(1, 0, 0)), **settings)
     costs = progress.costs["train"]
     bits = 2 * 4 * 6 * sum(-(-made.task.shapes[name].numel() // 8) for name in MASKED)
     flags = 2 * 4 * 6 * (24 + 1 + len(made.task.shapes) + len(MASKED))
@@ -209,7 +209,9 @@ def test_dmpfl_sends_its_masks_when_they_change(engine: str) -> None:
 MASKED = ("2.weight", "4.weight")
 
 
-@pytest.mark.parametrize(("method", "sent"), [(FedAvg(epochs=1), False), (DMPFL(epochs=1), True)])
+@pytest.mark.parametrize(
+    ("method", "sent"), [(FedAvg(local_epochs=1), False), (DMPFL(local_epochs=1), True)]
+)
 def test_a_first_download_is_sent_only_if_it_comes_with_a_mask(method: Any, sent: bool) -> None:
     run: Callable[..., Any] = simulate
     made, progress = run(method, rounds=1, participation=1.0)

@@ -54,7 +54,7 @@ def stage_of(keep: dict[str, Tensor] | None) -> Flops:
     task = Task(Small())
     x, y = torch.zeros(1, 1, 6, 6), torch.zeros(1, dtype=torch.int64)
     masks = None if keep is None else (lambda work: (keep, keep))
-    stage = Stage("train", descend(task, rate=0.1), keep=masks)
+    stage = Stage("train", descend(task, lr=0.1), keep=masks)
     work: State = {"params": task.initial}
     meter, one = Meter(task), torch.ones(1, dtype=torch.float64)
     per_sample = meter.step(stage, work, x, y, now())
@@ -82,7 +82,7 @@ def test_masked_layers_of_a_small_cnn_by_hand() -> None:
 
 def test_what_is_frozen_costs_its_forward_pass_alone() -> None:
     """Measured, not assumed: FedRep trains a head above a body that stands still."""
-    made, progress = run(FedRep(epochs=1, head_epochs=1), rounds=1, participation=1.0)
+    made, progress = run(FedRep(local_epochs=1, head_epochs=1), rounds=1, participation=1.0)
     samples = sum(SIZES)
     # Forward 96, 96, 36. The head's epoch: all forward, and the head's weight gradient. The body's:
     # all forward, weight gradients of the body, input gradients down to the second layer.
@@ -130,7 +130,7 @@ def test_batching_without_padding_runs_what_is_dense() -> None:
 def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
     """The first round of some clients."""
     if width is not None:
-        made.engine.width = width
+        made.engine.clients_per_chunk = width
     begun, chosen = made.begin(), torch.tensor(ids)
     known = {name: value[chosen] for name, value in begun.session.items()}
     round = made.setting.round("train", made.method.schedule(0, 1), 0)
@@ -187,7 +187,7 @@ def test_what_the_loop_runs_is_what_torch_counts(name: str) -> None:
 def test_a_narrow_client_runs_the_narrow_network() -> None:
     # Half of 6 → 8 → 6 → 3 is 6 → 4 → 3 → 3: forward 2 · (24 + 12 + 9) = 90 operations, a step
     # 3 · 90 less the first layer's 48.
-    method = HeteroFL(epochs=1, levels=(0.5,), mask_labels=False)
+    method = HeteroFL(local_epochs=1, levels=(0.5,), mask_labels=False)
     loop = run(method, rounds=1, participation=1.0)[1].costs["train"]
     whole = run(method, rounds=1, participation=1.0, engine="batched")[1].costs["train"]
     samples = sum(SIZES)

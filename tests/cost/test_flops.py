@@ -32,7 +32,7 @@ def measure(
     """What a plain SGD stage costs clients with so many samples, over all layers."""
     task = Task(model)
     meter = Meter(task)
-    stage = Stage("train", descend(task, rate=0.1), keep=keep)
+    stage = Stage("train", descend(task, lr=0.1), keep=keep)
     work: State = {"params": task.initial}
     per_sample = meter.step(stage, work, x, classes(x), now())
     seen = torch.tensor(samples, dtype=torch.float64)
@@ -145,7 +145,7 @@ def test_a_training_step_of_the_digits_network_by_hand() -> None:
 
 def test_samples_of_several_draws_are_counted_once_each() -> None:
     task = Task(MLP(6, (8,), 3))
-    step = descend(task, rate=0.1)
+    step = descend(task, lr=0.1)
 
     def both(work: State, batches: tuple[Batch, Batch], round: Round) -> State:
         return step(step(work, batches[0], round), batches[1], round)
@@ -209,14 +209,14 @@ def test_a_run_is_charged_for_the_samples_that_were_seen(engine: str) -> None:
     made, progress = run(method, rounds=4, engine=engine)
     # 6 → 8 → 6 → 3: forward 2 · (48 + 48 + 18) = 228; a step 3 · 228 less the first layer's 96.
     seen = sum(SIZES[id] for number in range(4) for id in made.cohort(number).tolist())
-    assert progress.costs["train"]["dense"] == (3 * 228 - 96) * seen * method.epochs
+    assert progress.costs["train"]["dense"] == (3 * 228 - 96) * seen * method.local_epochs
     assert progress.costs["train"]["masked"] == progress.costs["train"]["dense"]
-    assert progress.costs["train"]["paper"] == 3 * 228 * seen * method.epochs
+    assert progress.costs["train"]["paper"] == 3 * 228 * seen * method.local_epochs
 
 
 def test_what_runs_beside_the_network_costs_its_all_under_any_mask() -> None:
     task = Task(MLP(6, (8,), 3))
-    inner = descend(task, rate=0.1)
+    inner = descend(task, lr=0.1)
 
     def gated(work: State, batch: Batch, round: Round) -> State:
         # A gate of 6 → 5 beside the network: 60 operations per sample, forward only.

@@ -27,7 +27,7 @@ from tests.real import convert
 
 Data = tuple[Tensor, Tensor, int]
 """Images, labels, and how many of them, the first ones, are for training."""
-GATED = {"rate": 0.1, "momentum": 0.9, "clip": 1.0}
+GATED = {"lr": 0.1, "momentum": 0.9, "clip": 1.0}
 """How an LSTM is trained, with or without masks."""
 
 
@@ -77,7 +77,7 @@ def _drawn(make: Any, seed: int = 1) -> nn.Module:
 
 def bits(**settings: Any) -> FedMask:
     """Make FedMask without a structure: the tables are about bits alone."""
-    return FedMask(**{"pruned_layers": 0, "rate": 0.1} | settings)
+    return FedMask(**{"pruned_layers": 0, "lr": 0.1} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +87,11 @@ def digits() -> Data:
 
 
 def test_digits_bits_come_near_trained_weights_and_an_lstm_loses_most(digits: Data) -> None:
-    trained = central(FedAvg(rate=0.1, epochs=6), mlp(64), digits, 10)
-    masked = central(bits(epochs=6), mlp(64), digits, 10)
+    trained = central(FedAvg(lr=0.1, local_epochs=6), mlp(64), digits, 10)
+    masked = central(bits(local_epochs=6), mlp(64), digits, 10)
     assert trained > 85
     assert masked > trained - 3
-    gates = {**GATED, "epochs": 8}
+    gates = {**GATED, "local_epochs": 8}
     real = central(FedAvg(**gates), lstm(8), digits, 20)
     gated = central(bits(real=(), scale=0.003, **gates), lstm(8), digits, 20)
     partial = central(bits(scale=0.003, **gates), lstm(8), digits, 20)
@@ -105,7 +105,7 @@ def test_digits_end_well_above_an_untrained_model() -> None:
     own = []
     for rate in (0.0, 0.1):
         model = build("digits_cnn", (1, 8, 8), 10, 1)
-        method = FedMask(rate=rate, epochs=3)
+        method = FedMask(lr=rate, local_epochs=3)
         result = mq.run(method, model, data, 5, evaluate=judged, compute=loop)
         own.append([summary["accuracy"]["own"]["mean"] for summary in result.summaries])
     for untrained, trained in zip(*own, strict=True):
@@ -141,11 +141,13 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Data:
 @pytest.mark.drill
 def test_table_2_bits_come_near_trained_weights_on_mnist(mnist: Data) -> None:
     found = {
-        "CNN": central(FedAvg(rate=0.1, epochs=2), cnn(), mnist, 32),
-        "CNN masked": central(bits(epochs=2), cnn(), mnist, 32),
-        "MLP": central(FedAvg(rate=0.1, epochs=5), mlp(784), mnist, 32),
+        "CNN": central(FedAvg(lr=0.1, local_epochs=2), cnn(), mnist, 32),
+        "CNN masked": central(bits(local_epochs=2), cnn(), mnist, 32),
+        "MLP": central(FedAvg(lr=0.1, local_epochs=5), mlp(784), mnist, 32),
         # At the paper's λ_R a tenth of its weights is left, and it loses more: docs/methods.
-        "MLP masked": central(bits(epochs=5, scale=3e-4, group_pull=2e-5), mlp(784), mnist, 32),
+        "MLP masked": central(
+            bits(local_epochs=5, scale=3e-4, group_lasso=2e-5), mlp(784), mnist, 32
+        ),
     }
     print(found)
     assert all(found[name] - found[f"{name} masked"] < 1.5 for name in ("CNN", "MLP"))
@@ -155,7 +157,7 @@ def test_table_2_bits_come_near_trained_weights_on_mnist(mnist: Data) -> None:
 def test_table_3_an_lstm_loses_most_and_a_real_gate_gives_half_of_it_back_on_mnist(
     mnist: Data,
 ) -> None:
-    gates = {**GATED, "epochs": 5}
+    gates = {**GATED, "local_epochs": 5}
     methods = {
         "LSTM": FedAvg(**gates),
         "masked": bits(real=(), scale=3e-3, **gates),
@@ -180,7 +182,7 @@ def test_vgg16_does_a_round_with_two_clients() -> None:
     parts = torch.arange(6).split(3)
     federation = Federation("noise", x, y, 10, parts, parts, parts)
     task = Task(build("vgg16", (3, 32, 32), 10, seed=1))
-    method = FedMask(pruned_layers=8, epochs=1)
+    method = FedMask(pruned_layers=8, local_epochs=1)
     setting, loop = Train("", 1, 3), Compute("loop", "cpu")
     made = Simulation(method, task, federation, setting, Evaluate(0, (0,)), loop, 1, method.views)
     progress = made.begin()

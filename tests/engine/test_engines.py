@@ -83,7 +83,7 @@ class Broken(Exception):
 class Breaking(Method):
     """FedAvg in two stages that breaks at client 3, at a place of choice."""
 
-    epochs: int = 1
+    local_epochs: int = 1
     place: str = "step"
 
     def client_init(self, task: Task, who: Who) -> State:
@@ -170,14 +170,16 @@ DROPPY = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double
 class Twice(Method):
     """FedAvg in two stages, so that something may happen between them."""
 
-    epochs: int = 1
+    local_epochs: int = 1
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         step = self.descend(task)
         return Stage("first", step), Stage("second", step, epoch=1)
 
 
-each_dropout = pytest.mark.parametrize("method", [FedAvg(epochs=2), Twice()], ids=["one", "two"])
+each_dropout = pytest.mark.parametrize(
+    "method", [FedAvg(local_epochs=2), Twice()], ids=["one", "two"]
+)
 
 
 @each_dropout
@@ -214,8 +216,8 @@ def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> 
 def test_dropout_drops() -> None:
     """Otherwise the tests of its bits would say nothing."""
     quiet = nn.Sequential(DROPPY[0], nn.Dropout(0.0), DROPPY[2])
-    _, dropped = simulate(FedAvg(epochs=1), task=Task(DROPPY), rounds=1)
-    _, kept = simulate(FedAvg(epochs=1), task=Task(quiet), rounds=1)
+    _, dropped = simulate(FedAvg(local_epochs=1), task=Task(DROPPY), rounds=1)
+    _, kept = simulate(FedAvg(local_epochs=1), task=Task(quiet), rounds=1)
     assert not torch.equal(dropped.server["params"]["0.weight"], kept.server["params"]["0.weight"])
 
 
@@ -223,7 +225,7 @@ def test_dropout_drops() -> None:
 class Plain(Method):
     """A step as PyTorch is usually written: numbers on the host, boolean indexing."""
 
-    epochs: int = 1
+    local_epochs: int = 1
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         descent = self.descend(task)
@@ -234,14 +236,14 @@ class Plain(Method):
             chosen = Batch(batch.x[hard], batch.y[hard], None, batch.key)
             return descent(work, chosen, round) if len(chosen.y) else work
 
-        return (Stage("hard", step, self.epochs),)
+        return (Stage("hard", step, self.local_epochs),)
 
 
 UNBATCHABLE: dict[str, tuple[Method, nn.Module]] = {
-    "dropout": (FedAvg(epochs=1), DROPPY),
+    "dropout": (FedAvg(local_epochs=1), DROPPY),
     "plain PyTorch": (Plain(), network()),
     "ragged BatchNorm": (
-        FedAvg(epochs=1),
+        FedAvg(local_epochs=1),
         nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double(),
     ),
 }
@@ -260,9 +262,9 @@ def test_a_run_that_cannot_be_batched_is_looped_with_one_warning(name: str) -> N
     data = data_of(method)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = mq.run(method, model, data, 2, batch=4, compute=Compute(engine="batched"))
+        found = mq.run(method, model, data, 2, batch_size=4, compute=Compute(engine="batched"))
     assert [(one.category, str(one.message)[:4]) for one in caught] == [(MasqueradeWarning, "W501")]
-    looped = mq.run(method, model, data, 2, batch=4, compute=Compute(engine="loop"))
+    looped = mq.run(method, model, data, 2, batch_size=4, compute=Compute(engine="loop"))
     for left, right in zip(tree.leaves(found.personal), tree.leaves(looped.personal), strict=True):
         assert torch.equal(left, right)
 
@@ -271,7 +273,7 @@ def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
     everything = torch.arange(6 * 8)
     data = replace(federation(), train=tuple(everything.reshape(6, 8)))
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
-    method = FedAvg(epochs=2, momentum=0.5, tune_epochs=1)
+    method = FedAvg(local_epochs=2, momentum=0.5, tune_epochs=1)
     made = [world(method, Task(model), data, engine=name) for name in ("loop", "batched")]
     assert [one.engine.name for one in made] == ["loop", "batched"]
     loop, batched = map(finish, made)
@@ -290,14 +292,18 @@ def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
 @pytest.mark.parametrize("width", [1, 4, 64])
 def test_the_width_of_a_chunk_changes_nothing(width: int) -> None:
     method = support.METHOD_TABLE["dmpfl"]
-    _, reference = simulate(method, rounds=3, participation=1.0, engine="batched", width=6)
-    _, other = simulate(method, rounds=3, participation=1.0, engine="batched", width=width)
+    _, reference = simulate(
+        method, rounds=3, participation=1.0, engine="batched", clients_per_chunk=6
+    )
+    _, other = simulate(
+        method, rounds=3, participation=1.0, engine="batched", clients_per_chunk=width
+    )
     assert_close(reference, other)
 
 
 @each_engine
 def test_judging_in_pieces_changes_no_figure(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = simulation(FedAvg(epochs=1, tune_epochs=1), rounds=1, engine=engine)
+    made = simulation(FedAvg(local_epochs=1, tune_epochs=1), rounds=1, engine=engine)
     progress = finish(made)
     whole, _ = verdict(made, progress)
     monkeypatch.setattr(f"masquerade.engine.{engine}.JUDGED", 12)
@@ -333,9 +339,15 @@ def test_a_regression_from_end_to_end(engine: str) -> None:
     compute = Compute(engine=engine)
     first, last = (
         mq.run(
-            FedAvg(rate=rate, epochs=1), task, data, 15, batch=4, views=["global"], compute=compute
+            FedAvg(lr=lr, local_epochs=1),
+            task,
+            data,
+            15,
+            batch_size=4,
+            views=["global"],
+            compute=compute,
         )
-        for rate in (0.0, 0.05)
+        for lr in (0.0, 0.05)
     )
     before, after = (result.summaries[0]["accuracy"]["own"] for result in (first, last))
     # Noise of 0.1 leaves an absolute error of 0.08.
@@ -373,7 +385,7 @@ def without(split: str, *ids: int) -> Federation:
 
 @each_engine
 def test_a_client_without_training_data_is_never_sampled(engine: str) -> None:
-    made = world(FedAvg(epochs=1), Task(network()), without("train", 0, 3), 4, engine=engine)
+    made = world(FedAvg(local_epochs=1), Task(network()), without("train", 0, 3), 4, engine=engine)
     assert {id for number in range(50) for id in made.cohort(number).tolist()} == {1, 2, 4, 5}
     progress = made.begin()
     for _ in range(4):
@@ -383,7 +395,7 @@ def test_a_client_without_training_data_is_never_sampled(engine: str) -> None:
 
 @each_engine
 def test_a_client_without_training_data_uses_the_shared_model_untuned(engine: str) -> None:
-    method = FedAvg(epochs=1, momentum=0.5, weight_decay=0.1, tune_epochs=2)
+    method = FedAvg(local_epochs=1, momentum=0.5, weight_decay=0.1, tune_epochs=2)
     made = world(method, Task(network()), without("train", 0, 3), engine=engine)
     progress = finish(made)
     summaries, personal = verdict(made, progress)
@@ -422,7 +434,7 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
 
 @each_engine
 def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
-    made = world(FedAvg(epochs=1), Task(network()), without("test", 1, 5), 2, engine=engine)
+    made = world(FedAvg(local_epochs=1), Task(network()), without("test", 1, 5), 2, engine=engine)
     progress = finish(made)
     for summary in verdict(made, progress)[0]:
         own = summary["per_client"]["own"]
@@ -445,7 +457,7 @@ def test_a_federation_without_training_data_is_refused() -> None:
 
 def test_a_federation_without_test_data_is_refused_before_any_work() -> None:
     with pytest.raises(MasqueradeError, match="E304"):
-        world(FedAvg(epochs=1), Task(network()), without("test", *range(6)), rounds=1)
+        world(FedAvg(local_epochs=1), Task(network()), without("test", *range(6)), rounds=1)
 
 
 def test_a_loss_that_is_not_one_number_per_sample_is_refused_before_any_work() -> None:
@@ -454,11 +466,11 @@ def test_a_loss_that_is_not_one_number_per_sample_is_refused_before_any_work() -
 
     for task in (Task(network(), loss=square), Task(network(), metric=square)):
         with pytest.raises(MasqueradeError, match=r"E202 .*shape \[3, 3\] for 3 samples"):
-            world(FedAvg(epochs=1), task, federation(), rounds=1)
+            world(FedAvg(local_epochs=1), task, federation(), rounds=1)
 
 
 def test_training_whose_updates_leave_the_finite_numbers_is_said_and_counted() -> None:
-    made = world(FedAvg(epochs=1, rate=1e300), Task(network()), federation(), rounds=2)
+    made = world(FedAvg(local_epochs=1, lr=1e300), Task(network()), federation(), rounds=2)
     # In round 0 some updates are finite, huge ones; in round 1 none is.
     with pytest.warns(MasqueradeWarning, match="W604") as seen:
         progress = finish(made)
@@ -476,11 +488,11 @@ def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
             server, rows = super().aggregate(*given)
             return tree.transform(lambda value: value * math.inf, server), rows
 
-    made = world(Overflowing(epochs=1), Task(network()), federation(), rounds=1)
+    made = world(Overflowing(local_epochs=1), Task(network()), federation(), rounds=1)
     with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0"):
         progress = finish(made)
     assert verdict(made, progress)[0][0]["diverged"] == 0
-    fine = world(FedAvg(epochs=1), Task(network()), federation(), rounds=1)
+    fine = world(FedAvg(local_epochs=1), Task(network()), federation(), rounds=1)
     assert verdict(fine, finish(fine))[0][0]["diverged"] is None
 
 
@@ -491,7 +503,7 @@ def test_a_method_that_writes_into_what_it_was_given_is_refused() -> None:
                 value.mul_(0.5)
             return super().start(task, message, client, round)
 
-    made = support.simulation(Careless(epochs=1), rounds=1)
+    made = support.simulation(Careless(local_epochs=1), rounds=1)
     with pytest.raises(RuntimeError, match="wrote in place"):
         finish(made)
 
@@ -517,9 +529,9 @@ def two_threads() -> Iterator[None]:
 def test_a_run_leaves_torch_as_it_was(engine: str) -> None:
     model, data = network(), federation()
     state = torch.random.get_rng_state()
-    mq.run(FedAvg(epochs=1), model, data, 1, batch=4, compute=Compute(engine=engine))
+    mq.run(FedAvg(local_epochs=1), model, data, 1, batch_size=4, compute=Compute(engine=engine))
     with pytest.raises(Broken):
-        mq.run(Breaking(), model, data, 1, batch=4, compute=Compute(engine="loop"))
+        mq.run(Breaking(), model, data, 1, batch_size=4, compute=Compute(engine="loop"))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == 2
 
@@ -527,7 +539,7 @@ def test_a_run_leaves_torch_as_it_was(engine: str) -> None:
 def test_a_user_module_and_its_data_are_untouched_by_a_run() -> None:
     model, data = network(torch.float32), federation()
     before = [value.clone() for value in (*model.state_dict().values(), data.x, data.y)]
-    mq.run(DMPFL(epochs=2), model, data, 4, batch=4)
+    mq.run(DMPFL(local_epochs=2), model, data, 4, batch_size=4)
     after = [*model.state_dict().values(), data.x, data.y]
     assert all(map(torch.equal, before, after))
 
@@ -536,7 +548,7 @@ def test_a_user_module_and_its_data_are_untouched_by_a_run() -> None:
 class Odd(Method):
     """FedAvg that also sends bits and whole rows of one layer up, and an empty part down."""
 
-    epochs: int = 1
+    local_epochs: int = 1
     empty: bool = False
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
@@ -562,7 +574,7 @@ def test_odd_messages_pass_through_both_engines(empty: bool) -> None:
     loop, batched = map(finish, made)
     assert_close(loop, batched)
     # 48 bits are six bytes beside two flags, 18 times; rows cost at least their flags and a byte.
-    plain = finish(world(FedAvg(epochs=1), Task(network()), federation(), engine="loop"))
+    plain = finish(world(FedAvg(local_epochs=1), Task(network()), federation(), engine="loop"))
     extra = loop.costs["train"]["up"] - plain.costs["train"]["up"]
     assert extra >= 18 * (6 + 2 + 3)
     assert loop.costs["train"]["down"] - plain.costs["train"]["down"] == 18 * empty
@@ -579,8 +591,8 @@ def test_a_worker_that_dies_costs_no_bit(tmp_path: Path) -> None:
                 os._exit(9)
             return super().start(task, message, client, round)
 
-    _, alone = support.simulate(FedAvg(epochs=1), rounds=3)
-    made = support.simulation(Deadly(epochs=1), rounds=3, workers=2)
+    _, alone = support.simulate(FedAvg(local_epochs=1), rounds=3)
+    made = support.simulation(Deadly(local_epochs=1), rounds=3, workers=2)
     progress = made.begin()
     with pytest.warns(MasqueradeWarning, match="W505 a worker process died; round 1") as seen:
         carry_on(made, progress)
@@ -590,7 +602,7 @@ def test_a_worker_that_dies_costs_no_bit(tmp_path: Path) -> None:
 
 
 @each_engine
-@pytest.mark.parametrize("method", [FedAvg(epochs=2), DMPFL(epochs=2)], ids=str)
+@pytest.mark.parametrize("method", [FedAvg(local_epochs=2), DMPFL(local_epochs=2)], ids=str)
 def test_pixels_that_stay_bytes_train_to_the_same_bits(method: Method, engine: str) -> None:
     toy = federation()
     pixels = (toy.x * 40 + 128).clamp(0, 255).to(torch.uint8)
@@ -607,7 +619,7 @@ def test_tokens_that_stay_narrow_train_to_the_same_bits(engine: str) -> None:
     tokens = (toy.x * 2).round().clamp(-3, 3).long() + 3
     task = Task(nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(18, 3)).double())
     narrow = replace(toy, x=tokens.to(torch.int8))
-    method = FedAvg(epochs=2)
+    method = FedAvg(local_epochs=2)
     assert_same(
         *(
             finish(world(method, task, each, engine=engine))

@@ -30,7 +30,7 @@ class Fetches(TorchFunctionMode):
 
 
 def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = simulation(DMPFL(epochs=2, readjust_every=1), engine="batched")
+    made = simulation(DMPFL(local_epochs=2, readjust_every=1), engine="batched")
     readjusts = made.setting.round("train", made.method.schedule(0, made.train.rounds), 0)
     # Two stages, each with masks of several tensors.
     assert len(made.method.stages(made.task, readjusts)) == 2
@@ -53,7 +53,8 @@ def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.Monke
 def test_a_round_that_was_prepared_before_is_the_same() -> None:
     # Chunks of three, of which the second has padding.
     plain, ahead = (
-        simulation(DMPFL(epochs=2, readjust_every=1), engine="batched", width=3) for _ in range(2)
+        simulation(DMPFL(local_epochs=2, readjust_every=1), engine="batched", clients_per_chunk=3)
+        for _ in range(2)
     )
     left, right = plain.begin(), ahead.begin()
     for number in range(4):
@@ -67,7 +68,7 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
 
 
 def test_a_round_that_nobody_takes_part_in_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = simulation(DMPFL(epochs=1), engine="batched")
+    made = simulation(DMPFL(local_epochs=1), engine="batched")
     monkeypatch.setattr(made, "cohort", lambda number: torch.empty(0, dtype=torch.int64))
     made._expect(1)
     assert not made.engine._ready
@@ -105,7 +106,7 @@ def test_what_a_row_sent_stays_with_its_client(compute: dict[str, Any]) -> None:
     x, y = torch.ones(24, 6, dtype=torch.float64), torch.arange(24) % 3
     parts = tuple(torch.arange(24).split(6))
     data = Federation("even", x, y, 3, parts, parts, parts)
-    method = Passing(epochs=1)
+    method = Passing(local_epochs=1)
     made = Simulation(
         method,
         Task(network()),

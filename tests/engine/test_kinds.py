@@ -25,7 +25,9 @@ def windows() -> tuple[Dataset, torch.nn.Module]:
 
 
 @pytest.mark.parametrize("make", [texts, windows])
-@pytest.mark.parametrize("method", [FedAvg(epochs=1, rate=0.2), DMPFL(epochs=2, first_dense=False)])
+@pytest.mark.parametrize(
+    "method", [FedAvg(local_epochs=1, lr=0.2), DMPFL(local_epochs=2, first_dense=False)]
+)
 def test_engines_agree_on_what_is_trained(make, method) -> None:
     found = {}
     for engine in ("loop", "batched"):
@@ -34,7 +36,12 @@ def test_engines_agree_on_what_is_trained(make, method) -> None:
             dataset, model = make()
         federation = mq.partition(dataset, None, "client", seed=1)
         result = mq.run(
-            method, model, federation, 2, batch=9, compute=mq.Compute(engine=engine, width=3)
+            method,
+            model,
+            federation,
+            2,
+            batch_size=9,
+            compute=mq.Compute(engine=engine, clients_per_chunk=3),
         )
         start = {name: value.clone() for name, value in model.state_dict().items()}
         found[engine] = result.client(0).parts["params"].values

@@ -113,7 +113,7 @@ DENSE = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
 def test_channels_lie_side_by_side_for_one_clients_convolutions(
     model: nn.Module, engine: str, last: bool
 ) -> None:
-    method, data, ends = FedAvg(epochs=1, rate=0.1), images(), []
+    method, data, ends = FedAvg(local_epochs=1, lr=0.1), images(), []
     for plain in (False, True):
         with trained(
             method=method,
@@ -164,7 +164,7 @@ def even(samples: int) -> Federation:
 class Plain(Method):
     """A method as PyTorch is usually written: numbers on the host, boolean indexing."""
 
-    epochs: int = 1
+    local_epochs: int = 1
     fault: str = "item"
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
@@ -178,7 +178,7 @@ class Plain(Method):
             rest = Batch(batch.x[chosen], batch.y[chosen], None, batch.key)
             return descent(work, rest, round) if len(rest.y) else work
 
-        return (Stage("plain", step, self.epochs),)
+        return (Stage("plain", step, self.local_epochs),)
 
 
 OBSTACLES: dict[str, tuple[Method, Callable[[], nn.Module], Federation, str]] = {
@@ -226,7 +226,7 @@ def test_a_method_that_fails_in_a_later_phase_is_found() -> None:
                 return Plain().plan(task, round)
             return super().plan(task, round)
 
-    why = obstacle(setting(Late(epochs=1)))
+    why = obstacle(setting(Late(local_epochs=1)))
     assert why is not None
     assert "item" in why
 
@@ -240,7 +240,7 @@ def test_a_view_that_cannot_be_batched_is_found() -> None:
             output = super().predict(task, personal, x)
             return output / float(output.abs().max())
 
-    assert obstacle(setting(Judge(epochs=1))) is not None
+    assert obstacle(setting(Judge(local_epochs=1))) is not None
 
 
 def test_a_trial_leaves_no_trace() -> None:
@@ -256,7 +256,7 @@ def test_too_little_memory_halves_the_width_and_changes_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     method = METHOD_TABLE["dmpfl"]
-    _, whole = simulate(method, rounds=3, engine="batched", width=64)
+    _, whole = simulate(method, rounds=3, engine="batched", clients_per_chunk=64)
     chunk = Batched._chunk
 
     def small(self: Batched, lifted: Lifted, *rest: Any) -> Any:
@@ -264,7 +264,7 @@ def test_too_little_memory_halves_the_width_and_changes_no_number(
             raise torch.OutOfMemoryError("invented")
         return chunk(self, lifted, *rest)
 
-    made = simulation(method, rounds=3, engine="batched", width=64)
+    made = simulation(method, rounds=3, engine="batched", clients_per_chunk=64)
     progress = made.begin()
     monkeypatch.setattr(Batched, "_chunk", small)
     with pytest.warns(MasqueradeWarning, match="W503 memory: 4 → 2 clients") as seen:

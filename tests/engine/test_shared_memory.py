@@ -77,7 +77,7 @@ def test_rows_of_a_table_do_not_touch_one_another() -> None:
 
 def test_workers_share_the_samples_evenly() -> None:
     """Of 7, 12, 3, 9, 16 and 5 samples one has 16 + 7 + 3, the other 12 + 9 + 5."""
-    made = support.simulation(FedAvg(epochs=1), participation=1.0, workers=2)
+    made = support.simulation(FedAvg(local_epochs=1), participation=1.0, workers=2)
     assert isinstance(made.engine, Loop)
     assert made.engine._pieces(made.eligible) == [[4, 0, 2], [1, 3, 5]]
 
@@ -85,7 +85,7 @@ def test_workers_share_the_samples_evenly() -> None:
 def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = support.simulation(FedAvg(epochs=1, rate=0.5), participation=1.0, workers=2)
+    made = support.simulation(FedAvg(local_epochs=1, lr=0.5), participation=1.0, workers=2)
     assert isinstance(made.engine, Loop)
     progress = made.begin()
     made.advance(progress)
@@ -118,7 +118,7 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
                 os._exit(9)
             return super().start(task, message, client, round)
 
-    made = support.simulation(Deadly(epochs=1), rounds=3, workers=2)
+    made = support.simulation(Deadly(local_epochs=1), rounds=3, workers=2)
     progress = made.begin()
     before = open_files()
     made.advance(progress)
@@ -158,7 +158,7 @@ def test_where_one_client_fails_the_others_are_waited_for(tmp_path: Path) -> Non
                 return super().finish(task, work, message, client, round)
             raise ValueError("the first one fails")
 
-    made = support.simulation(Failing(rate=0.1, epochs=1), participation=1.0, workers=2)
+    made = support.simulation(Failing(lr=0.1, local_epochs=1), participation=1.0, workers=2)
     with pytest.raises(ValueError, match="the first one fails"):
         made.advance(made.begin())
     assert len(list(tmp_path.iterdir())) == 2
@@ -172,7 +172,7 @@ def test_shapes_that_differ_between_processes_are_an_error() -> None:
         ) -> tuple[Any, State]:
             return {"params": Part({"w": torch.zeros(os.getpid() % 1000 + 1)})}, client
 
-    made = support.simulation(Ragged(rate=0.1, epochs=1), participation=1.0, workers=2)
+    made = support.simulation(Ragged(lr=0.1, local_epochs=1), participation=1.0, workers=2)
     with pytest.raises(RuntimeError, match="different shapes"):
         made.advance(made.begin())
     made.close()
@@ -187,7 +187,7 @@ def test_clients_that_give_other_shapes_are_an_error(workers: int) -> None:
             size = int(work["params"]["0.weight"].sum().abs() * 1e6) % 7 + 1
             return {"params": Part({"w": torch.zeros(size)})}, client
 
-    made = support.simulation(Ragged(rate=0.1, epochs=1), participation=1.0, workers=workers)
+    made = support.simulation(Ragged(lr=0.1, local_epochs=1), participation=1.0, workers=workers)
     with pytest.raises(RuntimeError, match="different shapes"):
         made.advance(made.begin())
     made.close()

@@ -20,10 +20,10 @@ from masquerade.simulation.server import Progress, Simulation
 from tests import support
 
 STRUCTURED = SubFedAvg(
-    structured=True, epochs=2, rate=0.2, momentum=0.5, threshold=-1.0, distance=-1.0, target=0.3
+    structured=True, local_epochs=2, lr=0.2, momentum=0.5, threshold=-1.0, distance=-1.0, target=0.3
 )
 """Prunes units in every round."""
-WIDTHS = HeteroFL(levels=(0.25, 0.5, 1.0), epochs=2, rate=0.2, momentum=0.5, weight_decay=1e-3)
+WIDTHS = HeteroFL(levels=(0.25, 0.5, 1.0), local_epochs=2, lr=0.2, momentum=0.5, weight_decay=1e-3)
 
 
 def images(sizes: tuple[int, ...] = (6, 9, 5, 7)) -> Federation:
@@ -102,7 +102,7 @@ WHOLE = {(8, 6), (6, 8), (3, 6)}
 
 
 def test_narrow_clients_run_a_narrow_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = HeteroFL(levels=(0.5,), epochs=2)
+    method = HeteroFL(levels=(0.5,), local_epochs=2)
     assert shapes_run(method, "loop", monkeypatch) == {(4, 6), (3, 4), (3, 3)}
     # The batched engine masks: the same question has the other answer there.
     assert shapes_run(method, "batched", monkeypatch) == WHOLE
@@ -126,7 +126,7 @@ def test_momentum_masks_and_other_trees_survive() -> None:
         loss, buffers = task.loss(work["params"], batch)
         return loss + tree.squared_distance(work["params"], work["anchor"]) / 20, buffers
 
-    step = descend(task, pulled, within=mask.kept, rate=0.3, momentum=0.9, gradient=True)
+    step = descend(task, pulled, within=mask.kept, lr=0.3, momentum=0.9, gradient=True)
     stage = Stage("train", step, keep=mask.trained, slim=True)
     one = torch.ones((), dtype=torch.float64)
     round = Round("train", None, one, one, one)

@@ -51,13 +51,13 @@ def network() -> nn.Module:
 
 def judged(engine: str, data: Federation, **more: Any) -> mq.Result:
     evaluate = mq.Evaluate(every=0, degrees=(0, 100), corruptions=KIND, severities=(1, 5))
-    compute = mq.Compute(engine=engine, width=2)
+    compute = mq.Compute(engine=engine, clients_per_chunk=2)
     return mq.run(
-        mq.methods.FedAvg(rate=0.5, epochs=2),
+        mq.methods.FedAvg(lr=0.5, local_epochs=2),
         network(),
         data,
         2,
-        batch=3,
+        batch_size=3,
         evaluate=evaluate,
         compute=compute,
         **more,
@@ -107,7 +107,7 @@ def test_novel_clients_and_the_global_view_are_judged_under_corruption_too() -> 
 
 def test_without_kinds_nothing_is_said_of_corruption() -> None:
     data = federation()
-    result = mq.run(mq.methods.FedAvg(epochs=1), network(), data, 1, evaluate=mq.Evaluate(0))
+    result = mq.run(mq.methods.FedAvg(local_epochs=1), network(), data, 1, evaluate=mq.Evaluate(0))
     assert "corruption" not in result.summaries[0]["accuracy"]
     assert "corrupted_images" not in result.summaries[0]
 

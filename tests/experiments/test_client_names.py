@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 NAMES = ("dot", "ann [x]", "cid", "bob", "eve|")
 """In the order in which the data have them, which is not the alphabet's."""
-SETTINGS = ["train.model=logistic", "method.epochs=1", "data.novel=0.2", "data.seed=3"]
+SETTINGS = ["train.model=logistic", "method.local_epochs=1", "data.novel=0.2", "data.seed=3"]
 
 
 def call(*words: object) -> None:
@@ -51,7 +51,7 @@ def finished(data: Path) -> Path:
 
 def result(data: Path, novel: tuple[int, ...] = ()) -> Result:
     federation = mq.partition(mq.load(str(data)), None, mq.ByClient(), seed=3)
-    method = mq.methods.Local(epochs=1)
+    method = mq.methods.Local(local_epochs=1)
     model = mq.models.build("logistic", (3,), 2, seed=1)
     return mq.run(method, model, federation, 1, novel=novel)
 

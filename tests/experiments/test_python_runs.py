@@ -19,17 +19,17 @@ class Interrupted(Exception):
     pass
 
 
-def go(out: Path | None, stop: int | None = None, rate: float = 0.1) -> Result:
+def go(out: Path | None, stop: int | None = None, lr: float = 0.1) -> Result:
     def watch(name: str, done: int, rounds: int, record: object) -> None:
         if done == stop:
             raise Interrupted
 
     return mq.run(
-        mq.methods.DMPFL(epochs=2, rate=rate),
+        mq.methods.DMPFL(local_epochs=2, lr=lr),
         network(),
         federation(),
         rounds=8,
-        batch=4,
+        batch_size=4,
         participation=0.5,
         compute=mq.Compute(engine="loop", commit_every=0),
         out=out,
@@ -53,8 +53,8 @@ def test_the_same_call_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 def test_another_call_is_refused_with_the_difference(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         go(tmp_path / "run", 3)
-    with pytest.raises(mq.MasqueradeError, match=r"E402 .*rate=0.1.* → .*rate=0.2"):
-        go(tmp_path / "run", rate=0.2)
+    with pytest.raises(mq.MasqueradeError, match=r"E402 .*lr=0.1.* → .*lr=0.2"):
+        go(tmp_path / "run", lr=0.2)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_python_refuses_what_the_command_refuses(method, settings, key) -> None:
 
 
 def test_results_and_federations_are_short_in_a_notebook() -> None:
-    result = mq.run(mq.methods.Local(epochs=1), network(), federation(), rounds=1)
+    result = mq.run(mq.methods.Local(local_epochs=1), network(), federation(), rounds=1)
     assert len(repr(result)) < 200
     assert "Local" in repr(result)
     assert len(repr(federation())) < 200
@@ -88,7 +88,7 @@ def test_whole_numbers_for_a_network_without_an_embedding_are_explained() -> Non
 def test_a_summary_says_that_its_data_are_a_stand_in() -> None:
     names = ("har_signals", "har")
     noted, plain = (
-        mq.run(mq.methods.FedAvg(epochs=1), network(), replace(federation(), name=name), 1)
+        mq.run(mq.methods.FedAvg(local_epochs=1), network(), replace(federation(), name=name), 1)
         for name in names
     )
     assert all(one["data_note"] == NAMED["har_signals"].note for one in noted.summaries)

@@ -63,11 +63,11 @@ def problem(data: Path, *methods: str, **compute: Any) -> Config:
         {
             "methods": list(methods),
             "data": {"name": str(data), "clients": 0, "partition": "client"},
-            "train": {"model": "mlp", "rounds": ROUNDS, "participation": 0.6, "rate_decay": 0.9},
+            "train": {"model": "mlp", "rounds": ROUNDS, "participation": 0.6, "lr_decay": 0.9},
             "evaluate": {"every": 2, "draws": 2},
             "compute": {"engine": "loop", "commit_every": 0.0} | compute,
             "method": {
-                "epochs": 2,
+                "local_epochs": 2,
                 "momentum": 0.5,
                 "dmpfl": {"readjust_every": 1},
                 "scaffold": {"controls": "gradient"},

@@ -29,11 +29,11 @@ with warnings.catch_warnings():
 
 SETTINGS = [
     "--set",
-    "train.batch=50",
+    "train.batch_size=50",
     "--set",
     "method.first_dense=false",
     "--set",
-    "method.epochs=1",
+    "method.local_epochs=1",
     "--set",
     "data.novel=0.25",
 ]

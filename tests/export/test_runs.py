@@ -16,7 +16,7 @@ from masquerade.export import from_run as exporting
 from masquerade.methods import METHODS
 
 
-@pytest.mark.parametrize("wire", ["full", "int8"])
+@pytest.mark.parametrize("wire", ["same", "int8"])
 def test_a_model_read_from_a_run_answers_as_the_run_had_it(
     wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -25,11 +25,11 @@ def test_a_model_read_from_a_run_answers_as_the_run_had_it(
     y, client = (x @ rng.normal(size=(4, 3))).argmax(1), np.arange(24) % 2
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=client)
     # What is rounded on the way matters to the few views that hand on a download.
-    names = list(METHODS) if wire == "full" else ["fedem", "dmpfl_plus", "fedselect"]
+    names = list(METHODS) if wire == "same" else ["fedem", "dmpfl_plus", "fedselect"]
     table: dict[str, Any] = {
         "methods": names,
         "data": {"name": str(tmp_path / "mine.npz"), "partition": "client"},
-        "train": {"model": "mlp", "rounds": 1, "wire": wire},
+        "train": {"model": "mlp", "rounds": 1, "message_dtype": wire},
         "evaluate": {"every": 0, "draws": 1},
         "compute": {"engine": "loop"},
     }

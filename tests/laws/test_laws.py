@@ -126,7 +126,7 @@ def test_law_2_loop_equals_batched(name):
     method = METHOD_TABLE[name]
     loop, ended = simulate(method, rounds=10)
     # Width 3 over four clients: the second chunk is padded.
-    batched, also = simulate(method, rounds=10, engine="batched", width=3)
+    batched, also = simulate(method, rounds=10, engine="batched", clients_per_chunk=3)
     assert (loop.engine.name, batched.engine.name) == ("loop", "batched")
     assert_close(tensors(ended), tensors(also), 1e-9)
     for kind, sums in owed(ended.costs).items():
@@ -218,12 +218,12 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
 
 NEUTRAL = {
     "fedavg": {},
-    "fedprox": {"pull": 0.0},
+    "fedprox": {"mu": 0.0},
     # The shared half of these two is FedAvg, whatever the settings.
     "ditto": {},
     "apfl": {},
     # θ is then one step of SGD from w, and w goes all the way to it.
-    "pfedme": {"momentum": 0.0, "inner_steps": 1, "personal_rate": 0.1, "pull": 10.0},
+    "pfedme": {"momentum": 0.0, "inner_steps": 1, "personal_lr": 0.1, "lam": 10.0},
     "dmpfl": {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1},
     "fedper": {"personal_layers": 0},
     "lgfedavg": {"warmup": 1.0},
@@ -265,7 +265,8 @@ def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
     if name in BUDGET_OF_ONE:
         monkeypatch.setattr("tests.support.BUDGETS", (1.0,) * len(BUDGETS))
     common = {
-        key: getattr(method, key) for key in ("rate", "epochs", "momentum", "weight_decay", "clip")
+        key: getattr(method, key)
+        for key in ("lr", "local_epochs", "momentum", "weight_decay", "clip")
     }
     _, reference = simulate(FedAvg(**common), rounds=6)
     _, ended = simulate(method, rounds=6)
@@ -275,9 +276,9 @@ def test_law_5_neutral_settings_give_fedavg(name, monkeypatch):
 
 def test_law_5_can_fail():
     """The same comparison tells FedAvg from methods whose settings are not neutral."""
-    _, reference = simulate(FedAvg(epochs=3), rounds=3)
-    others = [cls(epochs=3) for cls in (HeteroFL, PFedGate, TopK, FedEM)]
-    for method in (FedSelect(epochs=3, select="growth", grow_every=1), *others):
+    _, reference = simulate(FedAvg(local_epochs=3), rounds=3)
+    others = [cls(local_epochs=3) for cls in (HeteroFL, PFedGate, TopK, FedEM)]
+    for method in (FedSelect(local_epochs=3, select="growth", grow_every=1), *others):
         _, other = simulate(method, rounds=3)
         with pytest.raises(AssertionError):
             assert_close(reference.server["params"], other.server["params"], 1e-6)
@@ -404,7 +405,7 @@ def later(made, kind, phase, number):
 @pytest.mark.parametrize("name", METHODS)
 def test_law_10_a_method_survives_the_config(name):
     line = METHODS[name]
-    method = line.method(rate=0.0123, epochs=7, **dict(line.settings))
+    method = line.method(lr=0.0123, local_epochs=7, **dict(line.settings))
     text = config.dump(config.Config(methods=(name,), method={name: config.plain(method)}))
     again = config.method_of(name, config.parse(config.read(text)))
     assert again == method

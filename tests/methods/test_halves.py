@@ -48,7 +48,7 @@ def test_the_model_takes_each_entry_from_its_half() -> None:
 def test_a_step_moves_one_half_where_it_is_read() -> None:
     there = task()
     before, held = work(there), work(there)["personal"]["0.weight"]
-    method = Method(rate=0.5, momentum=0.5, weight_decay=0.1)
+    method = Method(lr=0.5, momentum=0.5, weight_decay=0.1)
     plain = method.descend(there)
     whole = plain(plain.prepare({"params": there.initial}, round()), BATCH, round())["params"]
     for half, mine in (("own", held), ("shared", ~held)):
@@ -64,7 +64,7 @@ def test_a_step_moves_one_half_where_it_is_read() -> None:
 
 
 def test_passes_take_turns_and_shared_ones_see_the_batches_of_fedavg() -> None:
-    stages = halves.alternate(Method(epochs=2), task())
+    stages = halves.alternate(Method(local_epochs=2), task())
     assert [(one.name, one.stream, one.epoch) for one in stages] == [
         ("own 0", 1, 0),
         ("shared 0", 0, 0),

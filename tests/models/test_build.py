@@ -148,7 +148,7 @@ def test_a_batch_of_one_sample_is_trained_on(name: str) -> None:
     if name == "char_lstm":
         x = (x * 3).long()
     batch = Batch(x, torch.tensor([3]), None, torch.tensor(0))
-    step = descend(task, rate=0.1)
+    step = descend(task, lr=0.1)
     after = step({"params": task.initial}, batch, Round("train", "train", one, one, one))["params"]
     assert all(value.isfinite().all() for value in after.values())
     assert any(not torch.equal(after[key], task.initial[key]) for key in after)

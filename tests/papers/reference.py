@@ -25,11 +25,11 @@ class Learner:
     """SGD by hand: w ← w − η · (momentum · past + (g + decay · w) ⊙ moves)."""
 
     def __init__(
-        self, world: World, weights: Weights, rate: float, momentum: float, decay: float
+        self, world: World, weights: Weights, lr: float, momentum: float, decay: float
     ) -> None:
         self.module = copy.deepcopy(world.network)
         self.module.load_state_dict(weights)
-        self.rate, self.momentum, self.decay = rate, momentum, decay
+        self.lr, self.momentum, self.decay = lr, momentum, decay
         self.past = {name: torch.zeros_like(value) for name, value in weights.items()}
 
     def step(
@@ -45,7 +45,7 @@ class Learner:
             if moves is not None:
                 slope = slope * moves[name]
             self.past[name] = self.momentum * self.past[name] + slope
-            value.data = value.data - self.rate * self.past[name]
+            value.data = value.data - self.lr * self.past[name]
         return gradient
 
     def multiply(self, mask: Weights) -> None:
@@ -60,17 +60,17 @@ class Plain:
     """FedAvg, FedProx and Local: what they share is local SGD."""
 
     world: World
-    rate: float
-    epochs: int
+    lr: float
+    local_epochs: int
     momentum: float = 0.0
     decay: float = 0.0
     penalty: Penalty | None = None
 
     def train(self, weights: Weights, client: int, number: int, kind: str = "train") -> Weights:
         """Train one client from some weights."""
-        speed = self.rate * self.world.rate_decay**number
+        speed = self.lr * self.world.lr_decay**number
         learner = Learner(self.world, weights, speed, self.momentum, self.decay)
-        for epoch in range(self.epochs):
+        for epoch in range(self.local_epochs):
             for x, y in self.world.epoch(client, number, epoch, kind):
                 here: Weights = {**dict(learner.module.named_parameters())}
                 learner.step(x, y, penalty=self.penalty and self.penalty(here, weights))
@@ -121,12 +121,12 @@ class DualMasks:
 
     def learner(self, weights: Weights, number: int, factor: float = 1.0) -> Learner:
         """Start SGD from some weights."""
-        speed = factor * self.paper.rate * self.world.rate_decay**number
+        speed = factor * self.paper.lr * self.world.lr_decay**number
         return Learner(self.world, weights, speed, self.paper.momentum, self.paper.weight_decay)
 
     def dual(self, number: int, readjust: bool) -> None:
         """Do a round of Algorithm 1."""
-        cohort, epochs = self.world.cohorts[number], self.paper.epochs
+        cohort, epochs = self.world.cohorts[number], self.paper.local_epochs
         for client in cohort:
             learner = self.learner(self.compose(client), number)
             for epoch in range(epochs):
@@ -173,7 +173,7 @@ class DualMasks:
         cohort, found = self.world.cohorts[number], []
         for client in cohort:
             learner = self.learner(product(self.w_g, self.m_g), number)
-            for epoch in range(self.paper.epochs):
+            for epoch in range(self.paper.local_epochs):
                 for x, y in self.world.epoch(client, number, epoch):
                     learner.step(x, y, self.m_g)
             found.append(weights_of(learner.module))
@@ -186,8 +186,8 @@ class DualMasks:
                 self.w[client] = {name: 0 * value for name, value in self.w[client].items()}
             self.begun[client] = iteration
             own = {name: m_c * (1 - self.m_g[name]) for name, m_c in self.m[client].items()}
-            learner = self.learner(self.compose(client), number, self.paper.refine_rate)
-            for epoch in range(self.paper.epochs):
+            learner = self.learner(self.compose(client), number, self.paper.refine_lr_scale)
+            for epoch in range(self.paper.local_epochs):
                 for x, y in self.world.epoch(client, number, epoch):
                     learner.step(x, y, own)
             self.w[client] = weights_of(learner.module)

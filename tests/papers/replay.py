@@ -59,7 +59,7 @@ class World:
     cohorts: list[list[int]]
     seed: int
     batch: int
-    rate_decay: float
+    lr_decay: float
 
     def epoch(
         self, client: int, number: int, epoch: int, kind: str = "train", stream: int = 0
@@ -98,16 +98,16 @@ class World:
 
 
 def stage(
-    method: Method, rounds: int, data: Federation | None = None, rate_decay: float = 0.9
+    method: Method, rounds: int, data: Federation | None = None, lr_decay: float = 0.9
 ) -> tuple[Simulation, World]:
     """Return a simulation of a method, and the world in which the reference is to follow it."""
     data, module = data or federation(), network()
-    train = Train("", rounds, 4, 0.67, rate_decay)
+    train = Train("", rounds, 4, 0.67, lr_decay)
     made = Simulation(
         method, Task(module), data, train, Evaluate(0), Compute("loop", "cpu"), 5, method.views
     )
     cohorts = [made.cohort(number).tolist() for number in range(rounds)]
-    return made, World(data, module, cohorts, 5, 4, rate_decay)
+    return made, World(data, module, cohorts, 5, 4, lr_decay)
 
 
 def assert_same(found: Mapping[str, Tensor], expected: Weights, tolerance: float = 1e-9) -> None:

@@ -23,7 +23,7 @@ from tests.papers.replay import (
     weights_of,
 )
 
-HAND: dict[str, Any] = {"rate": 0.25, "epochs": 2, "mixture": 0.5}
+HAND: dict[str, Any] = {"lr": 0.25, "local_epochs": 2, "mixture": 0.5}
 SAMPLES = [[(1.0, 2.0)], [(1.0, -2.0)]]
 
 
@@ -102,18 +102,18 @@ def replayed(world: World, paper: APFL, rounds: int) -> tuple[Weights, list[Weig
     w = weights_of(world.network)
     own, alpha = [dict(w) for _ in SIZES], [paper.mixture for _ in SIZES]
     for number in range(rounds):
-        rate, trained = paper.rate * world.rate_decay**number, []
+        lr, trained = paper.lr * world.lr_decay**number, []
         for client in world.cohorts[number]:
             local, v, a = dict(w), own[client], alpha[client]
-            for step, (x, y) in enumerate(world.batches(client, number, paper.epochs)):
+            for step, (x, y) in enumerate(world.batches(client, number, paper.local_epochs)):
                 mixed = {name: a * v[name] + (1 - a) * local[name] for name in v}
                 at_mixed = gradient(world.network, mixed, x, y)
                 at_local = gradient(world.network, local, x, y)
                 slope = sum(float(((v[n] - local[n]) * at_mixed[n]).sum()) for n in v)
-                v = {name: value - rate * a * at_mixed[name] for name, value in v.items()}
-                local = {name: value - rate * at_local[name] for name, value in local.items()}
+                v = {name: value - lr * a * at_mixed[name] for name, value in v.items()}
+                local = {name: value - lr * at_local[name] for name, value in local.items()}
                 if step == 0:
-                    a = min(1.0, max(0.0, a - rate * slope))
+                    a = min(1.0, max(0.0, a - lr * slope))
             own[client], alpha[client] = v, a
             trained.append(local)
         w = average(world, number, trained)
@@ -138,7 +138,7 @@ def assert_three_rounds_equal_the_replay(method: APFL) -> None:
         torch.testing.assert_close(output, world.output(mixed, x), rtol=0, atol=1e-9)
 
 
-SETTINGS: dict[str, Any] = {"rate": 0.2, "epochs": 2, "mixture": 0.4}
+SETTINGS: dict[str, Any] = {"lr": 0.2, "local_epochs": 2, "mixture": 0.4}
 
 
 def test_three_rounds_equal_a_replay() -> None:

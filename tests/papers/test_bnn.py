@@ -67,7 +67,7 @@ def test_a_round_by_hand() -> None:
     # x = (1, 2, 4, 0), so the output is 1 + 2 − 4 − 0 = −1, and with y = 0 the error is −1.
     # Its slope goes straight through to the shadows: −x = (−1, −2, −4, 0), and for the gain
     # −1 · −1 = 1. Rate 1/8: shadows (3/8, 1/2, 1/4, −1/4), so the third bit flips; gain 7/8.
-    method = BNN(scale=0.5, rate=0.125, epochs=1)
+    method = BNN(scale=0.5, lr=0.125, local_epochs=1)
     start = method.start(LINE, message(), {}, ROUND)
     assert start["params"]["layer.weight"].tolist() == [[0.25, 0.25, -0.25, -0.25]]
     x = torch.tensor([[1.0, 2, 4, 0]], dtype=torch.float64)
@@ -100,9 +100,9 @@ class Unclipped(BNN):
 
 
 def test_shadows_stay_within_one() -> None:
-    assert_shadows_stay_within_one(BNN(scale=0.5, rate=10.0))
+    assert_shadows_stay_within_one(BNN(scale=0.5, lr=10.0))
     with pytest.raises(AssertionError):
-        assert_shadows_stay_within_one(Unclipped(scale=0.5, rate=10.0))
+        assert_shadows_stay_within_one(Unclipped(scale=0.5, lr=10.0))
 
 
 def assert_signs_are_averaged(method: BNN) -> None:
@@ -181,7 +181,7 @@ class BeginsAtOne(BNN):
 
 
 def test_shadows_at_one_never_flip_under_small_rates() -> None:
-    settings: dict[str, Any] = {"rate": 0.02, "epochs": 5}
+    settings: dict[str, Any] = {"lr": 0.02, "local_epochs": 5}
     assert_bits_flip(BNN(**settings))
     with pytest.raises(AssertionError):
         assert_bits_flip(BeginsAtOne(**settings))
@@ -258,7 +258,7 @@ def test_training_learns() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         task = Task(BinaryMLP(8, (64,), 3))
-    method = BNN(epochs=2)
+    method = BNN(local_epochs=2)
     train = Train("", 10, 10)
     made = Simulation(
         method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views

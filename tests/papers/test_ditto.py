@@ -22,7 +22,7 @@ from tests.papers.replay import (
     weights_of,
 )
 
-HAND: dict[str, Any] = {"rate": 0.25, "epochs": 1, "personal_epochs": 2, "pull": 1.0}
+HAND: dict[str, Any] = {"lr": 0.25, "local_epochs": 1, "personal_epochs": 2, "lam": 1.0}
 
 
 def assert_two_rounds_by_hand(method: Method) -> None:
@@ -77,7 +77,7 @@ class Unsquared(Ditto):
             loss, buffers = task.loss(work["own"], batch)
             apart = [work["own"][name] - value for name, value in work["anchor"].items()]
             norm = torch.linalg.vector_norm(torch.cat([value.flatten() for value in apart]))
-            return loss + self.pull / 2 * norm, buffers
+            return loss + self.lam / 2 * norm, buffers
 
         shared, personal = super().plan(task, round)
         return shared, replace(personal, step=self.descend(task, pulled, on=("own",)))
@@ -94,15 +94,15 @@ def replayed(world: World, paper: Ditto, rounds: int) -> tuple[Weights, list[Wei
     w = weights_of(world.network)
     own = [dict(w) for _ in SIZES]
     for number in range(rounds):
-        rate, trained = paper.rate * world.rate_decay**number, []
+        lr, trained = paper.lr * world.lr_decay**number, []
         for client in world.cohorts[number]:
             local, v = dict(w), own[client]
-            for x, y in world.batches(client, number, paper.epochs):
+            for x, y in world.batches(client, number, paper.local_epochs):
                 g = gradient(world.network, local, x, y)
-                local = {name: value - rate * g[name] for name, value in local.items()}
+                local = {name: value - lr * g[name] for name, value in local.items()}
             for x, y in world.batches(client, number, paper.personal_epochs):
                 g = gradient(world.network, v, x, y)
-                v = {n: v[n] - rate * (g[n] + paper.pull * (v[n] - w[n])) for n in v}
+                v = {n: v[n] - lr * (g[n] + paper.lam * (v[n] - w[n])) for n in v}
             trained.append(local)
             own[client] = v
         w = average(world, number, trained)
@@ -110,7 +110,7 @@ def replayed(world: World, paper: Ditto, rounds: int) -> tuple[Weights, list[Wei
 
 
 def test_three_rounds_equal_a_replay() -> None:
-    method = Ditto(rate=0.2, epochs=2, personal_epochs=3, pull=0.7)
+    method = Ditto(lr=0.2, local_epochs=2, personal_epochs=3, lam=0.7)
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_three_rounds_equal_a_replay() -> None:
 
 
 def test_the_view_global_is_fedavg_and_personal_models_never_travel() -> None:
-    common: dict[str, Any] = {"rate": 0.2, "epochs": 2, "momentum": 0.5}
+    common: dict[str, Any] = {"lr": 0.2, "local_epochs": 2, "momentum": 0.5}
     runs = []
     for method in (FedAvg(**common), Ditto(**common)):
         made, _ = stage(method, 3)

@@ -18,7 +18,7 @@ from tests.papers import replay
 from tests.papers.reference import DualMasks
 from tests.papers.replay import assert_same, stage
 
-EIGHT = DMPFL(sparsity=0.5, first_dense=False, rate=1.0, epochs=1)
+EIGHT = DMPFL(sparsity=0.5, first_dense=False, lr=1.0, local_epochs=1)
 """The method of the examples by hand: one layer of eight weights, four of them kept."""
 
 
@@ -284,7 +284,7 @@ def test_everybody_starts_from_the_largest_initial_weights() -> None:
 
 def readjusted(weight: Tensor, gradient: Tensor, number: float = 0) -> State:
     """Prune and regrow half of the mask 1111 0000 as the search stage does at its end."""
-    method = replace(EIGHT, readjust=0.5, epochs=5, momentum=0.9)
+    method = replace(EIGHT, readjust=0.5, local_epochs=5, momentum=0.9)
     round = at("train", ("dual", True), number, 12)
     search, settle = method.plan(TASK, round)
     # Of five epochs, four search; the last one trains the readjusted mask.
@@ -339,7 +339,7 @@ def test_regrowth_reads_the_whole_gradient_of_the_last_batch() -> None:
     # One sample, the unit vector 2, of class 0; θ_c gives it (0, 0), so p = (½, ½) and the gradient
     # is −½ at position 2, +½ at position 6, 0 elsewhere: the only ones that can grow, though both
     # are outside of m_c. Two of m_c = 1100 1100 go: the smallest, 1 and 2 of 1 2 5 6.
-    method = replace(EIGHT, readjust=0.5, epochs=1)
+    method = replace(EIGHT, readjust=0.5, local_epochs=1)
     client = holder(eight(0, 0, 0, 0, -5, -6, 0, 0))
     upload, held = play(method, received(keep=bits("1100 0000")), client, ANEW, units(([2], [])))
     assert torch.equal(held["keep"]["weight"], bits("0010 1110"))
@@ -348,7 +348,7 @@ def test_regrowth_reads_the_whole_gradient_of_the_last_batch() -> None:
     assert torch.equal(upload["params"].values["weight"], held["params"]["weight"])
 
 
-@pytest.mark.parametrize("settings", [{"epochs": 1}, {"epochs": 2, "settle": 0}])
+@pytest.mark.parametrize("settings", [{"local_epochs": 1}, {"local_epochs": 2, "settle": 0}])
 def test_masks_may_be_readjusted_after_the_last_epoch(settings: dict[str, Any]) -> None:
     """As Algorithm 1 is printed: no epoch follows a readjustment."""
     made, _ = stage(DMPFL(**settings), 3)
@@ -413,12 +413,12 @@ def test_restart_never_touches_a_model_in_use() -> None:
     assert torch.equal(client["params"]["weight"], THETA_C)
 
 
-# As above, position 4 goes from ln 3 by −¾ times the rate, or from 0 by −½ where it starts anew.
+# As above, position 4 goes from ln 3 by −¾ times the lr, or from 0 by −½ where it starts anew.
 @pytest.mark.parametrize(
     ("settings", "begun", "found"),
     [
         ({}, -1, math.log(3) - 0.75),
-        ({"refine_rate": 0.5}, -1, math.log(3) - 0.375),
+        ({"refine_lr_scale": 0.5}, -1, math.log(3) - 0.375),
         ({"restart": True}, -1, -0.5),
         ({"restart": True}, 0, math.log(3) - 0.75),
     ],
@@ -439,7 +439,7 @@ def test_the_global_model_is_not_refined_at_clients() -> None:
 
 
 def test_personal_refine_has_a_rate_of_its_own() -> None:
-    held = refine(replace(EIGHT, refine_rate=0.5), holder(SPLIT, bits("1000 1000")), 0)
+    held = refine(replace(EIGHT, refine_lr_scale=0.5), holder(SPLIT, bits("1000 1000")), 0)
     at_4 = held["params"]["weight"][1, 0].item()
     torch.testing.assert_close(at_4, math.log(3) - 0.375, rtol=0, atol=1e-12)
 
@@ -453,7 +453,7 @@ def test_nothing_arrives_at_the_server_in_personal_refine() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_personal_refine_moves_personal_weights_alone(momentum: float) -> None:
     """Weight decay is on, which would move a frozen weight without a gradient."""
-    method = DMPFL(epochs=2, momentum=momentum, weight_decay=0.1, readjust=0.6, iterations=1)
+    method = DMPFL(local_epochs=2, momentum=momentum, weight_decay=0.1, readjust=0.6, iterations=1)
     made, _ = stage(method, 8)
     progress = made.begin()
     first = names(method, 8).index("personal")
@@ -631,10 +631,10 @@ def test_a_phase_without_a_share_never_comes(phases: tuple[float, float, float])
 PHASES = ["dual", "dual", "dual", "global", "personal", "personal"] * 2
 READJUSTED = {0, 2, 6, 8}
 VARIANTS = {
-    "plain": DMPFL(rate=0.3, epochs=3, readjust=0.4, readjust_every=2),
+    "plain": DMPFL(lr=0.3, local_epochs=3, readjust=0.4, readjust_every=2),
     "all masked, momentum, decay, restart": DMPFL(
-        rate=0.1,
-        epochs=3,
+        lr=0.1,
+        local_epochs=3,
         readjust=0.5,
         readjust_every=2,
         momentum=0.5,
@@ -643,7 +643,7 @@ VARIANTS = {
         first_dense=False,
         biases_dense=False,
         restart=True,
-        refine_rate=0.5,
+        refine_lr_scale=0.5,
         settle=2,
         similarity="logits",
     ),

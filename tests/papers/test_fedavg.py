@@ -16,13 +16,13 @@ from tests.papers.reference import Plain
 from tests.papers.replay import Weights, assert_same, line, stage
 
 ROUNDS = 4
-SGD: dict[str, Any] = {"rate": 0.2, "epochs": 2, "momentum": 0.5, "weight_decay": 0.01}
+SGD: dict[str, Any] = {"lr": 0.2, "local_epochs": 2, "momentum": 0.5, "weight_decay": 0.01}
 
 
 def played(method: Method) -> tuple[Simulation, Plain]:
     """Return a simulation of a method, and the reference that is to follow it."""
     made, world = stage(method, ROUNDS)
-    return made, Plain(world, method.rate, method.epochs, method.momentum, method.weight_decay)
+    return made, Plain(world, method.lr, method.local_epochs, method.momentum, method.weight_decay)
 
 
 def follow(made: Simulation, plain: Plain) -> Progress:
@@ -40,7 +40,7 @@ def test_fedavg_equals_its_reference() -> None:
 
 
 def test_a_tuned_copy_equals_its_reference_and_never_feeds_back() -> None:
-    made, plain = played(FedAvg(**SGD, tune_rate=0.05, tune_epochs=3))
+    made, plain = played(FedAvg(**SGD, tune_lr=0.05, tune_epochs=3))
     tune = Plain(plain.world, 0.05, 3, plain.momentum, plain.decay)
     progress, weights = made.begin(), replay.weights_of(plain.world.network)
     for number in range(ROUNDS):
@@ -85,9 +85,9 @@ class Unsquared(FedProx):
             loss, buffers = task.loss(work["params"], batch)
             apart = [work["params"][name] - value for name, value in work["anchor"].items()]
             norm = torch.linalg.vector_norm(torch.cat([value.flatten() for value in apart]))
-            return loss + self.pull / 2 * norm, buffers
+            return loss + self.mu / 2 * norm, buffers
 
-        return (Stage("train", self.descend(task, pulled), self.epochs),)
+        return (Stage("train", self.descend(task, pulled), self.local_epochs),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +95,16 @@ class WithoutHalf(FedProx):
     """The mistake μ · ‖w − w_t‖²."""
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        return replace(FedProx(**SGD), pull=2 * self.pull).plan(task, round)
+        return replace(FedProx(**SGD), mu=2 * self.mu).plan(task, round)
 
 
 def test_fedprox_equals_its_reference() -> None:
-    assert_half_the_squared_pull(FedProx(**SGD, pull=PULL))
+    assert_half_the_squared_pull(FedProx(**SGD, mu=PULL))
 
 
 @pytest.mark.parametrize("wrong", [Unsquared, WithoutHalf, FedAvg])
 def test_another_pull_than_half_the_squared_distance_is_noticed(wrong: type[Method]) -> None:
-    settings: dict[str, Any] = {"pull": PULL} if issubclass(wrong, FedProx) else {}
+    settings: dict[str, Any] = {"mu": PULL} if issubclass(wrong, FedProx) else {}
     with pytest.raises(AssertionError):
         assert_half_the_squared_pull(wrong(**SGD, **settings))
 
@@ -132,7 +132,7 @@ class FedBack(FedAvg):
     """The mistake of fine-tuning inside the round, so that the tuned copy is sent."""
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        tune = self.descend(task, rate=self.tune_rate)
+        tune = self.descend(task, lr=self.tune_lr)
         return (*super().plan(task, round), Stage("tune", tune, self.tune_epochs))
 
 
@@ -166,7 +166,7 @@ def test_fedavg_by_hand() -> None:
     # Client A has one sample with y = 2, so 1; client B has three with y = −2, so −1.
     # Weighted by samples: (1 · 1 + 3 · (−1)) / 4 = −1/2; an unweighted mean would be 0.
     samples = [[(1.0, 2.0)], [(1.0, -2.0)] * 3]
-    assert one_weight(FedAvg(rate=0.25, epochs=1), samples) == -0.5
+    assert one_weight(FedAvg(lr=0.25, local_epochs=1), samples) == -0.5
 
 
 def test_fedprox_by_hand() -> None:
@@ -175,6 +175,6 @@ def test_fedprox_by_hand() -> None:
     # Without the half the pull would be 4, and w = 1/2.
     # With the norm un-squared the pull would be μ/2 · sign(w) = 1, and w = 5/4.
     samples = [[(1.0, 2.0)]]
-    assert one_weight(FedProx(rate=0.25, epochs=2, pull=2.0), samples) == 1.0
+    assert one_weight(FedProx(lr=0.25, local_epochs=2, mu=2.0), samples) == 1.0
     # Without a pull: 1 + 1/4 · 2 = 3/2.
-    assert one_weight(FedProx(rate=0.25, epochs=2, pull=0.0), samples) == 1.5
+    assert one_weight(FedProx(lr=0.25, local_epochs=2, mu=0.0), samples) == 1.5

@@ -10,7 +10,7 @@ from masquerade.methods import FedAvg, FedBABU
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
 
-HAND = {"rate": 0.125, "epochs": 1, "tune_rate": 0.125, "tune_epochs": 1}
+HAND = {"lr": 0.125, "local_epochs": 1, "tune_lr": 0.125, "tune_epochs": 1}
 
 
 def assert_one_round_by_hand(method: FedBABU) -> None:
@@ -39,7 +39,7 @@ def test_mistake_judged_without_fine_tuning() -> None:
         assert_one_round_by_hand(Untuned(**HAND))
 
 
-STILL = {"tune_rate": 0.0, "weight_decay": 0.1, "epochs": 2}
+STILL = {"tune_lr": 0.0, "weight_decay": 0.1, "local_epochs": 2}
 
 
 def assert_heads_are_the_common_initial_one(method: FedBABU) -> None:
@@ -82,7 +82,7 @@ class HeadDecayed(HeadTrained):
             still = {name: work["params"][name].detach() for name in head}
             return task.loss({**work["params"], **still}, batch)
 
-        return (Stage("train", self.descend(task, loss), self.epochs),)
+        return (Stage("train", self.descend(task, loss), self.local_epochs),)
 
 
 class OwnHeads(FedBABU):
@@ -123,7 +123,7 @@ def test_fine_tuning_never_feeds_back() -> None:
 
 def test_without_a_head_it_is_fedavg_with_fine_tuning() -> None:
     found = []
-    for method in (FedBABU(head_layers=0, epochs=1), FedAvg(epochs=1)):
+    for method in (FedBABU(head_layers=0, local_epochs=1), FedAvg(local_epochs=1)):
         made, _ = stage(method, 2)
         progress = made.begin()
         for _ in range(2):
@@ -135,6 +135,6 @@ def test_without_a_head_it_is_fedavg_with_fine_tuning() -> None:
 
 
 def test_the_rate_of_fine_tuning_is_its_own() -> None:
-    slow = replace(FedBABU(**HAND), tune_rate=0.0)
+    slow = replace(FedBABU(**HAND), tune_lr=0.0)
     made, progress = play(slow)
     assert used(made, progress) == [(0.75, 1.0)] * 2

@@ -35,8 +35,8 @@ def assert_statistics_are_each_clients_own(method: Method) -> None:
 
 
 def test_fedbn_by_hand() -> None:
-    assert_statistics_are_each_clients_own(FedBN(rate=0.0, epochs=1))
-    _, progress, _ = statistics(FedBN(rate=0.0, epochs=1))
+    assert_statistics_are_each_clients_own(FedBN(lr=0.0, local_epochs=1))
+    _, progress, _ = statistics(FedBN(lr=0.0, local_epochs=1))
     assert set(progress.server["params"]) == {BODY}
 
 
@@ -56,7 +56,7 @@ class StatisticsAveraged(FedBN):
 @pytest.mark.parametrize("wrong", [StatisticsAveraged, FedAvg])
 def test_mistake_statistics_are_averaged(wrong: type[Method]) -> None:
     with pytest.raises(AssertionError):
-        assert_statistics_are_each_clients_own(wrong(rate=0.0, epochs=1))
+        assert_statistics_are_each_clients_own(wrong(lr=0.0, local_epochs=1))
 
 
 def assert_statistics_travel(method: Method) -> None:
@@ -68,7 +68,7 @@ def assert_statistics_travel(method: Method) -> None:
 
 
 def test_fedavg_averages_and_sends_running_statistics() -> None:
-    assert_statistics_travel(FedAvg(rate=0.0, epochs=1))
+    assert_statistics_travel(FedAvg(lr=0.0, local_epochs=1))
 
 
 class FirstUploaders(FedAvg):
@@ -104,7 +104,7 @@ class NeverSent(FedAvg):
 @pytest.mark.parametrize("wrong", [FirstUploaders, NeverSent])
 def test_mistake_fedavg_forgets_running_statistics(wrong: type[FedAvg]) -> None:
     with pytest.raises(AssertionError):
-        assert_statistics_travel(wrong(rate=0.0, epochs=1))
+        assert_statistics_travel(wrong(lr=0.0, local_epochs=1))
 
 
 def normed() -> Task:
@@ -114,7 +114,7 @@ def normed() -> Task:
 
 
 def test_scales_and_statistics_of_clients_differ_and_all_else_is_shared() -> None:
-    made, progress = simulate(FedBN(epochs=1), task=normed(), rounds=3)
+    made, progress = simulate(FedBN(local_epochs=1), task=normed(), rounds=3)
     assert not set(made.task.norms) & set(progress.server["params"])
     values = [model["params"].values for model in models(made, progress)]
     for name in made.task.initial:
@@ -126,7 +126,7 @@ def test_scales_and_statistics_of_clients_differ_and_all_else_is_shared() -> Non
 
 
 def test_a_last_batch_of_one_sample_is_trained_on() -> None:
-    made = simulation(FedBN(epochs=1), task=normed(), participation=1.0)
+    made = simulation(FedBN(local_epochs=1), task=normed(), participation=1.0)
     progress = made.begin()
     made.advance(progress)
     batches = [-(-size // 4) - (size % 4 == 1) for size in SIZES]
@@ -136,7 +136,7 @@ def test_a_last_batch_of_one_sample_is_trained_on() -> None:
 
 
 def test_a_stopped_run_goes_on_with_the_same_norm_layers() -> None:
-    made, whole = simulate(FedBN(epochs=1), task=normed(), rounds=4)
+    made, whole = simulate(FedBN(local_epochs=1), task=normed(), rounds=4)
     part = made.begin()
     for _ in range(2):
         made.advance(part)

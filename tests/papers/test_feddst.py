@@ -15,7 +15,7 @@ from masquerade.methods import FedDST
 from masquerade.simulation.participation import Participation
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
 
-EIGHT = FedDST(sparsity=0.5, readjust=0.5, epochs=1, rate=1.0)
+EIGHT = FedDST(sparsity=0.5, readjust=0.5, local_epochs=1, lr=1.0)
 """One layer of eight weights, four of them kept, half of those readjusted."""
 READJUST = at("readjust")
 
@@ -52,7 +52,7 @@ def test_settling_trains_what_has_grown() -> None:
     task = layer(rows([4, -1, 9, 9], [2, 3, 9, 9]))
     keep = bits("1100", "1100")
     message = {"params": Part(tree.only({"weight": keep}, task.initial), {"weight": keep})}
-    two = FedDST(sparsity=0.5, readjust=0.5, epochs=2, rate=1.0)
+    two = FedDST(sparsity=0.5, readjust=0.5, local_epochs=2, lr=1.0)
     sent = play(two, task, message, units(4, [0] * 4, [3], []), READJUST)["params"]
     # The second epoch has the same sample and the same slopes, now inside the mask.
     assert torch.equal(sent.values["weight"], rows([4, 0, 0, 0.5], [0, 3, 0, -0.5]))
@@ -126,7 +126,7 @@ class Raw(FedDST):
 
 def assert_anneals(cls: type[FedDST]) -> None:
     """Of 40 kept weights 20, 10, 0 move: cos 0 = 1, cos π/2 = 0, cos π = −1."""
-    method = cls(sparsity=0.5, readjust=0.5, epochs=1)
+    method = cls(sparsity=0.5, readjust=0.5, local_epochs=1)
     weight = torch.arange(1, 81, dtype=torch.float64).reshape(2, 40)
     keep = weight > 40
     work = {
@@ -206,7 +206,7 @@ def test_averages_are_taken_over_holders_and_do_not_shrink() -> None:
 def assert_learns_from_logits(task: Task) -> None:
     """From zero weights, rate 1, x = e₀ of class 0 of two: slopes −1/2 and 1/2, no less."""
     name = next(iter(task.initial))
-    method = FedDST(sparsity=0.0, readjust=0.0, epochs=1, rate=1.0)
+    method = FedDST(sparsity=0.0, readjust=0.0, local_epochs=1, lr=1.0)
     server = method.server_init(task)
     sent = play(method, task, method.download(task, server, {}, at()), units(2, [0, 1], [0], []))
     assert torch.equal(sent["params"].values[name], rows([0.5, 0], [-0.5, 0]))

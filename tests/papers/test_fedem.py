@@ -55,7 +55,7 @@ def assert_mixture_by_hand(method: FedEM) -> None:
 
 
 def test_a_round_by_hand() -> None:
-    method = FedEM(models=2, rate=1.0, epochs=1)
+    method = FedEM(models=2, lr=1.0, local_epochs=1)
     assert_mixture_by_hand(method)
     upload, _ = play(method)
     # The slope of q/2 · loss at the logit of class 0 is q/2 · (p − 1), and its negative at class 1:
@@ -76,7 +76,7 @@ class ForgetsPrior(FedEM):
 
 def test_responsibilities_without_the_mixture_are_a_mistake() -> None:
     with pytest.raises(AssertionError):
-        assert_mixture_by_hand(ForgetsPrior(models=2, rate=1.0, epochs=1))
+        assert_mixture_by_hand(ForgetsPrior(models=2, lr=1.0, local_epochs=1))
 
 
 class LooksAtUpdated(FedEM):
@@ -89,9 +89,9 @@ class LooksAtUpdated(FedEM):
 
 def test_responsibilities_of_updated_models_are_a_mistake() -> None:
     # In the second epoch the models have moved, and the responsibilities must not have.
-    assert_mixture_by_hand(FedEM(models=2, rate=1.0, epochs=2))
+    assert_mixture_by_hand(FedEM(models=2, lr=1.0, local_epochs=2))
     with pytest.raises(AssertionError):
-        assert_mixture_by_hand(LooksAtUpdated(models=2, rate=1.0, epochs=2))
+        assert_mixture_by_hand(LooksAtUpdated(models=2, lr=1.0, local_epochs=2))
 
 
 def assert_mixes_probabilities(method: FedEM) -> None:
@@ -156,7 +156,7 @@ class BeginsEqual(FedEM):
 
 
 def test_equal_initial_models_are_a_mistake() -> None:
-    settings: dict[str, Any] = {"models": 2, "rate": 0.3, "epochs": 2}
+    settings: dict[str, Any] = {"models": 2, "lr": 0.3, "local_epochs": 2}
     assert_models_grow_apart(FedEM(**settings))
     with pytest.raises(AssertionError):
         assert_models_grow_apart(BeginsEqual(**settings))
@@ -214,7 +214,7 @@ def test_averaging_over_unsampled_clients_is_a_mistake() -> None:
 
 def test_three_rounds_equal_plain_pytorch() -> None:
     """Algorithm 1 of the paper: E-step with θ of the last round, M-step, local SGD, mean."""
-    made, world = replay.stage(FedEM(models=2, rate=0.2, epochs=2), 3)
+    made, world = replay.stage(FedEM(models=2, lr=0.2, local_epochs=2), 3)
     progress = made.begin()
     nets = [copy.deepcopy(world.network) for _ in range(2)]
     for name, net in zip(("params", "params2"), nets, strict=True):
@@ -238,7 +238,7 @@ def test_three_rounds_equal_plain_pytorch() -> None:
                         (q[:, m] * losses).mean().backward()
                         for value in net.parameters():
                             assert value.grad is not None
-                            value.data -= 0.2 * world.rate_decay**number * value.grad
+                            value.data -= 0.2 * world.lr_decay**number * value.grad
             mixture[client] = mass / (2 * world.share(client))
             for m, net in enumerate(own):
                 for name, value in net.named_parameters():

@@ -36,7 +36,13 @@ def two_weights(**settings: Any) -> tuple[FedMask, Task]:
     model = nn.Linear(2, 1, bias=False).double()
     model.weight.data = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
     task = Task(model, loss=lambda output, y: ((output - y) ** 2).flatten())
-    plain = {"weights": "drawn", "group_pull": 0.0, "pruned_layers": 0, "rate": 1.0, "epochs": 1}
+    plain = {
+        "weights": "drawn",
+        "group_lasso": 0.0,
+        "pruned_layers": 0,
+        "lr": 1.0,
+        "local_epochs": 1,
+    }
     return FedMask(**plain | settings), task
 
 
@@ -77,8 +83,8 @@ def test_a_soft_forward_pass_is_another_step() -> None:
 
 def test_rate_over_scale_decides_when_a_bit_flips() -> None:
     # From +c, against a slope of 1/4 · 4 = 1: it takes one step once rate · 1 > c.
-    for rate, flips in ((0.0009, False), (0.0011, True)):
-        scores = step(*two_weights(rate=rate), [True, False], [1.0, 1.0], 1.0)
+    for lr, flips in ((0.0009, False), (0.0011, True)):
+        scores = step(*two_weights(lr=lr), [True, False], [1.0, 1.0], 1.0)
         assert bool(scores[0, 0] < 0) is flips
 
 
@@ -149,7 +155,7 @@ def structure(
 
 
 def pruner(cls: type[FedMask] = FedMask, prune_by: str = "size") -> FedMask:
-    return cls(keep=0.7, pruned_layers=1, prune_by=prune_by, weights="drawn", scale=0.5)
+    return cls(density=0.7, pruned_layers=1, prune_by=prune_by, weights="drawn", scale=0.5)
 
 
 def assert_weights_take_part_in_pruning(method: FedMask) -> None:
@@ -184,7 +190,7 @@ def test_the_papers_other_readings_of_pruning() -> None:
     assert structure(pruner(prune_by="value"), [3.0, 0.5, 0.5]) == [True, False, True]
 
 
-SMALL = {"epochs": 2, "rate": 0.1, "scale": 1e-4, "momentum": 0.5, "weight_decay": 1e-3}
+SMALL = {"local_epochs": 2, "lr": 0.1, "scale": 1e-4, "momentum": 0.5, "weight_decay": 1e-3}
 
 
 def assert_pruned_entries_stay_out(method: FedMask) -> None:
@@ -228,7 +234,7 @@ def aggregated(
 ) -> tuple[State, State, Task]:
     task, server = one_tensor(len(bits[0]))
     # Structures of any size: those over their budget would have no say.
-    method = replace(method, keep=1.0, pruned_layers=1)
+    method = replace(method, density=1.0, pruned_layers=1)
     masks = [{"weight": torch.tensor([row]).bool()} for row in held]
     sent = [{"weight": torch.tensor([row]).bool()} for row in bits]
     rows = stack([{"structure": one, "bits": own} for one, own in zip(masks, sent, strict=True)])
@@ -321,12 +327,12 @@ def test_a_client_that_was_away_gets(receive: str, expected: list[int]) -> None:
     assert message["bits"].values["weight"].int().tolist() == [expected]
 
 
-def dead_inputs_keep_bits(group_pull: float) -> bool:
+def dead_inputs_keep_bits(group_lasso: float) -> bool:
     """Train on data whose second input is always zero; tell whether its column keeps a bit."""
     generator = torch.Generator().manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
     task = Task(model)
-    method = FedMask(pruned_layers=0, group_pull=group_pull, rate=0.1, scale=1e-4, epochs=1)
+    method = FedMask(pruned_layers=0, group_lasso=group_lasso, lr=0.1, scale=1e-4, local_epochs=1)
     x = torch.randn(40, 10, 3, generator=generator) * torch.tensor([1.0, 0.0, 1.0])
     key = torch.tensor(0)
     batches = [Batch(part, (part[:, 0] > 0).long(), None, key) for part in x]
@@ -482,7 +488,13 @@ def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
 def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
     """Plain PyTorch: loops, autograd on σ(m^r) and a bit that is put in by hand."""
     paper = FedMask(
-        rate=0.5, epochs=2, scale=0.01, group_pull=0.01, pruned_layers=2, keep=0.5, weights="drawn"
+        lr=0.5,
+        local_epochs=2,
+        scale=0.01,
+        group_lasso=0.01,
+        pruned_layers=2,
+        density=0.5,
+        weights="drawn",
     )
     made, world = replay.stage(paper, 3)
     weights = replay.weights_of(world.network)
@@ -505,9 +517,9 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
                     if gate.ndim == 2:
                         for line in [*gate, *gate.T]:
                             if line.any():
-                                loss = loss + paper.group_pull * (line**2).sum().sqrt()
+                                loss = loss + paper.group_lasso * (line**2).sum().sqrt()
                 loss.backward()
-                speed = paper.rate * world.rate_decay**number
+                speed = paper.lr * world.lr_decay**number
                 for name, value in scores.items():
                     assert value.grad is not None
                     scores[name] = value.detach() - speed * value.grad * inside[name]
@@ -575,7 +587,7 @@ def test_flops_follow_the_bits_forward_and_the_structure_backward() -> None:
     # gradient, so the dense step is 16 + 16. Bits keep 2 of 8, the structure 4 of 8:
     # masked is 16 · 2/8 + 16 · 4/8 = 12.
     task = Task(nn.Linear(4, 2, bias=False).double())
-    method = FedMask(keep=0.5, pruned_layers=1, group_pull=0.0)
+    method = FedMask(density=0.5, pruned_layers=1, group_lasso=0.0)
     (stage,) = method.plan(task, at("train"))
     keep = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]]).bool()
     scores = torch.tensor([[1.0, 1, -1, -1], [1, 1, 1, 1]]).double()

@@ -13,7 +13,7 @@ from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
 from tests.support import simulation
 
-HAND = FedPer(rate=0.125, epochs=1)
+HAND = FedPer(lr=0.125, local_epochs=1)
 
 
 def assert_two_rounds_by_hand(method: FedPer) -> None:
@@ -73,7 +73,7 @@ class JudgedWithAveragedHead(HeadSent):
 @pytest.mark.parametrize("wrong", [HeadAveraged, JudgedWithAveragedHead])
 def test_mistake_the_head_is_averaged(wrong: type[FedPer]) -> None:
     with pytest.raises(AssertionError):
-        assert_two_rounds_by_hand(wrong(rate=0.125, epochs=1))
+        assert_two_rounds_by_hand(wrong(lr=0.125, local_epochs=1))
 
 
 def assert_everybody_uses_the_newest_body(method: FedPer) -> None:
@@ -89,7 +89,7 @@ def assert_everybody_uses_the_newest_body(method: FedPer) -> None:
 
 
 def test_everybody_uses_the_newest_body() -> None:
-    assert_everybody_uses_the_newest_body(FedPer(epochs=1))
+    assert_everybody_uses_the_newest_body(FedPer(local_epochs=1))
 
 
 class BodyKept(FedPer):
@@ -111,7 +111,7 @@ class BodyKept(FedPer):
 
 def test_mistake_clients_that_were_not_sampled_use_a_stale_body() -> None:
     with pytest.raises(AssertionError):
-        assert_everybody_uses_the_newest_body(BodyKept(epochs=1))
+        assert_everybody_uses_the_newest_body(BodyKept(local_epochs=1))
 
 
 def test_as_many_layers_are_personal_as_asked() -> None:
@@ -144,6 +144,6 @@ def assert_a_newcomer_trains_its_head(method: FedPer) -> None:
 
 
 def test_mistake_unseen_clients_have_an_untrained_head() -> None:
-    assert_a_newcomer_trains_its_head(FedPer(epochs=2))
+    assert_a_newcomer_trains_its_head(FedPer(local_epochs=2))
     with pytest.raises(AssertionError):
-        assert_a_newcomer_trains_its_head(Untrained(epochs=2))
+        assert_a_newcomer_trains_its_head(Untrained(local_epochs=2))

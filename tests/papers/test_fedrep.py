@@ -11,7 +11,7 @@ from masquerade.methods import FedRep
 from tests.papers.chain import models, play, used
 from tests.papers.replay import World, stage
 
-HAND = {"rate": 0.125, "epochs": 1, "head_epochs": 1, "final_epochs": 1}
+HAND = {"lr": 0.125, "local_epochs": 1, "head_epochs": 1, "final_epochs": 1}
 
 
 def assert_one_round_by_hand(method: FedRep) -> None:
@@ -44,7 +44,7 @@ class Together(FedRep):
             return task.loss({**work["body"], **work["head"]}, batch)
 
         step = self.descend(task, loss, on=("body", "head"))
-        return (Stage("both", step, self.head_epochs + self.epochs),)
+        return (Stage("both", step, self.head_epochs + self.local_epochs),)
 
 
 class NeverFinal(FedRep):
@@ -61,7 +61,7 @@ def test_mistakes_in_what_is_trained_when(wrong: type[FedRep]) -> None:
 
 
 ROUNDS = 3
-PAPER = FedRep(rate=0.2, epochs=2, head_epochs=3, final_epochs=4)
+PAPER = FedRep(lr=0.2, local_epochs=2, head_epochs=3, final_epochs=4)
 
 
 def replay(world: World) -> list[nn.Module]:
@@ -74,7 +74,7 @@ def replay(world: World) -> list[nn.Module]:
 
     def train(model: nn.Module, part: nn.Module, client: int, epochs: range, number: int) -> None:
         kind = "train" if number < ROUNDS else "adapt"
-        optimizer = torch.optim.SGD(part.parameters(), lr=PAPER.rate * world.rate_decay**number)
+        optimizer = torch.optim.SGD(part.parameters(), lr=PAPER.lr * world.lr_decay**number)
         for epoch in epochs:
             for x, y in world.epoch(client, number, epoch, kind):
                 optimizer.zero_grad()
@@ -118,11 +118,11 @@ def test_three_rounds_equal_plain_pytorch() -> None:
 @pytest.mark.parametrize("wrong", [BodyFirst, Together, NeverFinal])
 def test_the_replay_rejects_the_same_mistakes(wrong: type[FedRep]) -> None:
     with pytest.raises(AssertionError):
-        assert_equals_the_replay(wrong(rate=0.2, epochs=2, head_epochs=3, final_epochs=4))
+        assert_equals_the_replay(wrong(lr=0.2, local_epochs=2, head_epochs=3, final_epochs=4))
 
 
 def test_the_frozen_tree_keeps_its_bits_even_with_momentum_and_decay() -> None:
-    method = FedRep(rate=0.2, epochs=1, head_epochs=1, momentum=0.9, weight_decay=0.1)
+    method = FedRep(lr=0.2, local_epochs=1, head_epochs=1, momentum=0.9, weight_decay=0.1)
     made, world = stage(method, 1)
     round = made.setting.round("train", "train", 0)
     batches = [Batch(x, y, None, torch.tensor(0)) for x, y in world.epoch(1, 0, 0)]

@@ -51,7 +51,7 @@ def at(phase: Any = "train", kind: str = "train") -> Round:
 THETA_0 = torch.tensor([[1.0, 0.0, 2.0, -1.0]], dtype=torch.float64)
 X = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64)
 Y = torch.tensor([[9], [8], [-3]], dtype=torch.float64)
-HAND = FedSelect(rate=0.75, epochs=1, iterations=2, search_epochs=2, personal_share=0.75)
+HAND = FedSelect(lr=0.75, local_epochs=1, iterations=2, search_epochs=2, personal_share=0.75)
 
 
 def square(output: Tensor, y: Tensor) -> Tensor:
@@ -377,7 +377,7 @@ def descend(module: nn.Module, moves: dict[str, Tensor], method: FedSelect, deca
         cross_entropy(module(batch.x), batch.y).backward()
         for name, value in named.items():
             past[name] = method.momentum * past[name] + value.grad * moves[name]
-            value.data = value.data - method.rate * decay * past[name]
+            value.data = value.data - method.lr * decay * past[name]
 
     return step
 
@@ -399,7 +399,7 @@ def grad_ltn(
                 m[name] = flat.reshape(m[name].shape)
         module = copy.deepcopy(world.network)
         module.load_state_dict(theta)
-        step = descend(module, m, method, world.rate_decay**number)
+        step = descend(module, m, method, world.lr_decay**number)
         for epoch in range(method.search_epochs):
             for batch in epoch_of(world, client, number, 2, i * method.search_epochs + epoch):
                 step(batch)
@@ -419,10 +419,10 @@ def replayed(world: World, method: FedSelect, rounds: int) -> tuple[Any, Any, An
             m[k] = grad_ltn(world, theta, k, number, method)
             module = copy.deepcopy(world.network)
             module.load_state_dict(theta)
-            decay = world.rate_decay**number
+            decay = world.lr_decay**number
             own = descend(module, m[k], method, decay)
             shared = descend(module, {n: 1 - one for n, one in m[k].items()}, method, decay)
-            for epoch in range(method.epochs):
+            for epoch in range(method.local_epochs):
                 for step, stream in ((own, 1), (shared, 0)):
                     for batch in epoch_of(world, k, number, stream, epoch):
                         step(batch)
@@ -437,7 +437,7 @@ def replayed(world: World, method: FedSelect, rounds: int) -> tuple[Any, Any, An
 
 def test_three_rounds_equal_a_second_text_of_the_algorithms() -> None:
     method = FedSelect(
-        rate=0.2, epochs=2, momentum=0.5, iterations=2, search_epochs=1, personal_share=0.6
+        lr=0.2, local_epochs=2, momentum=0.5, iterations=2, search_epochs=1, personal_share=0.6
     )
     made, world = stage(method, 3)
     progress = made.begin()
@@ -485,7 +485,7 @@ def test_the_upload_falls_with_p_and_masks_are_counted() -> None:
 def test_training_sends_less_where_p_is_larger() -> None:
     sent_up = []
     for p in (0.0, 0.25, 0.5, 0.75):
-        method = FedSelect(personal_share=p, iterations=1, search_epochs=1, epochs=1)
+        method = FedSelect(personal_share=p, iterations=1, search_epochs=1, local_epochs=1)
         made, _ = stage(method, 2)
         progress = made.begin()
         made.advance(progress)
@@ -528,7 +528,7 @@ BUFFERS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 def test_norms_and_buffers_live_where_the_policy_says(
     norms: str, buffers: str, sent: set[str], masked: set[str]
 ) -> None:
-    method = FedSelect(norms=norms, buffers=buffers, epochs=1, iterations=1, search_epochs=1)
+    method = FedSelect(norms=norms, buffers=buffers, local_epochs=1, iterations=1, search_epochs=1)
     task, generator = Task(Normed().double()), torch.Generator().manual_seed(0)
     x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     batch = Batch(x, torch.tensor([0, 1, 2, 0, 1, 2]), None, torch.tensor(0))
@@ -560,7 +560,12 @@ def test_digits_end_well_above_an_untrained_model(select: str, name: str) -> Non
     data = partition(load("digits"), 5, parse("fedselect:2:20:50"), 1)
     model = build("mlp", (1, 8, 8), 10, seed=1)
     method = FedSelect(
-        select=select, personal_share=0.75, iterations=2, search_epochs=1, epochs=3, grow_every=1
+        select=select,
+        personal_share=0.75,
+        iterations=2,
+        search_epochs=1,
+        local_epochs=3,
+        grow_every=1,
     )
     result = mq.run(method, model, data, 4, evaluate=mq.Evaluate(every=0, degrees=(0,)))
     untrained = [
@@ -575,7 +580,7 @@ def test_digits_end_well_above_an_untrained_model(select: str, name: str) -> Non
 def test_a_pass_needs_the_gradient_of_the_half_that_it_trains() -> None:
     """Own passes take the gradient of personal entries, shared ones that of the others."""
     task = four()
-    stages = {one.name: one for one in FedSelect(epochs=1).plan(task, at())}
+    stages = {one.name: one for one in FedSelect(local_epochs=1).plan(task, at())}
     personal = {"weight": torch.tensor([[True, False, False, False]])}
     work = {"personal": personal}
     for name, share in (("own 0", 0.25), ("shared 0", 0.75)):

@@ -20,7 +20,7 @@ from tests.papers import reference
 from tests.papers.replay import Weights, assert_same, stage
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
 
-NARROW = HeteroFL(levels=(0.5,), epochs=1, rate=1.0)
+NARROW = HeteroFL(levels=(0.5,), local_epochs=1, lr=1.0)
 
 
 def chain(*sizes: int) -> Task:
@@ -76,7 +76,7 @@ def test_budgets_choose_among_the_levels_that_fit() -> None:
 
 
 def test_each_client_uses_its_width_and_the_view_full_uses_all() -> None:
-    made, _ = stage(replace(NARROW, epochs=2), 2)
+    made, _ = stage(replace(NARROW, local_epochs=2), 2)
     progress = made.begin()
     made.advance(progress)
     samples = list(made.federation.test)
@@ -123,7 +123,7 @@ class Small(nn.Module):
 
 
 def test_three_rounds_equal_small_modules_in_plain_pytorch() -> None:
-    method = HeteroFL(rate=0.3, epochs=2, levels=(0.5, 1.0))
+    method = HeteroFL(lr=0.3, local_epochs=2, levels=(0.5, 1.0))
     made, world = stage(method, 3)
     rates = [method.width(made.task, who) for who in made.whos]
     assert len(set(rates)) == 2
@@ -134,7 +134,7 @@ def test_three_rounds_equal_small_modules_in_plain_pytorch() -> None:
         for client in cohort:
             held = world.federation.y[world.federation.train[client]].unique()
             model = Small(weights, rates[client])
-            sgd = torch.optim.SGD(model.parameters(), lr=0.3 * world.rate_decay**number)
+            sgd = torch.optim.SGD(model.parameters(), lr=0.3 * world.lr_decay**number)
             for x, y in (pair for epoch in range(2) for pair in world.epoch(client, number, epoch)):
                 logits, known = model(x), torch.zeros(3).double()
                 known[held] = 1
@@ -232,7 +232,7 @@ def assert_absent_logits_are_zero(method: HeteroFL) -> None:
 
 
 def test_logits_of_absent_classes_are_zero_in_training() -> None:
-    wide = {"levels": (1.0,), "epochs": 1, "rate": 1.0}
+    wide = {"levels": (1.0,), "local_epochs": 1, "lr": 1.0}
     assert_absent_logits_are_zero(HeteroFL(**wide))
     assert_absent_logits_are_zero(Absent(**wide, value=0.0))
     for wrong in (-torch.inf, None):
@@ -252,7 +252,7 @@ class EveryRow(HeteroFL):
 def assert_rows_come_from_owners(cls: type[HeteroFL]) -> None:
     """Two clients with classes {0} and {1} of three; each row is averaged over its owners."""
     task = layer(torch.zeros(3, 3).double())
-    method = cls(levels=(1.0,), epochs=1, rate=1.0)
+    method = cls(levels=(1.0,), local_epochs=1, lr=1.0)
     message, client = begun(method, task)
     uploads = [
         play(method, task, message, units(3, [0, 1, 2], [id], []), client=client)["params"]

@@ -14,7 +14,7 @@ from masquerade.simulation.server import Progress, Simulation
 from tests.papers.chain import BODY, HEAD, models, play, used
 from tests.papers.replay import federation, stage
 
-HAND = {"rate": 0.125, "epochs": 1}
+HAND = {"lr": 0.125, "local_epochs": 1}
 
 
 def assert_two_rounds_by_hand(method: LGFedAvg) -> None:
@@ -63,7 +63,7 @@ def kept(message: Message, names: set[str]) -> int:
 
 
 def test_the_body_comes_once_and_then_the_head_alone_crosses() -> None:
-    method = LGFedAvg(epochs=1, warmup=0.25)
+    method = LGFedAvg(local_epochs=1, warmup=0.25)
     made, _ = stage(method, 8)
     body, head = map(set, made.task.divide(1))
     sizes = [sum(made.task.initial[name].numel() for name in names) for names in (body, head)]
@@ -89,7 +89,7 @@ def test_the_body_comes_once_and_then_the_head_alone_crosses() -> None:
 
 
 def test_whoever_has_not_begun_uses_the_last_model_of_the_warm_up_under_the_newest_head() -> None:
-    method = LGFedAvg(epochs=1, warmup=0.5)
+    method = LGFedAvg(local_epochs=1, warmup=0.5)
     made, _ = stage(method, 2)
     progress = made.begin()
     made.advance(progress)
@@ -111,7 +111,7 @@ def test_whoever_has_not_begun_uses_the_last_model_of_the_warm_up_under_the_newe
 
 
 def test_a_use_does_not_count_as_a_beginning() -> None:
-    made, _ = stage(LGFedAvg(epochs=1, warmup=0.5), 2)
+    made, _ = stage(LGFedAvg(local_epochs=1, warmup=0.5), 2)
     progress = made.begin()
     made.advance(progress)
     models(made, progress)
@@ -119,7 +119,7 @@ def test_a_use_does_not_count_as_a_beginning() -> None:
     assert not progress.clients.state["begun"].any()
 
 
-BLIND = LGFedAvg(epochs=1, warmup=0.4)
+BLIND = LGFedAvg(local_epochs=1, warmup=0.4)
 Choice = Callable[[Simulation, list[Progress]], list[Message]]
 """From a run's states after its rounds to the models that are reported."""
 

@@ -31,12 +31,12 @@ def test_epochs_by_hand() -> None:
     assert epochs(Local(spend=0.1), 4) == [0, 1, 0, 1]
     assert epochs(Local(spend=2.0), 2) == [10, 10]
     # 0.3 · 10 is a little less than 3 in floating point, and is 3 all the same.
-    assert sum(epochs(Local(epochs=1, spend=0.3), 10)) == 3
+    assert sum(epochs(Local(local_epochs=1, spend=0.3), 10)) == 3
 
 
 def test_the_ordinary_budget_is_local_training_as_it_was() -> None:
-    _, plain = simulate(Local(epochs=2), rounds=3)
-    _, spent = simulate(Local(epochs=1, spend=2.0), rounds=3)
+    _, plain = simulate(Local(local_epochs=2), rounds=3)
+    _, spent = simulate(Local(local_epochs=1, spend=2.0), rounds=3)
     left, right = plain.tensors(), spent.tensors()
     assert left.keys() == right.keys()
     assert all(bool((left[name] == right[name]).all()) for name in left)
@@ -53,8 +53,8 @@ def test_the_budget_is_met_within_one_epoch(name: str, participation: float) -> 
         cost = forecast(method, task, data.x, data.y, SIZES, rounds, participation, 5)
         return cost.masked * len(SIZES)
 
-    ordinary = foreseen(Local(epochs=3))
-    method = Local(epochs=3, spend=foreseen(like) / ordinary)
+    ordinary = foreseen(Local(local_epochs=3))
+    method = Local(local_epochs=3, spend=foreseen(like) / ordinary)
     _, ended = simulate(method, rounds=rounds, participation=participation)
     assert ended.costs["train"]["masked"] == pytest.approx(foreseen(method), rel=1e-9)
     # One epoch of all clients: what the ordinary budget spends on average in a third of a round.
@@ -73,10 +73,10 @@ def config(folder: Path, **method: Any) -> Config:
         {
             "methods": ["local", "local_flops", "dmpfl"],
             "data": {"name": str(folder / "toy.npz"), "clients": 2, "partition": "iid"},
-            "train": {"rounds": 2, "model": "mlp", "batch": 50},
+            "train": {"rounds": 2, "model": "mlp", "batch_size": 50},
             "evaluate": {"every": 0, "degrees": [0]},
             "compute": {"commit_every": 0.0},
-            "method": {"epochs": 2, **method},
+            "method": {"local_epochs": 2, **method},
         }
     )
 

@@ -29,7 +29,7 @@ GLOBAL = rows([9, 8, 7, 6, 5], [-1, -2, -3, -4, -0.5])
 """Class 0 wins for every unit vector."""
 TASK = layer(INITIAL)
 FULL = torch.ones(2, 5, dtype=torch.bool)
-STILL = LotteryFL(rate=0.0, epochs=1)
+STILL = LotteryFL(lr=0.0, local_epochs=1)
 """The method whose training moves nothing, so that decisions are seen alone."""
 
 
@@ -65,7 +65,7 @@ def test_at_the_threshold_training_goes_on_from_the_received_weights() -> None:
 
 def test_training_stays_inside_the_mask() -> None:
     keep = bits("10101", "00111")
-    learning = LotteryFL(rate=0.5, epochs=3, momentum=0.9, weight_decay=0.1, prune=0.0)
+    learning = LotteryFL(lr=0.5, local_epochs=3, momentum=0.9, weight_decay=0.1, prune=0.0)
     sent = play(learning, TASK, received(keep), held_out(3))["params"]
     assert not sent.values["weight"][~keep].any()
     assert (sent.values["weight"][keep] != GLOBAL[keep]).all()
@@ -116,7 +116,7 @@ class GoesOn(LotteryFL):
 
 
 def assert_rewinds(cls: type[LotteryFL]) -> None:
-    sent = play(cls(rate=0.0, epochs=1), TASK, received(), held_out(5))["params"]
+    sent = play(cls(lr=0.0, local_epochs=1), TASK, received(), held_out(5))["params"]
     assert not sent.keep["weight"].all()
     assert torch.equal(sent.values["weight"], torch.where(sent.keep["weight"], INITIAL, 0))
 
@@ -141,7 +141,7 @@ def assert_target_remains(cls: type[LotteryFL]) -> None:
     for _ in range(20):
         message = received(keep)
         keep = play(
-            cls(rate=0.0, epochs=1, target=0.3, threshold=-1.0), TASK, message, held_out(0)
+            cls(lr=0.0, local_epochs=1, target=0.3, threshold=-1.0), TASK, message, held_out(0)
         )["params"].keep["weight"]
     assert int(keep.sum()) == 3
 
@@ -171,7 +171,7 @@ class Guessing(LotteryFL):
 
 def assert_a_kept_zero_learns(cls: type[LotteryFL]) -> None:
     message = {"params": Part({"weight": torch.zeros(2, 5).double()}, {"weight": FULL})}
-    sent = play(cls(rate=1.0, epochs=1, prune=0.0), TASK, message, held_out(5))["params"]
+    sent = play(cls(lr=1.0, local_epochs=1, prune=0.0), TASK, message, held_out(5))["params"]
     assert sent.values["weight"].all()
 
 
@@ -182,7 +182,7 @@ def test_the_mask_says_what_is_frozen_not_the_size_of_a_weight() -> None:
 
 
 def test_the_last_model_is_reported_not_the_best_so_far_on_test_data() -> None:
-    method = LotteryFL(epochs=1, threshold=30.0)
+    method = LotteryFL(local_epochs=1, threshold=30.0)
     assert_blind_to_test_data(last, method)
     with pytest.raises(AssertionError):
         assert_blind_to_test_data(best_on_test_data, method)

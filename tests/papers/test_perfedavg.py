@@ -55,7 +55,7 @@ def assert_a_step_by_hand(method: PerFedAvg) -> None:
     assert stepped(method, 2, 4) == 3 / 2
 
 
-FIRST = PerFedAvg(rate=0.25, inner_rate=0.25, epochs=1)
+FIRST = PerFedAvg(lr=0.25, inner_lr=0.25, local_epochs=1)
 
 
 def test_a_first_order_step_by_hand() -> None:
@@ -84,7 +84,7 @@ class OneBatchTwice(PerFedAvg):
 
 def test_one_batch_used_twice_is_noticed() -> None:
     with pytest.raises(AssertionError):
-        assert_a_step_by_hand(OneBatchTwice(rate=0.25, inner_rate=0.25, epochs=1))
+        assert_a_step_by_hand(OneBatchTwice(lr=0.25, inner_lr=0.25, local_epochs=1))
 
 
 Tuned = Callable[[Simulation, Progress], list[Any]]
@@ -138,11 +138,11 @@ def replayed(world: World, paper: PerFedAvg, rounds: int, draws: int) -> Weights
     """Play Algorithm 1 of the paper with a true Hessian, or without one where there is no batch."""
     w = weights_of(world.network)
     for number in range(rounds):
-        decay, trained = world.rate_decay**number, []
-        alpha, beta = paper.inner_rate * decay, paper.rate * decay
+        decay, trained = world.lr_decay**number, []
+        alpha, beta = paper.inner_lr * decay, paper.lr * decay
         for client in world.cohorts[number]:
             local = dict(w)
-            for epoch in range(paper.epochs):
+            for epoch in range(paper.local_epochs):
                 for first, second, *third in world.draws(draws, client, number, epoch):
                     g = gradient(world.network, local, *first)
                     adapted = {n: local[n] - alpha * g[n] for n in local}
@@ -158,7 +158,7 @@ def replayed(world: World, paper: PerFedAvg, rounds: int, draws: int) -> Weights
 
 @pytest.mark.parametrize(("variant", "draws"), [("first_order", 2), ("hessian_free", 3)])
 def test_three_rounds_equal_a_replay(variant: str, draws: int) -> None:
-    method = PerFedAvg(rate=0.2, epochs=2, inner_rate=0.3, variant=variant, difference=1e-4)
+    method = PerFedAvg(lr=0.2, local_epochs=2, inner_lr=0.3, variant=variant, difference=1e-4)
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
@@ -169,12 +169,12 @@ def test_three_rounds_equal_a_replay(variant: str, draws: int) -> None:
         copy = dict(progress.server["params"])
         for x, y in world.epoch(client, 3, 0, "adapt"):
             g = gradient(world.network, copy, x, y)
-            copy = {n: copy[n] - 0.3 * world.rate_decay**3 * g[n] for n in copy}
+            copy = {n: copy[n] - 0.3 * world.lr_decay**3 * g[n] for n in copy}
         assert_same(used(made, progress, "tuned")[client], copy)
 
 
 def test_without_adaptation_it_is_fedavg_on_the_second_batches() -> None:
-    method = PerFedAvg(rate=0.2, epochs=2, inner_rate=0.0)
+    method = PerFedAvg(lr=0.2, local_epochs=2, inner_lr=0.0)
     made, world = stage(method, 2)
     progress = made.begin()
     w = weights_of(world.network)
@@ -186,7 +186,7 @@ def test_without_adaptation_it_is_fedavg_on_the_second_batches() -> None:
             for epoch in range(2):
                 for _, (x, y) in world.draws(2, client, number, epoch):
                     g = gradient(world.network, local, x, y)
-                    local = {n: local[n] - 0.2 * world.rate_decay**number * g[n] for n in local}
+                    local = {n: local[n] - 0.2 * world.lr_decay**number * g[n] for n in local}
             trained.append(local)
         w = average(world, number, trained)
         assert_same(progress.server["params"], w)

@@ -36,7 +36,7 @@ from tests.papers.replay import assert_same, federation, network
 
 DATA = federation()
 TASK = Task(network()).fed(DATA.x)
-SMALL = PFedGate(epochs=1, blocks=3, density=0.6, gate_rate=0.3)
+SMALL = PFedGate(local_epochs=1, blocks=3, density=0.6, gate_lr=0.3)
 
 
 def at(kind: str = "train", phase: Any = "train") -> Round:
@@ -209,7 +209,7 @@ def test_averages_of_whole_or_stale_models_are_rejected(wrong: type[PFedGate]) -
 
 
 def test_an_upload_unites_the_blocks_of_a_round_and_holds_no_gate() -> None:
-    method = replace(SMALL, epochs=4, density=0.4, gate_rate=3.0)
+    method = replace(SMALL, local_epochs=4, density=0.4, gate_lr=3.0)
     upload, client = play(method, method.client_init(TASK, me()), at())
     assert upload.keys() == {"params"}
     assert upload["params"].values.keys() == TASK.initial.keys()
@@ -230,7 +230,7 @@ class Drifting(PFedGate):
 
 
 def assert_nothing_else_moves(cls: type[PFedGate]) -> None:
-    method = cls(epochs=1, blocks=3, density=0.3, momentum=0.9, weight_decay=0.1)
+    method = cls(local_epochs=1, blocks=3, density=0.3, momentum=0.9, weight_decay=0.1)
     upload, _ = play(method, method.client_init(TASK, me()), at())
     still = 0
     for name, value in upload["params"].values.items():
@@ -254,11 +254,11 @@ class Swapped(PFedGate):
     """Gives the gate the model's rate and the model the gate's, as a released command does."""
 
     def descend(self, *given: Any, **changes: Any) -> Any:
-        return super().descend(*given, **{**changes, "rate": changes["rate"][::-1]})
+        return super().descend(*given, **{**changes, "lr": changes["lr"][::-1]})
 
 
 def assert_rates(cls: type[PFedGate]) -> None:
-    method = cls(epochs=1, blocks=3, rate=0.1, gate_rate=0.0)
+    method = cls(local_epochs=1, blocks=3, lr=0.1, gate_lr=0.0)
     begun = method.client_init(TASK, me())
     upload, client = play(method, begun, at())
     assert all(torch.equal(value, begun["gate"][name]) for name, value in client["gate"].items())
@@ -331,8 +331,8 @@ class SecondText:
         output = torch.func.functional_call(self.world.network, self.unflat(adapted), x)
         slopes = torch.autograd.grad(cross_entropy(output, y), [theta, *gate.parameters()])
         for value, slope in zip(gate.parameters(), slopes[1:], strict=True):
-            value.data -= self.method.gate_rate * decay * slope
-        return (theta - self.method.rate * decay * slopes[0]).detach(), taken
+            value.data -= self.method.gate_lr * decay * slope
+        return (theta - self.method.lr * decay * slopes[0]).detach(), taken
 
     def unflat(self, flat: Tensor) -> replay.Weights:
         shapes = {n: v.shape for n, v in self.world.network.named_parameters()}
@@ -344,9 +344,9 @@ class SecondText:
         total, mass = torch.zeros_like(theta), torch.zeros_like(theta)
         for client in self.world.cohorts[number]:
             mine, union = theta.clone(), torch.zeros(len(self.sizes)).double()
-            for epoch in range(self.method.epochs):
+            for epoch in range(self.method.local_epochs):
                 for x, y in self.world.epoch(client, number, epoch):
-                    decay = self.world.rate_decay**number
+                    decay = self.world.lr_decay**number
                     mine, taken = self.step(mine, self.gates[client], x, y, decay)
                     union = torch.maximum(union, taken)
             held = torch.repeat_interleave(union, self.sizes) * self.world.share(client)
@@ -355,7 +355,7 @@ class SecondText:
 
 
 def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
-    method = replace(SMALL, epochs=2, pre_norm=False, rate=0.2)
+    method = replace(SMALL, local_epochs=2, pre_norm=False, lr=0.2)
     made, world = replay.stage(method, 3)
     progress = made.begin()
     second = SecondText(method, world, made.task, progress.clients.state["gate"])
@@ -392,7 +392,7 @@ class ReLUOnLogits(PFedGate):
 
 
 def used(cls: type[PFedGate], gating: str) -> tuple[PFedGate, Message]:
-    method = cls(epochs=2, blocks=3, density=0.6, gate_rate=1.0, gating=gating, chunk=3)
+    method = cls(local_epochs=2, blocks=3, density=0.6, gate_lr=1.0, gating=gating, chunk=3)
     _, client = play(method, method.client_init(TASK, me()), at())
     return method, method.personalize(TASK, {"params": Part(TASK.initial)}, client, "personal")
 
@@ -516,7 +516,7 @@ def test_engines_agree_also_where_samples_or_clients_are_gated(gating: str) -> N
             DATA,
             made.train,
             Evaluate(0),
-            Compute(engine, "cpu", width=3),
+            Compute(engine, "cpu", clients_per_chunk=3),
             5,
             method.views,
         )
@@ -535,7 +535,7 @@ def test_digits_are_learned_within_every_budget() -> None:
     with torch.no_grad():
         right = [(model(data.x[own]).argmax(1) == data.y[own]).double() for own in data.test]
     untrained = 100 * float(torch.stack([own.mean() for own in right]).mean())
-    method, looks = PFedGate(rate=0.3, gate_rate=0.3, epochs=1), Evaluate(every=4, degrees=(0,))
+    method, looks = PFedGate(lr=0.3, gate_lr=0.3, local_epochs=1), Evaluate(every=4, degrees=(0,))
     result = mq.run(method, model, data, 6, evaluate=looks, budgets=budgets)
     (summary,) = result.summaries
     assert summary["accuracy"]["own"]["mean"] >= untrained + 10

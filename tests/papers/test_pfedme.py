@@ -22,11 +22,11 @@ from tests.papers.replay import (
 )
 
 HAND: dict[str, Any] = {
-    "rate": 0.25,
-    "epochs": 2,
-    "pull": 2.0,
+    "lr": 0.25,
+    "local_epochs": 2,
+    "lam": 2.0,
     "inner_steps": 2,
-    "personal_rate": 0.125,
+    "personal_lr": 0.125,
     "server_mix": 0.5,
 }
 
@@ -81,16 +81,16 @@ def replayed(world: World, paper: PFedMe, rounds: int) -> tuple[Weights, list[We
     w = weights_of(world.network)
     own = [dict(w) for _ in SIZES]
     for number in range(rounds):
-        rate, trained = paper.rate * world.rate_decay**number, []
+        lr, trained = paper.lr * world.lr_decay**number, []
         for client in world.cohorts[number]:
             local = dict(w)
-            for x, y in world.batches(client, number, paper.epochs):
+            for x, y in world.batches(client, number, paper.local_epochs):
                 theta = dict(local)
                 for _ in range(paper.inner_steps):
                     g = gradient(world.network, theta, x, y)
-                    slope = {n: g[n] + paper.pull * (theta[n] - local[n]) for n in theta}
-                    theta = {n: theta[n] - paper.personal_rate * slope[n] for n in theta}
-                local = {n: local[n] - rate * paper.pull * (local[n] - theta[n]) for n in local}
+                    slope = {n: g[n] + paper.lam * (theta[n] - local[n]) for n in theta}
+                    theta = {n: theta[n] - paper.personal_lr * slope[n] for n in theta}
+                local = {n: local[n] - lr * paper.lam * (local[n] - theta[n]) for n in local}
             own[client] = theta
             trained.append(local)
         mean = average(world, number, trained)
@@ -99,7 +99,9 @@ def replayed(world: World, paper: PFedMe, rounds: int) -> tuple[Weights, list[We
 
 
 def test_three_rounds_equal_a_replay() -> None:
-    method = PFedMe(rate=0.1, epochs=2, pull=4.0, inner_steps=3, personal_rate=0.15, server_mix=1.5)
+    method = PFedMe(
+        lr=0.1, local_epochs=2, lam=4.0, inner_steps=3, personal_lr=0.15, server_mix=1.5
+    )
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):

@@ -40,7 +40,7 @@ def assert_a_round_by_hand(method: Scaffold) -> None:
         assert own == (-3 / 2 * y if client in sampled else 0)
 
 
-HAND = Scaffold(rate=0.25, epochs=2)
+HAND = Scaffold(lr=0.25, local_epochs=2)
 
 
 def test_scaffold_by_hand() -> None:
@@ -70,7 +70,7 @@ class DividedByTheCohort(Scaffold):
 
 def test_a_control_divided_by_the_cohort_is_noticed() -> None:
     with pytest.raises(AssertionError):
-        assert_a_round_by_hand(DividedByTheCohort(rate=0.25, epochs=2))
+        assert_a_round_by_hand(DividedByTheCohort(lr=0.25, local_epochs=2))
 
 
 def replayed(world: World, paper: Scaffold, rounds: int) -> tuple[Weights, Weights]:
@@ -79,15 +79,15 @@ def replayed(world: World, paper: Scaffold, rounds: int) -> tuple[Weights, Weigh
     c = {name: torch.zeros_like(value) for name, value in x.items()}
     own = [dict(c) for _ in SIZES]
     for number in range(rounds):
-        rate, cohort = paper.rate * world.rate_decay**number, world.cohorts[number]
+        lr, cohort = paper.lr * world.lr_decay**number, world.cohorts[number]
         moved, changed = [], []
         for client in cohort:
-            y, batches = dict(x), world.batches(client, number, paper.epochs)
+            y, batches = dict(x), world.batches(client, number, paper.local_epochs)
             for batch in batches:
                 g = gradient(world.network, y, *batch)
-                y = {n: y[n] - rate * (g[n] + c[n] - own[client][n]) for n in y}
+                y = {n: y[n] - lr * (g[n] + c[n] - own[client][n]) for n in y}
             if paper.controls == "path":
-                new = {n: own[client][n] - c[n] + (x[n] - y[n]) / (len(batches) * rate) for n in y}
+                new = {n: own[client][n] - c[n] + (x[n] - y[n]) / (len(batches) * lr) for n in y}
             else:
                 chosen = world.federation.train[client]
                 data = world.federation.x[chosen], world.federation.y[chosen]
@@ -104,7 +104,7 @@ def replayed(world: World, paper: Scaffold, rounds: int) -> tuple[Weights, Weigh
 
 @pytest.mark.parametrize("controls", ["path", "gradient"])
 def test_three_rounds_equal_a_replay(controls: str) -> None:
-    method = Scaffold(rate=0.2, epochs=2, server_step=0.8, controls=controls)
+    method = Scaffold(lr=0.2, local_epochs=2, server_step=0.8, controls=controls)
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_three_rounds_equal_a_replay(controls: str) -> None:
 
 def test_controls_double_what_is_sent() -> None:
     sent = []
-    for method in (FedAvg(epochs=1), Scaffold(epochs=1)):
+    for method in (FedAvg(local_epochs=1), Scaffold(local_epochs=1)):
         made, _ = stage(method, 2)
         progress = made.begin()
         for _ in range(2):

@@ -30,7 +30,7 @@ GLOBAL = rows([9, 8, 7, 6, 5], [-1, -2, -3, -4, -0.5])
 """Class 0 wins for every unit vector."""
 TASK = layer(GLOBAL)
 FULL = torch.ones(2, 5, dtype=torch.bool)
-EAGER: dict[str, Any] = {"epochs": 2, "rate": 0.0, "threshold": -1.0, "distance": -1.0}
+EAGER: dict[str, Any] = {"local_epochs": 2, "lr": 0.0, "threshold": -1.0, "distance": -1.0}
 """Settings under which training moves nothing and every round prunes."""
 
 
@@ -73,7 +73,7 @@ def test_the_two_masks_must_differ_enough(distance: float, kept: int) -> None:
     # smallest of the four. It goes on by 0.466 to (0.484, −0.584) and by 0.256 to (0.740, −0.840):
     # after the third epoch 0.6 is the smallest. The two masks differ in two of four entries.
     weight = rows([-0.8, 0.6], [0.7, 0.9])
-    method = SubFedAvg(epochs=3, rate=1.0, threshold=-1.0, distance=distance, prune=0.25)
+    method = SubFedAvg(local_epochs=3, lr=1.0, threshold=-1.0, distance=distance, prune=0.25)
     message = received(torch.ones(2, 2).bool(), weight)
     sent = play(method, layer(weight), message, units(2, [0, 1], [0], []))["params"]
     assert int(sent.keep["weight"].sum()) == kept
@@ -97,9 +97,9 @@ def test_weights_are_averaged_over_their_holders() -> None:
 
 
 def test_one_epoch_cannot_be_compared_with_itself() -> None:
-    assert SubFedAvg(epochs=1).problems()
-    assert not SubFedAvg(epochs=2).problems()
-    assert not SubFedAvg(epochs=1, prune=0.0).problems()
+    assert SubFedAvg(local_epochs=1).problems()
+    assert not SubFedAvg(local_epochs=2).problems()
+    assert not SubFedAvg(local_epochs=1, prune=0.0).problems()
 
 
 # Structured
@@ -144,7 +144,7 @@ def test_channels_of_a_norm_go_in_whole_groups() -> None:
 @pytest.mark.parametrize("structured", [False, True])
 def test_no_decision_reads_test_data(structured: bool) -> None:
     # The accuracy alone decides here.
-    method = SubFedAvg(epochs=2, distance=-1.0, structured=structured)
+    method = SubFedAvg(local_epochs=2, distance=-1.0, structured=structured)
     assert_test_labels_do_not_matter(method)
     with pytest.raises(AssertionError):
         assert_test_labels_do_not_matter(method, peeking)
@@ -182,12 +182,14 @@ class FifthEpoch(SubFedAvg):
         def then(work: State, round: Round) -> State:
             return {**work, "last": work["keep"], "pruned": work["params"]}
 
-        return first, rest if self.epochs == 5 else replace(rest, then=then), look
+        return first, rest if self.local_epochs == 5 else replace(rest, then=then), look
 
 
 def assert_prunes_after_any_number_of_epochs(cls: type[SubFedAvg]) -> None:
     for epochs in (2, 3, 5):
-        sent = play(cls(**EAGER | {"epochs": epochs}), TASK, received(), held_out(5))["params"]
+        sent = play(cls(**EAGER | {"local_epochs": epochs}), TASK, received(), held_out(5))[
+            "params"
+        ]
         assert not sent.keep["weight"].all()
 
 

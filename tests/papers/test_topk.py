@@ -134,7 +134,7 @@ def test_a_tenth_of_the_entries_costs_a_tenth_of_the_values_and_a_bit_each() -> 
 
 
 def test_three_rounds_equal_plain_pytorch() -> None:
-    method = TopK(share=0.3, rate=0.2, epochs=2)
+    method = TopK(share=0.3, lr=0.2, local_epochs=2)
     made, world = replay.stage(method, 3)
     plain = Plain(world, 0.2, 2)
     progress, weights = made.begin(), replay.weights_of(world.network)

@@ -124,7 +124,7 @@ def run(dataset, engine):
     federation = mq.partition(dataset, 20, mq.IID(), seed=1)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
     mq.run(
-        mq.methods.FedAvg(epochs=1), model, federation, 2, batch=100,
+        mq.methods.FedAvg(local_epochs=1), model, federation, 2, batch_size=100,
         participation=0.2, compute=mq.Compute(engine=engine),
         evaluate=mq.Evaluate(every=1, degrees=(0,)),
         watch=lambda *_: held.append(memory("RssAnon")),
@@ -211,7 +211,7 @@ dataset = mq.load("cifar10")
 federation = mq.partition(dataset, 20, mq.Dirichlet(0.3), seed=1, merge=False)
 model = mq.models.build("logistic", (3, 32, 32), 10, seed=1)
 (summary, *_) = mq.run(
-    mq.methods.Local(epochs=2), model, federation, 1, batch=100,
+    mq.methods.Local(local_epochs=2), model, federation, 1, batch_size=100,
     evaluate=mq.Evaluate(0, (0,), corruptions=("contrast", "fog"), severities=(1, 5)),
 ).summaries
 found = {kind: steps["5"]["mean"] for kind, steps in summary["accuracy"]["corruption"].items()}

@@ -66,8 +66,8 @@ def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -
     assert scores[0.5] > scores[1e-9]
     assert made.chosen("fedprox") == 0.5
     result = stored(made.results / "fedprox-seed1.json")
-    assert result["settings"]["method"]["fedprox"]["rate"] == 0.5
-    assert result["settings"]["method"]["fedprox"]["pull"] == 0.5
+    assert result["settings"]["method"]["fedprox"]["lr"] == 0.5
+    assert result["settings"]["method"]["fedprox"]["mu"] == 0.5
     assert not (made.results / "fedavg-seed1.json").exists()
     # Had the other value been better, the row would not be done with this one.
     path = made.results / "search" / "fedprox-1e-09.json"
@@ -137,11 +137,11 @@ def test_other_settings_are_another_run_also_for_what_was_stopped(root: Path) ->
         return [job.folder for job in group(made, made.tries("fedprox"), root, 1, True)]
 
     before = folders()
-    edit(made.folder / "fedprox.toml", "pull = 0.5", "pull = 0.25")
+    edit(made.folder / "fedprox.toml", "mu = 0.5", "mu = 0.25")
     assert made.done("fedprox") == []
     assert set(made.scores("fedprox").values()) == {None}
     assert not set(folders()) & set(before)
-    edit(made.folder / "fedprox.toml", "pull = 0.25", "pull = 0.5\nmomentum = 0.0")
+    edit(made.folder / "fedprox.toml", "mu = 0.25", "mu = 0.5\nmomentum = 0.0")
     # A default that is written out is no other setting.
     assert len(made.done("fedprox")) == 1
     assert folders() == before
@@ -179,14 +179,14 @@ def test_what_is_quick_stays_apart_and_what_is_shown_runs_nothing(
 
 
 def test_a_result_says_all_that_it_depends_on(root: Path) -> None:
-    order = Order(rows=["fedprox"], compute=["compute.width=7"], quiet=True)
+    order = Order(rows=["fedprox"], compute=["compute.clients_per_chunk=7"], quiet=True)
     found = stored(reproduce(NAME, order, root).results / "fedprox-seed1.json")
     assert found["row"] == "fedprox"
     assert found["made"].keys() >= {"date", "masquerade", "torch", "numpy", "python", "device"}
-    assert found["made"]["compute"]["width"] == 7
+    assert found["made"]["compute"]["clients_per_chunk"] == 7
     config = configuration.parse(found["settings"])
     assert config.data.split == (0.75, 0, 0.25)
-    assert configuration.method_of("fedprox", config).rate == 0.5
+    assert configuration.method_of("fedprox", config).lr == 0.5
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_result_says_all_that_it_depends_on(root: Path) -> None:
         (Order(rows=["fedprix"]), "did you mean `fedprox`"),
         (Order(jobs=0), "`--jobs` is 0"),
         (Order(compute=["train.rounds=3"]), "takes compute.KEY=VALUE"),
-        (Order(compute=["compute.wdith=3"]), "did you mean `width`"),
+        (Order(compute=["compute.clients_per_chnk=3"]), "did you mean `clients_per_chunk`"),
     ],
 )
 def test_an_order_that_does_not_fit_is_refused(root: Path, order: Order, text: str) -> None:

@@ -98,4 +98,4 @@ def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:
     assert "## Not done yet\n\nFedAvg+FT\n" in text
     common, _, own = text.partition("FedProx:\n\n")
     assert "train.rounds = 4\n" in common
-    assert own.splitlines()[:3] == ["```", "method.pull = 0.5", "```"]
+    assert own.splitlines()[:3] == ["```", "method.mu = 0.5", "```"]

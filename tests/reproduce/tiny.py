@@ -36,7 +36,7 @@ fedavg_ft = [[80.0, 9.0], [2.0], [100]]
 fedprox = [[58.0, 7.0], [2.0], [100]]
 [search]
 values = [1e-9, 0.5]
-settings = ["rate", "tune_rate"]
+settings = ["lr", "tune_lr"]
 [search.over.data]
 split = [0.5, 0.25, 0.25]
 [search.over.train]
@@ -53,7 +53,7 @@ rounds = 1
 ROWS = {
     "fedavg": 'base = "base.toml"\nmethods = ["fedavg"]\n[method.fedavg]\ntune_epochs = 1\n',
     "fedavg_ft": 'base = "fedavg.toml"\nmethods = ["fedavg_ft"]\n',
-    "fedprox": 'base = "base.toml"\nmethods = ["fedprox"]\n[method.fedprox]\npull = 0.5\n',
+    "fedprox": 'base = "base.toml"\nmethods = ["fedprox"]\n[method.fedprox]\nmu = 0.5\n',
 }
 
 

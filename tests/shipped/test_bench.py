@@ -20,9 +20,9 @@ clients = 3
 model = "logistic"
 rounds = 1
 [method.fedprox]
-pull = 0.5
+mu = 0.5
 [method.fedavg]
-epochs = 1
+local_epochs = 1
 """
 
 
@@ -37,10 +37,10 @@ def test_the_best_rate_on_validation_data_is_chosen_and_other_settings_stay(tmp_
     path = tmp_path / "tiny.toml"
     path.write_text(TINY, encoding="utf-8")
     found = chosen_by(path, (1e-9, 0.1))
-    assert found["method"]["fedprox"] == {"pull": 0.5, "rate": 0.1}
-    assert found["method"]["fedavg"]["epochs"] == 1
-    assert found["method"]["fedavg"]["rate"] == 0.1
-    assert {"tune_rate", "tune_epochs"} <= found["method"]["fedavg"].keys()
+    assert found["method"]["fedprox"] == {"mu": 0.5, "lr": 0.1}
+    assert found["method"]["fedavg"]["local_epochs"] == 1
+    assert found["method"]["fedavg"]["lr"] == 0.1
+    assert {"tune_lr", "tune_epochs"} <= found["method"]["fedavg"].keys()
     assert found["train"] == {"model": "logistic", "rounds": 1}
     text = path.read_text(encoding="utf-8")
     # Two tries for each training and twice as many for the fine-tuning, each with its score.

@@ -24,9 +24,9 @@ SMALL = (
     "train.model=mlp",
     "train.rounds=2",
     "train.seeds=[1]",
-    "train.batch=20",
+    "train.batch_size=20",
     "evaluate.every=0",
-    "method.epochs=1",
+    "method.local_epochs=1",
 )
 """What makes a scenario one of seconds."""
 
@@ -88,7 +88,7 @@ def test_novel_clients_are_reported_apart_with_the_gap(tmp_path: Path) -> None:
 
 
 # Digits are too few for forty samples at each of ten clients.
-SHIFT = ("data.partition=dirichlet:0.3", "train.model=digits_cnn", "method.epochs=2")
+SHIFT = ("data.partition=dirichlet:0.3", "train.model=digits_cnn", "method.local_epochs=2")
 
 
 def test_shift_replaces_its_share_of_a_clients_test_samples() -> None:
@@ -122,7 +122,7 @@ def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
 def test_corruption_is_judged_by_kind_and_severity(tmp_path: Path) -> None:
     # Digits have no original test part, and are too few for forty samples at each of ten clients.
     changes = ("data.merge=true", "data.partition=dirichlet:0.3", "train.model=digits_cnn")
-    changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.epochs=2")
+    changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.local_epochs=2")
     names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
     for summary in results("corruption", tmp_path, *changes, methods=names):
         found = summary["accuracy"]["corruption"]
@@ -162,7 +162,7 @@ def test_volume_and_balance_are_what_clients_hold(volume: str, balance: str) -> 
 
 
 def test_few_and_unbalanced_samples_are_trained_on(tmp_path: Path) -> None:
-    changes = ("train.cohort=4", "method.fedmask.pruned_layers=1")
+    changes = ("train.clients_per_round=4", "method.fedmask.pruned_layers=1")
     for rule in ("lottery:20:0.25", "lottery:5:1.0"):
         found = results(
             "volume",

@@ -84,7 +84,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     execute("\n".join(found), tmp_path)
 
 
-SHORT = ["--rounds", "1", "--set", "method.epochs=1", "--set", "compute.workers=1"]
+SHORT = ["--rounds", "1", "--set", "method.local_epochs=1", "--set", "compute.workers=1"]
 SHORT += ["--set", "data.fraction=0.4"]
 """What makes a training of the README one of a second; all else is as it stands there."""
 

@@ -1,4 +1,4 @@
-"""`train.wire`: what numbers are rounded to on their way, both ways and in every engine."""
+"""`train.message_dtype`: what numbers are rounded to, both ways and in every engine."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, Progres
         method,
         Task(make(method)),
         data(),
-        Train("", 4, 4, 0.67, 0.97, (5,), wire=wire),
+        Train("", 4, 4, 0.67, 0.97, (5,), message_dtype=wire),
         Evaluate(every=0),
         Compute(**({"engine": "loop"} | compute)),
         5,
@@ -54,7 +54,7 @@ def numbers(progress: Progress) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["fedavg", "dmpfl", "scaffold"])
 def test_engines_round_alike(name: str, wire: str) -> None:
     (_, loop), (_, batched) = (
-        simulated(name, wire, engine=engine, width=3) for engine in ("loop", "batched")
+        simulated(name, wire, engine=engine, clients_per_chunk=3) for engine in ("loop", "batched")
     )
     ours, theirs = numbers(loop), numbers(batched)
     assert ours.keys() == theirs.keys()
@@ -62,7 +62,7 @@ def test_engines_round_alike(name: str, wire: str) -> None:
         torch.testing.assert_close(value, theirs[key], rtol=1e-9, atol=1e-9, msg=key)
     for cost in ("down", "up", "values_down", "values_up"):
         assert loop.costs["train"][cost] == batched.costs["train"][cost], cost
-    full = numbers(simulated(name, "full")[1])
+    full = numbers(simulated(name, "same")[1])
     assert any(not torch.equal(value, full[key]) for key, value in ours.items())
 
 
@@ -107,9 +107,9 @@ def test_clients_and_server_go_on_with_what_was_received() -> None:
             return super().aggregate(task, server, rows, uploads, *rest)
 
     model: Any = network
-    method = dataclasses.replace(Watching(), epochs=1)
+    method = dataclasses.replace(Watching(), local_epochs=1)
     looped = Compute(engine="loop")
-    mq.run(method, Task(model()), data(), 2, batch=4, wire="bfloat16", compute=looped)
+    mq.run(method, Task(model()), data(), 2, batch_size=4, message_dtype="bfloat16", compute=looped)
     assert len(seen) > 2 * 6
     for part in seen:
         assert part.dtype == "bfloat16"
@@ -136,12 +136,24 @@ def test_a_model_that_did_not_change_is_not_sent_again() -> None:
 
 
 def test_the_setting_is_checked_and_written_down(tmp_path: Path) -> None:
-    assert parse({"train": {"wire": "int8"}}).train.wire == "int8"
-    with pytest.raises(MasqueradeError, match=r"E201 .*`train.wire` is 'int4'.*`int8`\?.*bfloat16"):
-        parse({"train": {"wire": "int4"}})
+    assert parse({"train": {"message_dtype": "int8"}}).train.message_dtype == "int8"
+    with pytest.raises(
+        MasqueradeError, match=r"E201 .*`train.message_dtype` is 'int4'.*`int8`\?.*bfloat16"
+    ):
+        parse({"train": {"message_dtype": "int4"}})
     model: Any = network
-    with pytest.raises(MasqueradeError, match=r"E201 .*`train.wire` is 'float8'"):
-        mq.run(FedAvg(), model(), data(), 1, wire="float8")
-    mq.run(FedAvg(epochs=1), model(), data(), 1, batch=4, wire="int8", out=tmp_path / "run")
-    assert 'wire = "int8"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    with pytest.raises(MasqueradeError, match=r"E201 .*`train.message_dtype` is 'float8'"):
+        mq.run(FedAvg(), model(), data(), 1, message_dtype="float8")
+    mq.run(
+        FedAvg(local_epochs=1),
+        model(),
+        data(),
+        1,
+        batch_size=4,
+        message_dtype="int8",
+        out=tmp_path / "run",
+    )
+    assert 'message_dtype = "int8"' in (tmp_path / "run" / "config.toml").read_text(
+        encoding="utf-8"
+    )
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))

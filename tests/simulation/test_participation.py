@@ -72,14 +72,14 @@ def test_other_words_are_refused(text: str) -> None:
 
 
 def test_more_groups_than_clients_are_refused() -> None:
-    assert len(run(FedAvg(epochs=1), available="cycle:6", views=["global"]).summaries) == 1
+    assert len(run(FedAvg(local_epochs=1), available="cycle:6", views=["global"]).summaries) == 1
     with pytest.raises(MasqueradeError, match=r"^E201 .*'cycle:7', and there are 6 clients"):
-        run(FedAvg(epochs=1), available="cycle:7")
+        run(FedAvg(local_epochs=1), available="cycle:7")
 
 
 def test_a_round_in_which_nobody_is_there_changes_nothing() -> None:
     # In round 1 the second of three groups has its turn, and nobody of it can train.
-    made = simulation(DMPFL(epochs=1), rounds=3)
+    made = simulation(DMPFL(local_epochs=1), rounds=3)
     few = torch.tensor([0, 2, 3, 5])
     made.participation = replace(made.participation, eligible=few, available="cycle:3")
     progress = made.begin()
@@ -96,17 +96,17 @@ def test_a_round_in_which_nobody_is_there_changes_nothing() -> None:
 
 
 def test_a_run_in_which_nobody_is_ever_there_ends() -> None:
-    (summary,) = run(FedAvg(epochs=1), novel=(), available="random:1e-9").summaries[:1]
+    (summary,) = run(FedAvg(local_epochs=1), novel=(), available="random:1e-9").summaries[:1]
     assert (summary["never_sampled"], summary["participations"]) == (6, 0)
 
 
 def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
     """The server and everybody's state are those of a round with the others alone."""
-    lost, ended, (line, *_) = trained(DMPFL(epochs=2), rounds=1, drop=0.5, asked=6)
+    lost, ended, (line, *_) = trained(DMPFL(local_epochs=2), rounds=1, drop=0.5, asked=6)
     back = torch.tensor(line["clients"])
     assert line["lost"]
     assert sorted([*line["lost"], *line["clients"]]) == [0, 1, 2, 3, 4, 5]
-    made = simulation(DMPFL(epochs=2), rounds=1)
+    made = simulation(DMPFL(local_epochs=2), rounds=1)
     others = made.begin()
     asked = len(line["lost"]) + len(back)
     # The others alone, in a cohort of which as many were asked.
@@ -124,8 +124,8 @@ def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
 
 
 def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
-    _, _, (whole, *_) = trained(FedAvg(epochs=1), rounds=2, asked=6)
-    _, _, (some, *_) = trained(FedAvg(epochs=1), rounds=2, asked=6, drop=0.5)
+    _, _, (whole, *_) = trained(FedAvg(local_epochs=1), rounds=2, asked=6)
+    _, _, (some, *_) = trained(FedAvg(local_epochs=1), rounds=2, asked=6, drop=0.5)
     assert some["down"] == whole["down"]
     assert some["masked"] == whole["masked"]
     assert some["down/params"] == whole["down/params"]
@@ -134,7 +134,7 @@ def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
 
 
 def test_a_round_that_everybody_leaves_changes_nothing() -> None:
-    made = simulation(FedAvg(epochs=1), rounds=1)
+    made = simulation(FedAvg(local_epochs=1), rounds=1)
     made.participation = replace(made.participation, drop=1 - 1e-12)
     progress = made.begin()
     before = progress.tensors()
@@ -152,11 +152,11 @@ def test_novel_clients_are_a_share_and_the_same_for_every_training() -> None:
 
 def run(method, novel=(1, 4), **settings):
     model = network(torch.float32)
-    return mq.run(method, model, federation(), 3, novel=novel, batch=4, **settings)
+    return mq.run(method, model, federation(), 3, novel=novel, batch_size=4, **settings)
 
 
 def test_novel_clients_never_train_and_are_judged_apart() -> None:
-    method = FedAvg(epochs=2)
+    method = FedAvg(local_epochs=2)
     (summary,) = run(method, views=["global"]).summaries
     assert summary["clients"] == 4
     assert summary["per_client"]["ids"] == [0, 2, 3, 5]
@@ -169,7 +169,12 @@ def test_novel_clients_never_train_and_are_judged_apart() -> None:
     nothing = torch.arange(0)
     train = tuple(nothing if id in (1, 4) else part for id, part in enumerate(given.train))
     without = mq.run(
-        method, network(torch.float32), replace(given, train=train), 3, batch=4, views=["global"]
+        method,
+        network(torch.float32),
+        replace(given, train=train),
+        3,
+        batch_size=4,
+        views=["global"],
     )
     weights = [one.client(0).parts["params"].values for one in (run(method), without)]
     for name, value in weights[0].items():
@@ -178,8 +183,8 @@ def test_novel_clients_never_train_and_are_judged_apart() -> None:
 
 def test_a_novel_client_of_a_personal_method_trains_before_it_is_judged() -> None:
     """Local's novel clients do one round: they are better than an untrained network."""
-    (summary,) = run(Local(epochs=40, rate=0.2)).summaries
-    (fresh,) = run(Local(epochs=1, rate=0.0)).summaries
+    (summary,) = run(Local(local_epochs=40, lr=0.2)).summaries
+    (fresh,) = run(Local(local_epochs=1, lr=0.0)).summaries
     own = [one["novel"]["accuracy"]["own"]["mean"] for one in (summary, fresh)]
     assert own[0] > own[1] + 10
 
@@ -198,15 +203,15 @@ class Waits(FedAvg):
 
 
 def test_a_method_may_have_its_own_rule_for_novel_clients() -> None:
-    (tuned,) = run(Waits(epochs=1, rate=0.2)).summaries
-    (plain,) = run(FedAvg(epochs=1, rate=0.2), views=["global"]).summaries
+    (tuned,) = run(Waits(local_epochs=1, lr=0.2)).summaries
+    (plain,) = run(FedAvg(local_epochs=1, lr=0.2), views=["global"]).summaries
     assert tuned["accuracy"] == plain["accuracy"]
     assert tuned["novel"]["accuracy"]["own"] != plain["novel"]["accuracy"]["own"]
 
 
 def test_a_novel_client_of_pfedgate_trains_its_gate_alone(monkeypatch) -> None:
     """It does no round of its own: the only training that novel clients see is that of gates."""
-    method = PFedGate(epochs=1, density=0.8, tune_epochs=3)
+    method = PFedGate(local_epochs=1, density=0.8, tune_epochs=3)
     trained = []
     plain = PFedGate._stages
 
@@ -223,7 +228,7 @@ def test_a_novel_client_of_pfedgate_trains_its_gate_alone(monkeypatch) -> None:
 
 def test_engines_agree_on_novel_clients() -> None:
     found = [
-        run(DMPFL(epochs=2), compute=mq.Compute(engine=engine)).summaries
+        run(DMPFL(local_epochs=2), compute=mq.Compute(engine=engine)).summaries
         for engine in ("loop", "batched")
     ]
     for left, right in zip(*found, strict=True):
@@ -237,13 +242,18 @@ def test_when_all_with_data_are_novel_it_says_so() -> None:
 
 def test_those_never_sampled_are_counted() -> None:
     (summary,) = mq.run(
-        FedAvg(epochs=1), network(torch.float32), federation(), 1, cohort=2, views=["global"]
+        FedAvg(local_epochs=1),
+        network(torch.float32),
+        federation(),
+        1,
+        clients_per_round=2,
+        views=["global"],
     ).summaries
     assert (summary["never_sampled"], summary["never_heard"]) == (4, 4)
 
 
 def test_those_who_are_sampled_and_lost_are_never_heard() -> None:
-    made, progress, _ = trained(FedAvg(epochs=1), rounds=1, drop=1 - 1e-12, asked=6)
+    made, progress, _ = trained(FedAvg(local_epochs=1), rounds=1, drop=1 - 1e-12, asked=6)
     summary = verdict(made, progress)[0][0]
     assert (summary["never_sampled"], summary["never_heard"]) == (0, 6)
 
@@ -280,8 +290,8 @@ def test_budgets_are_drawn_evenly_by_the_seed() -> None:
 
 
 def test_drawn_budgets_reach_the_models() -> None:
-    (whole,) = run(PFedGate(epochs=1, density=1.0)).summaries
-    (small,) = run(PFedGate(epochs=1, density=1.0), budgets="random:0.3:0.5").summaries
+    (whole,) = run(PFedGate(local_epochs=1, density=1.0)).summaries
+    (small,) = run(PFedGate(local_epochs=1, density=1.0), budgets="random:0.3:0.5").summaries
     assert whole["density"] == 1
     assert small["density"] < 0.5
 
@@ -292,7 +302,7 @@ def test_those_who_do_not_follow_budgets_are_named_once() -> None:
         settle(parse(tables))
     assert len(caught) == 1
     with pytest.warns(MasqueradeWarning, match=r"^W303 .* FedAvg:"):
-        run(FedAvg(epochs=1), budgets="random:0.5:0.9")
+        run(FedAvg(local_epochs=1), budgets="random:0.5:0.9")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         settle(parse({**tables, "methods": ["pfedgate", "heterofl"]}))
@@ -300,7 +310,7 @@ def test_those_who_do_not_follow_budgets_are_named_once() -> None:
 
 
 def test_budgets_are_taken_in_turn() -> None:
-    found = [run(PFedGate(epochs=1), budgets=given) for given in ([0.5, 0.3], [0.5, 0.3] * 3)]
+    found = [run(PFedGate(local_epochs=1), budgets=given) for given in ([0.5, 0.3], [0.5, 0.3] * 3)]
     assert found[0].summaries[0]["density"] == found[1].summaries[0]["density"]
 
 
@@ -311,7 +321,7 @@ def test_a_share_of_nobody_is_refused() -> None:
 
 def test_a_novel_client_keeps_the_mask_that_the_server_would_know() -> None:
     """LotteryFL's masks live at the server: a newcomer's model is as sparse as its first round."""
-    method = LotteryFL(epochs=1, threshold=0.0, prune=0.5)
+    method = LotteryFL(local_epochs=1, threshold=0.0, prune=0.5)
     made = simulation(method)
     made.novel = [1]
     (model,) = made.judge(made.begin(), "personal", list(made.federation.test), novel=True).models

@@ -358,7 +358,7 @@ def ones(keep: Tree) -> int:
 
 
 def test_the_density_of_dmpfl_counts_every_distinct_weight_once() -> None:
-    made, progress = simulate(DMPFL(epochs=2, rate=0.1), rounds=4)
+    made, progress = simulate(DMPFL(local_epochs=2, lr=0.1), rounds=4)
     density = {one["view"]: one["density"] for one in verdict(made, progress)[0]}
     # 6 → 8 → 6 → 3 has 131 parameters; the 48 + 18 weights of the last two layers are masked by
     # half, the other 65 are dense.
@@ -374,7 +374,7 @@ def test_the_density_of_dmpfl_counts_every_distinct_weight_once() -> None:
 @pytest.mark.parametrize("readjust", [0.3, 0.0])
 def test_a_readjusting_round_of_dmpfl_pays_for_whole_weight_gradients(readjust: float) -> None:
     made, progress = simulate(
-        DMPFL(epochs=3, settle=1, readjust=readjust), rounds=1, participation=1.0
+        DMPFL(local_epochs=3, settle=1, readjust=readjust), rounds=1, participation=1.0
     )
     # Forward 96, 96, 36 operations per sample; the first layer is dense, the others half, and
     # the first has no input gradient. Inside the masks a sample costs
@@ -392,7 +392,7 @@ def test_a_readjusting_round_of_dmpfl_pays_for_whole_weight_gradients(readjust: 
 
 def test_start_up_is_counted_apart_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
     # Making takes 3 s; the first round 9 s, of which 7 are start-up, and four others 2 s each.
-    made = support.simulation(DMPFL(epochs=1), rounds=5)
+    made = support.simulation(DMPFL(local_epochs=1), rounds=5)
     now, laps = [0.0], iter([9.0, 2.0, 2.0, 2.0, 2.0])
     advance: Callable[[Progress], Record] = made.advance
 

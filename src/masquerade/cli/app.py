@@ -54,7 +54,7 @@ Seeds = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="section.key=value, for instance method.pull=0.5; repeatable."),
+    typer.Option("--set", help="section.key=value, for instance method.mu=0.5; repeatable."),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Directory for results; a fresh one under out/ by default.")
@@ -111,7 +111,10 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MasqueradeError):
         return str(error), error.exit_status
     if isinstance(error, MemoryError):
-        return "E504 Out of memory. Lower compute.width or train.batch, then resume.", 5
+        return (
+            "E504 Out of memory. Lower compute.clients_per_chunk or train.batch_size, then resume.",
+            5,
+        )
     notes = " ".join(getattr(error, "__notes__", []))
     if isinstance(error, Stopped):
         return f"Stopped at your request. {notes or 'Nothing had been started.'}", error.status

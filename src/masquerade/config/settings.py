@@ -40,13 +40,13 @@ class Train:
     model: str = "auto"
     """A named network; "auto" takes the one that fits the shape of the samples."""
     rounds: int = 60
-    batch: int = 10
+    batch_size: int = 10
     participation: float = 1.0
     """Share of the clients that are sampled in a round."""
-    rate_decay: float = 1.0
+    lr_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     seeds: tuple[int, ...] = (1,)
-    cohort: int = 0
+    clients_per_round: int = 0
     """How many clients are sampled in a round; 0 takes `participation` of them."""
     available: str = "always"
     """When a client can be sampled: "always", "random:SHARE" of the clients in each round, or
@@ -56,9 +56,9 @@ class Train:
     back."""
     weights: str = ""
     """A file of pretrained weights, safetensors or a plain state dict; "" draws them by a seed."""
-    wire: str = "full"
+    message_dtype: str = "same"
     """What numbers in messages are rounded to: "float16", "bfloat16" or "int8" with one step per
-    tensor; "full" leaves them as the network has them."""
+    tensor; "same" leaves them as the network has them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Compute:
     """"cpu", "cuda", or "auto", which takes CUDA where there is one."""
     workers: int = 1
     """Processes of the loop engine."""
-    width: int = 64
+    clients_per_chunk: int = 64
     """Clients that the batched engine holds at a time."""
     threads: int = 1
     """Threads that an operation may use."""
@@ -125,7 +125,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "train.wire": ("full", "float16", "bfloat16", "int8"),
+    "train.message_dtype": ("same", "float16", "bfloat16", "int8"),
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
@@ -142,16 +142,16 @@ RANGES: dict[str, tuple[float, float]] = {
     "data.novel": (0, 1 - NEXT),
     "data.fraction": (NEXT, 1),
     "train.rounds": (1, math.inf),
-    "train.batch": (1, math.inf),
+    "train.batch_size": (1, math.inf),
     "train.participation": (NEXT, 1),
-    "train.cohort": (0, math.inf),
+    "train.clients_per_round": (0, math.inf),
     "train.drop": (0, 1 - NEXT),
-    "train.rate_decay": (NEXT, 1),
+    "train.lr_decay": (NEXT, 1),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),
     "evaluate.severities": (1, 5),
     "compute.workers": (1, math.inf),
-    "compute.width": (1, math.inf),
+    "compute.clients_per_chunk": (1, math.inf),
     "compute.threads": (1, math.inf),
     "compute.commit_every": (0, math.inf),
 }

@@ -12,6 +12,7 @@ from typing import Any
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import check as check_budgets
 from masquerade.config.settings import CHOICES, LENGTHS, NEXT, RANGES, RULES, SECTIONS, Config
+from masquerade.config.words import hint
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.data import parse as parse_partition
@@ -98,6 +99,8 @@ def _unknown(section: str, key: str, known: Iterable[str]) -> str:
         whose = f"for {listed(users, 4)}"
         homes.append(f"one {whose}" if section == "method" else f"`method.{key}` {whose}")
     there = f"; there is {' and '.join(homes)}" if homes else ""
+    if not homes and (renamed := hint(section, key)):
+        return f"unknown key `{section}.{key}`; {renamed}"
     return f"unknown key `{section}.{key}`{nearest(key, known, most=3)}{there}"
 
 

@@ -38,9 +38,9 @@ class Method:
     Fields are hyperparameters and nothing else.
     """
 
-    rate: float = 0.1
+    lr: float = 0.1
     """Learning rate (η); multiplied by the run's decay."""
-    epochs: int = 5
+    local_epochs: int = 5
     """Passes over a client's training data in a round (E)."""
     momentum: float = 0.0
     """Share of the last step that the next one keeps; begun anew in every round."""
@@ -52,8 +52,8 @@ class Method:
     views: ClassVar[tuple[str, ...]] = ("global",)
     """What a training can be used as; the first is the default."""
     bounds: ClassVar[Bounds] = {
-        "rate": (0, math.inf),
-        "epochs": (1, math.inf),
+        "lr": (0, math.inf),
+        "local_epochs": (1, math.inf),
         "momentum": (0, 1),
         "weight_decay": (0, math.inf),
         "clip": (1e-30, math.inf),
@@ -113,7 +113,7 @@ class Method:
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages of a training round; only the static facts of `round` may decide."""
-        return (Stage("train", self.descend(task), self.epochs),)
+        return (Stage("train", self.descend(task), self.local_epochs),)
 
     def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages of a client's hello, once before its first round; none, no hello."""
@@ -161,9 +161,9 @@ class Method:
     def descend(self, task: Task, loss: Loss | None = None, **changes: Any) -> Descent:
         """Build the SGD step that this method's settings describe, some of them changed."""
         settings: dict[str, Any] = {
-            "rate": self.rate,
+            "lr": self.lr,
             "momentum": self.momentum,
-            "decay": self.weight_decay,
+            "weight_decay": self.weight_decay,
             "clip": self.clip,
         }
         return descend(task, loss, **(settings | changes))

@@ -107,14 +107,14 @@ class Descent:
     task: "Task"
     loss: Loss
     on: tuple[str, ...]
-    rates: tuple[float, ...]
+    lrs: tuple[float, ...]
     within: Callable[[State], Mapping[str, Tensor]] | None
     project: Callable[[State], State] | None
     momentum: float
-    decay: float
+    weight_decay: float
     clip: float
     gradient: bool
-    pull: float
+    proximal: float
     toward: str
 
     def prepare(self, work: State, round: Round) -> State:
@@ -151,15 +151,17 @@ class Descent:
 
         trees = {entry: self._moving(work[entry]) for entry in self.on}
         grads, _, buffers = gradient(objective, trees)
-        if self.pull:
-            grads = {entry: self._pulled(grads[entry], trees[entry], work) for entry in trees}
+        if self.proximal:
+            grads = {
+                entry: self._with_proximal(grads[entry], trees[entry], work) for entry in trees
+            }
         result = {**work}
         if self.gradient:
             result["gradient"] = {**work["gradient"], **grads}
         if self.momentum:
             result["momentum"] = {**work["momentum"]}
         keep = self.within(work) if self.within else None
-        for entry, rate in zip(self.on, self.rates, strict=True):
+        for entry, lr in zip(self.on, self.lrs, strict=True):
             old = trees[entry]
             if not old:  # Nothing of this tree moves in this network.
                 continue
@@ -170,18 +172,18 @@ class Descent:
                 slope = tree.only(keep, slope) if keep is not None else slope
                 result["momentum"][entry] = slope
             # Outside the mask the slope is zero, so those values keep their bits.
-            result[entry] = {**work[entry], **_move(old, slope, rate, round, again)}
+            result[entry] = {**work[entry], **_move(old, slope, lr, round, again)}
         for entry in self.on:
             # Buffers move with the tree that they belong to; those of a frozen tree stay.
             mine = {name: value for name, value in buffers.items() if name in work[entry]}
             result[entry] = {**result[entry], **mine} if mine else result[entry]
         return self.project(result) if self.project else result
 
-    def _pulled(self, grads: Tree, values: Tree, work: State) -> Tree:
-        """Return the gradient with that of the pull: λ (values − anchor)."""
+    def _with_proximal(self, grads: Tree, values: Tree, work: State) -> Tree:
+        """Return the gradient with that of the proximal term: λ (values − anchor)."""
         anchor = work[self.toward]
         return {
-            name: (value - anchor[name]).mul_(self.pull).add_(grads[name])
+            name: (value - anchor[name]).mul_(self.proximal).add_(grads[name])
             for name, value in values.items()
         }
 
@@ -199,25 +201,25 @@ class Descent:
             norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
             scale = (self.clip / norm.clamp(min=1e-12)).clamp(max=1)
             grads = {name: grad * scale for name, grad in grads.items()}
-        if self.decay:
-            grads = tree.each(lambda grad, value: grad + self.decay * value, grads, values)
-        if keep is not None and (self.decay or self.clip < math.inf):
+        if self.weight_decay:
+            grads = tree.each(lambda grad, value: grad + self.weight_decay * value, grads, values)
+        if keep is not None and (self.weight_decay or self.clip < math.inf):
             # Decay acts everywhere, and a norm that is not finite reaches everything.
             grads = tree.only(keep, grads)
         return grads
 
 
-def _move(values: Tree, slope: Tree, rate: float, round: Round, again: bool) -> Tree:
-    """Return values − rate × decay × slope; `again`, values are written where they lie."""
+def _move(values: Tree, slope: Tree, lr: float, round: Round, again: bool) -> Tree:
+    """Return values − lr × decay × slope; `again`, values are written where they lie."""
     if mapped():
         # The decay stays a tensor, so that a step that was captured serves every round.
-        speed = rate * round.decay
+        speed = lr * round.decay
         return {
             name: torch.addcmul(value, slope[name], speed.to(value.dtype), value=-1)
             for name, value in values.items()
         }
     old, new = list(values.values()), list(slope.values())
-    step = -rate * float(round.decay)
+    step = -lr * float(round.decay)
     if again:
         torch._foreach_add_(old, new, alpha=step)
         return values
@@ -230,35 +232,35 @@ def descend(
     loss: Loss | None = None,
     on: tuple[str, ...] = ("params",),
     *,
-    rate: float | tuple[float, ...],
+    lr: float | tuple[float, ...],
     within: Callable[[State], Mapping[str, Tensor]] | None = None,
     project: Callable[[State], State] | None = None,
     momentum: float = 0.0,
-    decay: float = 0.0,
+    weight_decay: float = 0.0,
     clip: float = math.inf,
     gradient: bool = False,
-    pull: float = 0.0,
+    proximal: float = 0.0,
     toward: str = "anchor",
 ) -> Descent:
     """Build the usual SGD step: the trees named by `on` go down the slope of `loss`.
 
     `loss(work, batch, round) -> (loss, buffers)`; the plain loss of the task by default.
     `within(work)` is a mask outside of which values keep their bits and optimizer state is zero.
-    `project(work) -> work` runs after the step. Several trees may have several rates; each rate is
-    multiplied by `round.decay`. `gradient=True` leaves the last gradient, unmasked, in
-    `work["gradient"]`. `pull` λ adds λ/2 · ‖w − a‖² to the loss of every tree w, a being the tree
-    `work[toward]`.
+    `project(work) -> work` runs after the step. Several trees may have several learning
+    rates; each is multiplied by `round.decay`. `gradient=True` leaves the last gradient, unmasked,
+    in `work["gradient"]`. `proximal` μ adds the term μ/2 · ‖w − a‖² to the loss of every tree w, a
+    being the tree `work[toward]`.
 
     After a stage's first step the loop writes into the work's own tensors: `loss` and `within` must
     not hold on to them.
     """
-    rates = rate if isinstance(rate, tuple) else (rate,) * len(on)
+    lrs = lr if isinstance(lr, tuple) else (lr,) * len(on)
 
     def plain(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
         return task.loss(work[on[0]], batch)
 
-    loss, how = loss or plain, (momentum, decay, clip, gradient, pull, toward)
-    return Descent(task, loss, on, rates, within, project, *how)
+    loss, how = loss or plain, (momentum, weight_decay, clip, gradient, proximal, toward)
+    return Descent(task, loss, on, lrs, within, project, *how)
 
 
 @dataclass(frozen=True)

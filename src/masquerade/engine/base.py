@@ -35,12 +35,12 @@ class Setting:
     feed: Feed
     meter: Meter
     rounds: int
-    rate_decay: float = 1.0
+    lr_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     precision: str = "float32"
     """In what products are taken; processes of an engine ask."""
-    wire: str = "full"
-    """What floating-point values of messages are rounded to; "full" leaves them as they are."""
+    message_dtype: str = "same"
+    """What floating-point values of messages are rounded to; "same" leaves them as they are."""
 
     def wired(self, message: Message, who: int | Tensor, sent: tuple[str, int] | None) -> Message:
         """Return a message as it comes out at the other end; stacked where `who` are several.
@@ -48,16 +48,19 @@ class Setting:
         `sent` is the kind and number of the round of an upload, None for a download. Downloads are
         always rounded with the same noise: a model that did not change is not sent again.
         """
-        if self.wire == "full":
+        if self.message_dtype == "same":
             return message
         seed, lead = fold(self.feed.seed, "wire"), int(isinstance(who, Tensor))
         key = fold(seed, "up", *sent, who) if sent else fold(seed, "down")
-        return {name: part.to(self.wire, fold(key, name), lead) for name, part in message.items()}
+        return {
+            name: part.to(self.message_dtype, fold(key, name), lead)
+            for name, part in message.items()
+        }
 
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""
         device = self.feed.federation.x.device
-        scalars = torch.tensor([number, self.rounds, self.rate_decay**number], dtype=torch.float64)
+        scalars = torch.tensor([number, self.rounds, self.lr_decay**number], dtype=torch.float64)
         return Round(kind, phase, *tree.onto(scalars, device).unbind())
 
 

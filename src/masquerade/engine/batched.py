@@ -60,10 +60,10 @@ def stretches(lengths: list[int], halves: bool) -> list[tuple[int, int, int]]:
 
 @dataclass
 class Batched:
-    """Runs clients in chunks of `width` at a time."""
+    """Runs clients in chunks of `clients_per_chunk`."""
 
     setting: Setting
-    width: int = 64
+    clients_per_chunk: int = 64
     name: str = "batched"
     trial: bool = False
     """Take one step of every stage only: enough to find what cannot be mapped."""
@@ -74,19 +74,19 @@ class Batched:
     """Batches that were laid out before they are asked for."""
 
     def work(self, job: Job) -> Outcome:
-        """Do the clients' rounds, with half the width where memory does not suffice."""
+        """Do the clients' rounds, with half as many at a time where memory does not suffice."""
         try:
             return self._work(job)
         except torch.OutOfMemoryError:
-            width = min(self.width, len(job.ids))
+            width = min(self.clients_per_chunk, len(job.ids))
             if width == 1:
                 raise
-        self.width = width // 2
+        self.clients_per_chunk = width // 2
         self._ready.clear()
         self.repeats.clear()
         warnings.warn(
-            f"W503 memory: {width} → {self.width} clients at a time, round {job.number} restarted; "
-            "the last bits may depend on it",
+            f"W503 memory: {width} → {self.clients_per_chunk} clients at a time, round "
+            f"{job.number} restarted; the last bits may depend on it",
             MasqueradeWarning,
             stacklevel=2,
         )
@@ -97,7 +97,7 @@ class Batched:
         spent: list[tuple[int, Traffic, Callable[[], Flops]]] = []
         order = self._by_size(job.ids)
         # Usually all fit into one chunk, and often all are of a size: then nothing is moved.
-        single = len(order) <= self.width and _in_order(order)
+        single = len(order) <= self.clients_per_chunk and _in_order(order)
         for places, padding in self._chunks(order):
             part = job if single else job.take(places)
             lifted = Lifted(self.setting.method, len(places))
@@ -156,7 +156,7 @@ class Batched:
 
     def _chunks(self, order: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Yield places in the cohort, always as many, and how many at the end are padding."""
-        width = min(self.width, len(order))
+        width = min(self.clients_per_chunk, len(order))
         for places in torch.split(order, width):
             padding = width - len(places)
             yield torch.cat([places, places[:1].expand(padding)]), padding

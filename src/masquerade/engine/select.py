@@ -59,13 +59,15 @@ def laid_out(setting: Setting) -> Setting:
     return replace(setting, feed=feed)
 
 
-def make(setting: Setting, name: str, workers: int, width: int) -> Engine:
+def make(setting: Setting, name: str, workers: int, clients_per_chunk: int) -> Engine:
     """Make an engine; what cannot be batched is looped, with one warning."""
     if name == "batched":
         why = obstacle(setting)
         if why is None:
             on_cuda = setting.feed.federation.x.is_cuda
-            return Batched(setting, width, repeats=Graphs() if on_cuda else Recordings())
+            return Batched(
+                setting, clients_per_chunk, repeats=Graphs() if on_cuda else Recordings()
+            )
         warnings.warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",
             MasqueradeWarning,
@@ -108,7 +110,7 @@ def obstacle(setting: Setting) -> str | None:
         phases.insert(0, ("hello", None))
     own = [federation.train[id][:1] for id in busy]
     known = session.begin(task.initial, len(ids))
-    engine = Batched(setting, width=2, trial=True)
+    engine = Batched(setting, clients_per_chunk=2, trial=True)
     for kind, phase in phases:
         job = Job(
             method.server_init(task), rows, clients, known, ids, setting.round(kind, phase, 0), 0

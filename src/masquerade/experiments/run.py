@@ -53,18 +53,18 @@ def run(
     federation: Federation,
     rounds: int = 60,
     *,
-    batch: int = 10,
+    batch_size: int = 10,
     participation: float = 1.0,
-    rate_decay: float = 1.0,
+    lr_decay: float = 1.0,
     seed: int = 1,
     views: Sequence[str] | None = None,
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
     budgets: Budgets = (1.0,),
-    cohort: int = 0,
+    clients_per_round: int = 0,
     available: str = "always",
     drop: float = 0.0,
-    wire: str = "full",
+    message_dtype: str = "same",
     novel: Sequence[int] = (),
     out: str | Path | None = None,
     watch: Watch = _quiet,
@@ -74,14 +74,23 @@ def run(
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
     `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
-    "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `cohort` of those
-    that are `available`, and a share `drop` of them is lost; `novel` clients are kept out of
-    training and judged apart. Numbers cross the wire as `wire` says. With `out` the run has a
+    "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `clients_per_round`
+    of those that are `available`, and a share `drop` of them is lost; `novel` clients are kept out
+    of training and judged apart. Numbers in messages are of `message_dtype`. With `out` the run has a
     directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
     train = Train(
-        "", rounds, batch, participation, rate_decay, (seed,), cohort, available, drop, wire=wire
+        model="",
+        rounds=rounds,
+        batch_size=batch_size,
+        participation=participation,
+        lr_decay=lr_decay,
+        seeds=(seed,),
+        clients_per_round=clients_per_round,
+        available=available,
+        drop=drop,
+        message_dtype=message_dtype,
     )
     chosen = tuple(views or method.views)
     unknown = [view for view in chosen if view not in method.views]

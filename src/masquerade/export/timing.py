@@ -23,7 +23,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from masquerade.export.session import open_bundle, runtime, start
+from masquerade.export.predict import open_bundle, runtime, start
 
 def peak():
     # On Linux the usual counter begins with what the parent process had.

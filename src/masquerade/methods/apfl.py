@@ -61,11 +61,11 @@ class APFL(Method):
             return self.loss(task, work, batch)
 
         # The share has the rate 0 here: decay and momentum are for weights, its own step follows.
-        rates = (self.rate, 0.0)
-        both = self.descend(task, mixed, on=("own", "mixture"), rate=rates, gradient=True)
+        lrs = (self.lr, 0.0)
+        both = self.descend(task, mixed, on=("own", "mixture"), lr=lrs, gradient=True)
         own = self.descend(task, mixed, on=("own",))
-        step = _Step(self.rate, self.descend(task), both, own)
-        return (Stage("train", step, self.epochs),)
+        step = _Step(self.lr, self.descend(task), both, own)
+        return (Stage("train", step, self.local_epochs),)
 
     def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
         """Return the loss of the mixture, which the own model and its share go down."""
@@ -89,7 +89,7 @@ class APFL(Method):
 class _Step:
     """A step of the share, the own and the shared model on one batch."""
 
-    rate: float
+    lr: float
     shared: Descent
     both: Descent
     """Of the own model and the share."""
@@ -106,7 +106,7 @@ class _Step:
         # The shared step comes last: the mixture is to see the shared model before it.
         work = self.shared(self.both(work, batch, round), batch, round)
         slope = work["gradient"]["mixture"]["share"]
-        new = (old - self.rate * round.decay * slope).clamp(0, 1).to(old.dtype)
+        new = (old - self.lr * round.decay * slope).clamp(0, 1).to(old.dtype)
         share = torch.where(due, new, old)
         return {**work, "mixture": {"share": share}, "due": torch.zeros_like(due)}
 

@@ -17,14 +17,14 @@ from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, 
 class Ditto(Method):
     """FedAvg, and for every client a model of its own that is never averaged."""
 
-    pull: float = 0.1
-    """Strength of the pull toward the received model (λ)."""
+    lam: float = 0.1
+    """Weight of the proximal term, toward the received model (λ)."""
     # Differs: the paper counts local steps; here both models are trained for whole epochs.
     personal_epochs: int = 5
     """Passes over a client's training data that train the personal model."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
-    bounds: ClassVar[Bounds] = {"pull": (0, math.inf), "personal_epochs": (0, math.inf)}
+    bounds: ClassVar[Bounds] = {"lam": (0, math.inf), "personal_epochs": (0, math.inf)}
 
     def client_init(self, task: Task, who: Who) -> State:
         """Hold a personal model."""
@@ -37,7 +37,7 @@ class Ditto(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the shared model as FedAvg does, then the personal one, on the same batches."""
-        personal = self.descend(task, on=("own",), pull=self.pull)
+        personal = self.descend(task, on=("own",), proximal=self.lam)
         return (*super().plan(task, round), Stage("personal", personal, self.personal_epochs))
 
     def finish(

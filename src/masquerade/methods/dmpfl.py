@@ -80,8 +80,8 @@ class DMPFL(Method):
     # Differs: Algorithm 3 forgets the personal weights that its text keeps; keeping is the default.
     restart: bool = False
     """Whether personal refine starts the personal weights from zero (Algorithm 3, line 3)."""
-    refine_rate: float = 1.0
-    """Factor to the rate in personal refine."""
+    refine_lr_scale: float = 1.0
+    """Factor to `lr` in personal refine."""
     # Differs: Algorithm 3 refines every client; in rounds that is every sampled one.
     refine_epochs: int = 0
     """Epochs of personal refine at every client when its model is used, besides those in rounds."""
@@ -97,7 +97,7 @@ class DMPFL(Method):
         "settle": (0, math.inf),
         "votes": (0, 1),
         "iterations": (1, math.inf),
-        "refine_rate": (0, math.inf),
+        "refine_lr_scale": (0, math.inf),
         "refine_epochs": (0, math.inf),
     }
     choices: ClassVar[Choices] = {
@@ -172,15 +172,15 @@ class DMPFL(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train inside the phase's mask; readjust it before the last `settle` epochs."""
         if round.phase[0] == "personal":
-            return (self._refine(task, self.epochs),)
+            return (self._refine(task, self.local_epochs),)
         step = self.descend(task, within=_moves)
         if round.phase != ("dual", True):
-            return (Stage("train", step, self.epochs, keep=_trained),)
-        search = max(1, self.epochs - self.settle)
+            return (Stage("train", step, self.local_epochs, keep=_trained),)
+        search = max(1, self.local_epochs - self.settle)
         dense = self.descend(task, within=_moves, gradient=True)
         return (
             Stage("search", dense, search, then=self._readjust, keep=mask.searched),
-            Stage("settle", step, self.epochs - search, epoch=search, keep=_trained),
+            Stage("settle", step, self.local_epochs - search, epoch=search, keep=_trained),
         )
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
@@ -194,7 +194,7 @@ class DMPFL(Method):
 
     def _refine(self, task: Task, epochs: int) -> Stage:
         """Train the personal weights alone (Algorithm 3)."""
-        step = self.descend(task, within=_moves, rate=self.rate * self.refine_rate)
+        step = self.descend(task, within=_moves, lr=self.lr * self.refine_lr_scale)
         return Stage("refine", step, epochs, keep=_trained)
 
     def _readjust(self, work: State, round: Round) -> State:

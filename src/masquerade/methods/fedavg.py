@@ -15,19 +15,19 @@ from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, 
 class FedAvg(Method):
     """One model for all; the view `tuned` fine-tunes it at every client before use."""
 
-    tune_rate: float = 0.01
-    """Learning rate of the fine-tuning; as every rate, multiplied by the round's decay."""
+    tune_lr: float = 0.01
+    """Learning rate of the fine-tuning; as every learning rate, multiplied by the round's decay."""
     tune_epochs: int = 5
     """Passes over the client's training data when fine-tuning."""
 
     views: ClassVar[tuple[str, ...]] = ("global", "tuned")
-    bounds: ClassVar[Bounds] = {"tune_rate": (0, math.inf), "tune_epochs": (0, math.inf)}
+    bounds: ClassVar[Bounds] = {"tune_lr": (0, math.inf), "tune_epochs": (0, math.inf)}
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Fine-tune for the view `tuned`."""
         if round.phase[0] != "tuned":
             return ()
-        return (Stage("tune", self.descend(task, rate=self.tune_rate), self.tune_epochs),)
+        return (Stage("tune", self.descend(task, lr=self.tune_lr), self.tune_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -19,15 +19,15 @@ class FedBABU(Method):
 
     head_layers: int = 1
     """How many of the last layers are the head."""
-    tune_rate: float = 0.01
-    """Learning rate of the fine-tuning; as every rate, multiplied by the round's decay."""
+    tune_lr: float = 0.01
+    """Learning rate of the fine-tuning; as every learning rate, multiplied by the round's decay."""
     tune_epochs: int = 5
     """Passes over the client's training data when fine-tuning (τ_f)."""
 
     views: ClassVar[tuple[str, ...]] = ("tuned",)
     bounds: ClassVar[Bounds] = {
         "head_layers": (0, math.inf),
-        "tune_rate": (0, math.inf),
+        "tune_lr": (0, math.inf),
         "tune_epochs": (1, math.inf),
     }
 
@@ -50,11 +50,11 @@ class FedBABU(Method):
         def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
             return task.loss(task.join(work["params"], head), batch)
 
-        return (Stage("train", self.descend(task, loss), self.epochs),)
+        return (Stage("train", self.descend(task, loss), self.local_epochs),)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Fine-tune body and head."""
-        return (Stage("tune", self.descend(task, rate=self.tune_rate), self.tune_epochs),)
+        return (Stage("tune", self.descend(task, lr=self.tune_lr), self.tune_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

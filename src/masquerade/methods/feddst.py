@@ -79,14 +79,14 @@ class FedDST(Method):
         """Train inside the mask; in some rounds readjust it before the last `settle` epochs."""
         step = self.descend(task, within=mask.kept)
         if round.phase != "readjust":
-            return (Stage("train", step, self.epochs, keep=mask.trained),)
-        search = max(1, self.epochs - self.settle)
+            return (Stage("train", step, self.local_epochs, keep=mask.trained),)
+        search = max(1, self.local_epochs - self.settle)
         # Differs: the release takes the gradient of the last batch anew, after its step; here it
         # is the one that the step took.
         dense = self.descend(task, within=mask.kept, gradient=True)
         return (
             Stage("search", dense, search, then=self._move, keep=mask.searched),
-            Stage("settle", step, self.epochs - search, epoch=search, keep=mask.trained),
+            Stage("settle", step, self.local_epochs - search, epoch=search, keep=mask.trained),
         )
 
     def _move(self, work: State, round: Round) -> State:

@@ -84,7 +84,7 @@ class FedEM(Method):
             mass = work["mass"] + torch.stack([batch.total(share) for share in shares])
             return {**{entry: moved[entry] for entry in work}, "mass": mass}
 
-        return (Stage("train", step, self.epochs, begin),)
+        return (Stage("train", step, self.local_epochs, begin),)
 
     def responsibilities(self, task: Task, work: State, batch: Batch) -> Tensor:
         """Return q [models, samples], of the models and the mixture that the round began with."""

@@ -30,7 +30,7 @@ TINY = 1e-30
 class FedMask(Method):
     """Personal structures in the last layers, shared bits where they overlap."""
 
-    keep: float = 0.2
+    density: float = 0.2
     """Share of a pruned layer's weights that its structure keeps (p_r)."""
     pruned_layers: int = 2
     """How many layers, counted from the end, have a structure, real ones among them, which have
@@ -40,11 +40,11 @@ class FedMask(Method):
     """What a structure keeps the largest of: "size" |W · m^r|, "change" of it, "value" W · m^r."""
     # Differs: the paper does not say what scores a round begins with.
     scale: float = 0.001
-    """Bits begin a round as the scores ±scale (c); rate / scale decides how soon bits flip."""
+    """Bits begin a round as the scores ±scale (c); lr / scale decides how soon bits flip."""
     # Differs: the paper's text has a hard forward pass, its Algorithm 1 a soft one.
     forward: str = "hard"
     """What weights are multiplied by in training: "hard" bits, or "soft" σ(m^r)."""
-    group_pull: float = 2e-4
+    group_lasso: float = 2e-4
     """Strength of the group lasso on filters and channels, rows and columns (λ_R)."""
     # Differs: the paper draws weights at random and says no more. With torch's own draw the signal
     # shrinks from layer to layer, and bits cannot make up for it as trained weights do.
@@ -57,10 +57,10 @@ class FedMask(Method):
 
     views: ClassVar[tuple[str, ...]] = ("personal", "received")
     bounds: ClassVar[Bounds] = {
-        "keep": (1e-9, 1),
+        "density": (1e-9, 1),
         "pruned_layers": (0, math.inf),
         "scale": (1e-9, math.inf),
-        "group_pull": (0, math.inf),
+        "group_lasso": (0, math.inf),
     }
     choices: ClassVar[Choices] = {
         "prune_by": ("size", "change", "value"),
@@ -94,7 +94,7 @@ class FedMask(Method):
         names, last = self.masked(task), task.last(self.pruned_layers)
         pruned = {name: task.shapes[name] for name in last if name in names}
         shapes = {name: shape for name, shape in pruned.items() if len(shape) > 1}
-        return mask.counts(shapes, mask.uniform_densities(shapes, self.keep))
+        return mask.counts(shapes, mask.uniform_densities(shapes, self.density))
 
     def server_init(self, task: Task) -> State:
         """Hold the aggregated bits, where they are defined, and what is averaged as numbers."""
@@ -136,7 +136,7 @@ class FedMask(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the scores inside the structure, and what is real beside them."""
-        return (Stage("train", self._step(task), self.epochs, keep=self._cost),)
+        return (Stage("train", self._step(task), self.local_epochs, keep=self._cost),)
 
     def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train for one epoch and prune (lines 21–28)."""
@@ -165,7 +165,7 @@ class FedMask(Method):
                 gates = tree.each(lambda bit, s: bit + (s - s.detach()), _bits(work), soft)
             weights = tree.each(torch.mul, frozen, gates)
             found, buffers = task.loss({**weights, **work["params"]}, batch)
-            return found + self.group_pull * _groups(soft), buffers
+            return found + self.group_lasso * _groups(soft), buffers
 
         on = ("scores", "params")
         return self.descend(task, loss, on=on, within=lambda work: work["structure"])

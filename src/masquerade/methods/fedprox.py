@@ -12,12 +12,12 @@ from masquerade.core import Bounds, Message, Method, Round, Stage, State, Task
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Method):
-    """FedAvg with a proximal pull."""
+    """FedAvg with a proximal term."""
 
-    pull: float = 0.05
-    """Strength of the pull (μ)."""
+    mu: float = 0.05
+    """Weight of the proximal term (μ)."""
 
-    bounds: ClassVar[Bounds] = {"pull": (0, math.inf)}
+    bounds: ClassVar[Bounds] = {"mu": (0, math.inf)}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Remember the received model."""
@@ -25,5 +25,5 @@ class FedProx(Method):
         return {"params": received, "anchor": received}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Train with the pull."""
-        return (Stage("train", self.descend(task, pull=self.pull), self.epochs),)
+        """Train with the proximal term."""
+        return (Stage("train", self.descend(task, proximal=self.mu), self.local_epochs),)

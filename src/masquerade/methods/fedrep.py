@@ -34,7 +34,7 @@ class FedRep(Method):
     personal_layers: int = 1
     """How many of the last layers are the head (h)."""
     head_epochs: int = 10
-    """Epochs on the head before `epochs` on the body (τ, as epochs)."""
+    """Epochs on the head before `local_epochs` on the body (τ, as epochs)."""
     final_epochs: int = 10
     """Epochs on the head before use."""
 
@@ -62,7 +62,7 @@ class FedRep(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the head, then the body."""
         # Differs: epochs of SGD, where the algorithm has τ steps on the head and one on the body.
-        body = Stage("body", self._train(task, "body"), self.epochs, epoch=self.head_epochs)
+        body = Stage("body", self._train(task, "body"), self.local_epochs, epoch=self.head_epochs)
         return (*self._fit(task, self.head_epochs), body)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:

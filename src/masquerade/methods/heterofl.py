@@ -102,7 +102,7 @@ class HeteroFL(Method):
             return batch.mean(cross_entropy(logits, batch.y)), buffers
 
         step = self.descend(task, loss, within=mask.kept)
-        train = Stage("train", step, self.epochs, keep=mask.trained, slim=True)
+        train = Stage("train", step, self.local_epochs, keep=mask.trained, slim=True)
         return (Stage("look", look, keep=mask.unused), train) if self.mask_labels else (train,)
 
     def finish(

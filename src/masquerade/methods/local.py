@@ -22,7 +22,9 @@ class Local(Method):
     def schedule(self, number: int, rounds: int) -> Hashable:
         """Return the epochs of a round, some of them 0, so that the run's sum is as it should."""
         # The small term undoes the rounding of products such as 0.3 × 10.
-        done, due = (math.floor(n * self.epochs * self.spend + 1e-9) for n in (number, number + 1))
+        done, due = (
+            math.floor(n * self.local_epochs * self.spend + 1e-9) for n in (number, number + 1)
+        )
         return due - done
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:

@@ -75,7 +75,9 @@ class LotteryFL(Method):
         # where a client has none.
         return (
             Stage("look", look, data="validation", then=decide, keep=mask.seen),
-            Stage("train", self.descend(task, within=mask.kept), self.epochs, keep=mask.trained),
+            Stage(
+                "train", self.descend(task, within=mask.kept), self.local_epochs, keep=mask.trained
+            ),
         )
 
     def finish(

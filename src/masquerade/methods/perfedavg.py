@@ -36,7 +36,7 @@ from masquerade.core.sgd import slope as slope_at
 class PerFedAvg(Method):
     """FedAvg of models that are trained to be adapted; the view `tuned` adapts them."""
 
-    inner_rate: float = 0.01
+    inner_lr: float = 0.01
     """Learning rate of the adaptation, in training and in use (α); multiplied by the decay."""
     variant: str = "first_order"
     """What stands for the Hessian: "first_order" (nothing) or "hessian_free" (a difference)."""
@@ -48,7 +48,7 @@ class PerFedAvg(Method):
 
     views: ClassVar[tuple[str, ...]] = ("tuned", "global")
     bounds: ClassVar[Bounds] = {
-        "inner_rate": (0, math.inf),
+        "inner_lr": (0, math.inf),
         "difference": (1e-12, math.inf),
         "tune_epochs": (0, math.inf),
     }
@@ -67,18 +67,18 @@ class PerFedAvg(Method):
             first, second, *third = batches
             slope, buffers = slope_at(task, adapt(work, first, round)["params"], second)
             if third:
-                far = self.inner_rate * round.decay
+                far = self.inner_lr * round.decay
                 bend = self._curvature(task, work["params"], slope, third[0])
                 slope = tree.each(lambda v, h: v - (far * h).to(v.dtype), slope, bend)
             found = outer({**work, "slope": slope, "buffers": buffers}, second, round)
             return {key: found[key] for key in work}
 
         draws = {"first_order": 2, "hessian_free": 3}[self.variant]
-        return (Stage("train", step, self.epochs, outer.prepare, draws=draws),)
+        return (Stage("train", step, self.local_epochs, outer.prepare, draws=draws),)
 
     def _adaptation(self, task: Task) -> Descent:
         """Return the step of the adaptation: momentum and weight decay are for training alone."""
-        return self.descend(task, rate=self.inner_rate, momentum=0.0, decay=0.0)
+        return self.descend(task, lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
 
     def _curvature(self, task: Task, params: Tree, v: Tree, batch: Batch) -> Tree:
         """Return ∇²f(w) · v as (∇f(w + δ v) − ∇f(w − δ v)) / 2δ."""

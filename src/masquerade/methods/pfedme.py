@@ -33,23 +33,23 @@ from masquerade.core.tree import blend
 class PFedMe(Method):
     """Two models at every client: θ fits its data near w, and w follows θ and is averaged."""
 
-    rate: float = 0.005
+    lr: float = 0.005
     """Learning rate of the local model w (η); multiplied by the run's decay."""
-    pull: float = 15.0
-    """Strength of the pull of θ toward w (λ)."""
+    lam: float = 15.0
+    """Weight of the proximal term, of θ toward w (λ)."""
     inner_steps: int = 5
     """Steps that find θ, for every batch (K)."""
     # Differs: what an inner solver finds should not depend on the round, so only η is decayed.
-    personal_rate: float = 0.09
+    personal_lr: float = 0.09
     """Learning rate of those steps; not decayed."""
     server_mix: float = 1.0
     """How far the server goes to the clients' mean (β); more than 1 goes beyond it."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     bounds: ClassVar[Bounds] = {
-        "pull": (0, math.inf),
+        "lam": (0, math.inf),
         "inner_steps": (1, math.inf),
-        "personal_rate": (0, math.inf),
+        "personal_lr": (0, math.inf),
         "server_mix": (0, math.inf),
     }
 
@@ -64,7 +64,7 @@ class PFedMe(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Find θ for every batch, and let w follow it."""
         solve = self.descend(
-            task, on=("own",), rate=self.personal_rate, pull=self.pull, toward="params"
+            task, on=("own",), lr=self.personal_lr, proximal=self.lam, toward="params"
         )
 
         def step(work: State, batch: Batch, round: Round) -> State:
@@ -73,11 +73,11 @@ class PFedMe(Method):
             inner = solve.prepare({**work, "own": work["params"]}, still)
             for _ in range(self.inner_steps):
                 inner = solve(inner, batch, still)
-            share = self.rate * self.pull * round.decay
+            share = self.lr * self.lam * round.decay
             params = blend(work["params"], inner["own"], share, task.trainable)
             return {"params": params, "own": inner["own"]}
 
-        return (Stage("train", step, self.epochs),)
+        return (Stage("train", step, self.local_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

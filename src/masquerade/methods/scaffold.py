@@ -81,7 +81,7 @@ class Scaffold(Method):
 
         def walk(work: State, batch: Batch, round: Round) -> State:
             # Differs: K is the client's own number of steps; in the paper all take as many.
-            weight = work["weight"] + self.rate * round.decay
+            weight = work["weight"] + self.lr * round.decay
             return {**descent(work, batch, round), "weight": weight.to(work["weight"].dtype)}
 
         def look(work: State, batch: Batch, round: Round) -> State:
@@ -90,8 +90,8 @@ class Scaffold(Method):
             return {**work, "slopes": slopes, "weight": work["weight"] + count}
 
         if self.controls == "path":
-            return (Stage("train", walk, self.epochs),)
-        return Stage("look", look), Stage("train", descent, self.epochs)
+            return (Stage("train", walk, self.local_epochs),)
+        return Stage("look", look), Stage("train", descent, self.local_epochs)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

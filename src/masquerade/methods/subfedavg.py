@@ -50,9 +50,9 @@ class SubFedAvg(Method):
 
     def problems(self) -> list[str]:
         """Refuse to compare the first epoch with itself."""
-        if self.epochs > 1 or not self.prune:
+        if self.local_epochs > 1 or not self.prune:
             return []
-        return ["`method.epochs` is 1; masks of two epochs are compared, so give 2 or more"]
+        return ["`method.local_epochs` is 1; masks of two epochs are compared, so give 2 or more"]
 
     def row_init(self, task: Task, who: Who) -> State:
         """Remember a client's mask, at first everything that can be pruned."""
@@ -90,7 +90,7 @@ class SubFedAvg(Method):
             return {**work, "params": params, "keep": tree.pick(ready, work["last"], work["keep"])}
 
         begin = Stage("first", step, then=first, keep=mask.trained, slim=self.structured)
-        rest = replace(begin, name="rest", epochs=self.epochs - 1, epoch=1, then=last)
+        rest = replace(begin, name="rest", epochs=self.local_epochs - 1, epoch=1, then=last)
         return begin, rest, Stage("look", look, data="validation", then=decide, keep=mask.seen)
 
     def _thinner(self, task: Task, work: State) -> Tree:

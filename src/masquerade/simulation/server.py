@@ -74,12 +74,17 @@ class Simulation:
         preflight.try_out(self.task, self.federation)
         check_available(train.available, federation.clients)
         self.participation = Participation.of(
-            self.eligible, train.participation, train.cohort, train.available, train.drop, seed
+            self.eligible,
+            train.participation,
+            train.clients_per_round,
+            train.available,
+            train.drop,
+            seed,
         )
         engine = compute.engine
         if engine == "auto":
             engine = auto.choose(self.task, self.device, self.participation.asked)
-        feed = Feed(self.federation, seed, train.batch)
+        feed = Feed(self.federation, seed, train.batch_size)
         meter = Meter(self.task)
         self.setting = Setting(
             method,
@@ -87,13 +92,15 @@ class Simulation:
             feed,
             meter,
             train.rounds,
-            train.rate_decay,
+            train.lr_decay,
             compute.precision,
-            train.wire,
+            train.message_dtype,
         )
         torch.set_num_threads(compute.threads)
         keep_freed()
-        self.engine: Engine = auto.make(self.setting, engine, compute.workers, compute.width)
+        self.engine: Engine = auto.make(
+            self.setting, engine, compute.workers, compute.clients_per_chunk
+        )
         self.compute = dataclasses.replace(
             compute, engine=self.engine.name, device=self.device.type
         )
@@ -277,7 +284,7 @@ class Simulation:
         if len(refused) == len(ids) and set(refused.values()) == {"W604"}:
             text = (
                 f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
-                "others like it (lower method.rate?)"
+                "others like it (lower method.lr?)"
             )
             self._tell_once("round", text)
         return refused
@@ -316,7 +323,7 @@ class Simulation:
         progress.diverged = number
         warnings.warn(
             f"W604 training diverged in round {number}: values that are not finite; "
-            "its figures mean nothing (lower method.rate?)",
+            "its figures mean nothing (lower method.lr?)",
             MasqueradeWarning,
             stacklevel=2,
         )
@@ -331,7 +338,7 @@ class Simulation:
         found = []
         # States of clients that lie in host memory come to the device a few at a time.
         judged = torch.tensor(self.novel if novel else self.known, dtype=torch.int64)
-        for ids in torch.split(judged, self.compute.width):
+        for ids in torch.split(judged, self.compute.clients_per_chunk):
             rows, clients = progress.rows.take(ids), progress.clients.take(ids)
             job = Job(progress.server, rows, clients, {}, ids, self.now(progress), progress.number)
             if novel:

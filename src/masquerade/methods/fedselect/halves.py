@@ -75,7 +75,7 @@ def alternate(method: Method, task: Task) -> tuple[Stage, ...]:
     own, shared = (step(method, task, half) for half in ("own", "shared"))
     return tuple(
         stage
-        for epoch in range(method.epochs)
+        for epoch in range(method.local_epochs)
         for stage in (
             Stage(f"own {epoch}", own, stream=1, epoch=epoch, keep=_own),
             Stage(f"shared {epoch}", shared, epoch=epoch, keep=_shared),

@@ -31,7 +31,7 @@ from masquerade.methods.fedselect import halves
 
 @dataclass(frozen=True, kw_only=True)
 class FedSelect(Method):
-    """Personal and shared entries in one model; `epochs` are those of LocalAlt."""
+    """Personal and shared entries in one model; `local_epochs` are those of LocalAlt."""
 
     select: str = "tickets"
     """How masks are found: by "tickets" (GradLTN, anew in every round) or by "growth"."""

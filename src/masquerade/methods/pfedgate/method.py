@@ -60,7 +60,7 @@ class PFedGate(Method):
     """Samples at a time, each with a model of its own, where samples are gated."""
     paths: int = 2
     """1: importances G are the weights M; 2: each has a path of its own."""
-    gate_rate: float = 0.1
+    gate_lr: float = 0.1
     """Learning rate of the gate (η)."""
     tune_epochs: int = 5
     """Passes in which a client that never took part trains its gate alone."""
@@ -84,7 +84,7 @@ class PFedGate(Method):
         "table": (1e-30, math.inf),
         "chunk": (1, math.inf),
         "paths": (1, 2),
-        "gate_rate": (0, math.inf),
+        "gate_lr": (0, math.inf),
         "tune_epochs": (0, math.inf),
     }
     choices: ClassVar[Choices] = {
@@ -137,16 +137,16 @@ class PFedGate(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train θ_g and φ_i together."""
-        return self._stages(task, ("params", "gate"), (self.rate, self.gate_rate), self.epochs)
+        return self._stages(task, ("params", "gate"), (self.lr, self.gate_lr), self.local_epochs)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Let a client that is new train φ_i alone."""
         if not round.phase[1]:
             return ()
-        return self._stages(task, ("gate",), (self.gate_rate,), self.tune_epochs)
+        return self._stages(task, ("gate",), (self.gate_lr,), self.tune_epochs)
 
     def _stages(
-        self, task: Task, on: tuple[str, ...], rates: tuple[float, ...], epochs: int
+        self, task: Task, on: tuple[str, ...], lrs: tuple[float, ...], epochs: int
     ) -> tuple[Stage, ...]:
         """Train; before it a client-wise gate pools the inputs, after it others average scores."""
         model, pooled = self._model(task), self.gating == "client"
@@ -165,7 +165,7 @@ class PFedGate(Method):
             # Differs: a block that the batch did not choose stays, momentum and decay or not.
             return model.blocks.spread(work["some"], work["params"])
 
-        descend = self.descend(task, loss, on=on, rate=rates, within=within)
+        descend = self.descend(task, loss, on=on, lr=lrs, within=within)
 
         def step(work: State, batch: Batch, round: Round) -> State:
             found, running = scores(work, batch)

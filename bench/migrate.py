@@ -1,0 +1,93 @@
+"""Write settings and results of 0.1 in the words of 0.2.
+
+    python bench/migrate.py runs docs/results
+
+TOML files are changed line by line, so that comments stay; results (JSON) by their keys. Numbers
+are not touched.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from masquerade.config.words import RENAMED
+
+VALUES = {"message_dtype": {"full": "same"}}
+"""Values that have another name, by the new name of their setting."""
+
+
+def words(section: str) -> dict[str, str]:
+    """Return what settings of a section were called, and are."""
+    family = RENAMED.get(section.split(".")[0], {}) if section.startswith("method.") else {}
+    return family | RENAMED.get(section, {})
+
+
+def toml(text: str) -> str:
+    """Rename the keys of a TOML file, the names of settings in its lists, and those in comments."""
+    section, lines = "", []
+    for line in text.split("\n"):
+        if found := re.match(r"\[([\w.]+)\]", line):
+            section = re.sub(r"^(quick|search\.over)\.", "", found[1])
+        known = words(section)
+        if found := re.match(r"(\w+)(\s*=\s*)(.*)", line):
+            key = known.get(found[1], found[1])
+            # Columns of comments stay where they are.
+            rest = found[3]
+            for old, new in VALUES.get(key, {}).items():
+                rest = rest.replace(f'"{old}"', f'"{new}"')
+            if section == "search" and key == "settings":
+                for old, new in RENAMED["method"].items():
+                    rest = rest.replace(f'"{old}"', f'"{new}"')
+            line = f"{key}{found[2]}{rest}"
+        elif line.startswith("#   "):
+            # A try of a search, a method and what it set; or a setting to type.
+            for old, new in RENAMED["method"].items():
+                line = re.sub(rf"\b{old}\b", new, line)
+            for family in ("train", "compute"):
+                for old, new in RENAMED[family].items():
+                    line = line.replace(f"{family}.{old}=", f"{family}.{new}=")
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def tables(found: dict[str, Any], section: str = "") -> dict[str, Any]:
+    """Rename the keys of nested tables."""
+    made = {}
+    for key, value in found.items():
+        new = words(section).get(key, key)
+        if isinstance(value, dict):
+            value = tables(value, f"{section}.{key}" if section else key)
+        made[new] = VALUES.get(new, {}).get(value, value) if isinstance(value, str) else value
+    return made
+
+
+def result(text: str) -> str:
+    """Rename the settings of a result."""
+    found = json.loads(text)
+    if "settings" in found:
+        found["settings"] = tables(found["settings"])
+    made = found.get("made")
+    if isinstance(made, dict) and "compute" in made:
+        made["compute"] = tables(made["compute"], "compute")
+    for run in found.get("runs", []):
+        # A reading is some settings of DM-PFL.
+        if "reading" in run:
+            run["reading"] = tables(run["reading"], "method.dmpfl")
+    return json.dumps(found, indent=1) + "\n"
+
+
+def main(roots: list[str]) -> None:
+    """Rewrite all TOML and JSON files under some folders."""
+    for path in sorted(each for root in roots for each in Path(root).rglob("*")):
+        if path.suffix in (".toml", ".json"):
+            old = path.read_text(encoding="utf-8")
+            new = toml(old) if path.suffix == ".toml" else result(old)
+            if new != old:
+                path.write_text(new, encoding="utf-8")
+                print(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

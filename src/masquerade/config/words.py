@@ -1,0 +1,90 @@
+"""Words of older versions and of other frameworks, for hints: what each of them is called here."""
+
+RENAMED: dict[str, dict[str, str]] = {
+    "train": {
+        "batch": "batch_size",
+        "cohort": "clients_per_round",
+        "rate_decay": "lr_decay",
+        "wire": "message_dtype",
+    },
+    "compute": {"width": "clients_per_chunk"},
+    "method": {
+        "rate": "lr",
+        "epochs": "local_epochs",
+        "gate_rate": "gate_lr",
+        "inner_rate": "inner_lr",
+        "personal_rate": "personal_lr",
+        "refine_rate": "refine_lr_scale",
+        "tune_rate": "tune_lr",
+    },
+    "method.ditto": {"pull": "lam"},
+    "method.fedmask": {"group_pull": "group_lasso", "keep": "density"},
+    "method.fedprox": {"pull": "mu"},
+    "method.pfedme": {"pull": "lam"},
+}
+"""What settings of 0.1 are called since 0.2, by section; `bench/migrate.py` rewrites files."""
+
+ELSEWHERE = {
+    "alpha": "data.partition=dirichlet:ALPHA",
+    "batchsize": "train.batch_size",
+    "bs": "train.batch_size",
+    "client_lr": "method.lr",
+    "clients_per_cohort": "train.clients_per_round",
+    "cohort_size": "train.clients_per_round",
+    "comm_round": "train.rounds",
+    "comm_rounds": "train.rounds",
+    "dataset": "data.name",
+    "e": "method.local_epochs",
+    "eta": "method.lr",
+    "frac": "train.participation",
+    "fraction_evaluate": "data.novel",
+    "fraction_fit": "train.participation",
+    "fraction_train": "train.participation",
+    "global_rounds": "train.rounds",
+    "join_ratio": "train.participation",
+    "lambda": "method.lam",
+    "learning_rate": "method.lr",
+    "local_batch_size": "train.batch_size",
+    "local_bs": "train.batch_size",
+    "local_ep": "method.local_epochs",
+    "local_learning_rate": "method.lr",
+    "local_lr": "method.lr",
+    "local_num_epochs": "method.local_epochs",
+    "n_clients": "data.clients",
+    "n_epochs": "method.local_epochs",
+    "num_clients": "data.clients",
+    "num_epochs": "method.local_epochs",
+    "num_rounds": "train.rounds",
+    "num_server_rounds": "train.rounds",
+    "num_users": "data.clients",
+    "participation_rate": "train.participation",
+    "proximal_mu": "method.mu",
+    "sample_rate": "train.participation",
+    "wd": "method.weight_decay",
+}
+"""What settings of other frameworks and papers are called here."""
+
+
+def hint(section: str, key: str) -> str:
+    """Say what a setting of another name is called here; empty where nothing is known of it."""
+    every = {home: words[key] for home, words in RENAMED.items() if key in words}
+    near = {home: word for home, word in every.items() if _family(home) == _family(section)}
+    homes: dict[str, list[str]] = {}
+    for home, word in (near or every).items():
+        homes.setdefault(word, []).append(home)
+    if not homes:
+        there = ELSEWHERE.get(key.lower())
+        return f"`{key}` is `{there}` here" if there else ""
+    if len(homes) == 1:
+        word, (home, *_) = next(iter(homes.items()))
+        return f"`{key}` is `{word if near else f'{_family(home)}.{word}'}` here"
+    # One word has become several, each of its own methods.
+    said = [
+        f"`{word}` of {', '.join(home.removeprefix('method.') for home in some)}"
+        for word, some in homes.items()
+    ]
+    return f"`{key}` is {' and '.join(said)} here"
+
+
+def _family(section: str) -> str:
+    return section.split(".")[0]
