@@ -2,7 +2,7 @@
 
     python bench/choose.py runs/digits.toml --jobs 2
 
-A training's learning rate is chosen by its default view; then, with that held, each further rate that it has
+A training's learning rate is chosen by its default view; then, with that held, each further one
 (`gate_lr`, `personal_lr`, …) on the same grid, and last the fine-tuning of its view `tuned`, by
 that view. The file is written anew with what was chosen and a comment that holds every try; other
 settings of its methods stay. Test data are not touched.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from masquerade.core import Message, Part, Round, Task, Who
+from masquerade.core import ClientInfo, Message, Part, Round, Task
 from masquerade.core.random import fold, normal, order
 from masquerade.methods import DMPFL, FedAvg, FedMask
 from masquerade.models import build
@@ -98,7 +98,7 @@ def first_download(method: FedAvg | DMPFL | FedMask, task: Task) -> Message:
     """What a client is sent in a training round."""
     phase = method.schedule(0, 10)
     round = Round("train", phase, *(torch.tensor(value) for value in (0.0, 10.0, 1.0)))
-    row = method.row_init(task, Who(0, 1, 0))
+    row = method.row_init(task, ClientInfo(0, 1, 0))
     return method.download(task, method.server_init(task), row, round)
 
 

@@ -28,7 +28,7 @@ class Halfway(mq.Method):
     # What a training can be used as: the first is the default.
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
 
-    def client_init(self, task: mq.Task, who: mq.Who) -> State:
+    def client_init(self, task: mq.Task, info: mq.ClientInfo) -> State:
         """Hold a model of one's own."""
         return {"params": task.initial}
 

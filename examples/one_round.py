@@ -8,7 +8,17 @@ No engine and no framework: this is what every engine does, client by client.
 import torch
 from torch import nn
 
-from masquerade.core import Batch, Cohort, Method, Round, Stage, Task, Who, client_round, tree
+from masquerade.core import (
+    Batch,
+    ClientInfo,
+    Cohort,
+    Method,
+    Round,
+    Stage,
+    Task,
+    client_round,
+    tree,
+)
 from masquerade.core.random import normal
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.wire import nbytes
@@ -31,8 +41,8 @@ def one_round(method: Method, task: Task) -> None:
 
     server, rows, uploads = method.server_init(task), [], []
     for id, samples in enumerate(SAMPLES):
-        who, batch = Who(id, samples, key=id), data(id)
-        row, client = method.row_init(task, who), method.client_init(task, who)
+        info, batch = ClientInfo(id, samples, key=id), data(id)
+        row, client = method.row_init(task, info), method.client_init(task, info)
         download = method.download(task, server, row, round)
 
         def batches(stage: Stage, batch: Batch = batch) -> list[Batch]:

@@ -59,12 +59,12 @@ def task_of(work: Work, data: Data) -> Task:
 
 def central(simulation, progress, data: Data) -> tuple[float, float]:
     """Return loss and accuracy of the server's model on the central test set."""
-    method, task, feed = simulation.method, simulation.task, simulation.engine.setting.feed
+    method, task, loader = simulation.method, simulation.task, simulation.engine.context.loader
     model = {"params": Part(progress.server["params"])}
     loss, right, size = 0.0, 0.0, JUDGED[data.test_x.device.type]
     with torch.no_grad():
         for x, y in zip(data.test_x.split(size), data.test_y.split(size), strict=True):
-            output = method.predict(task, model, feed.laid(x))
+            output = method.predict(task, model, loader.in_layout(x))
             loss += torch.nn.functional.cross_entropy(output, y, reduction="sum")
             right += task.metric(output, y).sum()
     return float(loss) / len(data.test_y), float(right) / len(data.test_y)

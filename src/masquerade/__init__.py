@@ -18,16 +18,16 @@ if TYPE_CHECKING:
         Axis,
         Batch,
         Blocks,
+        ClientInfo,
         Cohort,
         Method,
         Part,
         Round,
         Stage,
         Task,
-        Who,
         average,
-        descend,
         gradient,
+        sgd_step,
     )
     from masquerade.data import (
         IID,
@@ -58,9 +58,9 @@ _HOMES = {
         "Round",
         "Stage",
         "Task",
-        "Who",
+        "ClientInfo",
         "average",
-        "descend",
+        "sgd_step",
         "gradient",
     ),
     "masquerade.data": (
@@ -87,6 +87,7 @@ __all__ = [
     "Batch",
     "Blocks",
     "ByClient",
+    "ClientInfo",
     "Cohort",
     "Compute",
     "Dataset",
@@ -103,9 +104,7 @@ __all__ = [
     "Round",
     "Stage",
     "Task",
-    "Who",
     "average",
-    "descend",
     "from_arrays",
     "gradient",
     "load",
@@ -113,6 +112,7 @@ __all__ = [
     "models",
     "partition",
     "run",
+    "sgd_step",
 ]
 
 

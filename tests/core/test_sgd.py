@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Batch, Look, Round, Task, descend, gradient, tree
+from masquerade.core import Batch, MetricStep, Round, Task, gradient, sgd_step, tree
 from masquerade.core import sgd as train
 from masquerade.core.random import normal
 from masquerade.core.round import Stage, steps
@@ -70,7 +70,7 @@ def by_torch(count: int, momentum: float, decay: float, clip: float) -> Tree:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_descent_is_the_sgd_of_torch(momentum: float, decay: float, clip: float) -> None:
-    step = descend(Task(network()), lr=RATE, momentum=momentum, weight_decay=decay, clip=clip)
+    step = sgd_step(Task(network()), lr=RATE, momentum=momentum, weight_decay=decay, clip=clip)
     ours = advance(step, initial(), 7)["params"]
     for name, value in by_torch(7, momentum, decay, clip).items():
         torch.testing.assert_close(ours[name], value, rtol=1e-12, atol=1e-12)
@@ -88,7 +88,7 @@ def test_a_clip_of_1_2_is_reached_by_some_gradients_only() -> None:
 
 def test_clipping_is_that_of_torch_but_for_its_epsilon() -> None:
     task, batch = Task(network()), batches(1)[0]
-    step = descend(task, lr=1.0, clip=0.25)
+    step = sgd_step(task, lr=1.0, clip=0.25)
     before = initial()
     moved = step(before, batch, now(1.0))["params"]
     model = network()
@@ -118,7 +118,7 @@ def some(seed: int) -> Tree:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_outside_its_mask_nothing_moves_and_no_state_builds_up(momentum: float) -> None:
     keep = some(10)
-    step = descend(
+    step = sgd_step(
         Task(network()),
         lr=RATE,
         within=lambda work: keep,
@@ -145,7 +145,7 @@ def test_outside_its_mask_odd_numbers_keep_their_bits() -> None:
 
     odd = torch.tensor([1.0, -0.0, 0.0, math.nan, math.inf, 1e-310], dtype=torch.float64)
     keep = {"w": torch.arange(6) == 0}
-    step = descend(
+    step = sgd_step(
         Task(nn.Linear(1, 1)),
         loss,
         lr=0.1,
@@ -167,7 +167,7 @@ def test_a_masked_step_equals_the_step_of_a_smaller_problem() -> None:
     task = Task(nn.Linear(2, 1, bias=False), loss=lambda output, y: (output[:, 0] - y).square() / 2)
     work: State = {"params": {"weight": torch.tensor([[1.0, 3.0]])}}
     keep = {"weight": torch.tensor([[True, False]])}
-    step = descend(task, lr=0.1, within=lambda work: keep, momentum=0.5, weight_decay=0.2)
+    step = sgd_step(task, lr=0.1, within=lambda work: keep, momentum=0.5, weight_decay=0.2)
     batch = Batch(torch.tensor([[2.0, 1.0]]), torch.tensor([1.0]), None, torch.tensor(0))
     work = step(step.prepare(work, now()), batch, now(1.0))
     # Output 2·1 + 1·3 = 5, error 4, slope 4·2 = 8, with decay 8 + 0.2·1 = 8.2; 1 − 0.82 = 0.18.
@@ -181,7 +181,7 @@ def test_a_masked_step_equals_the_step_of_a_smaller_problem() -> None:
 
 def test_momentum_does_not_leak_when_a_mask_moves() -> None:
     first, second = some(10), some(30)
-    step = descend(Task(network()), lr=RATE, within=lambda work: work["keep"], momentum=0.9)
+    step = sgd_step(Task(network()), lr=RATE, within=lambda work: work["keep"], momentum=0.9)
     work = advance(step, {**initial(), "keep": first}, 3)
     moved = step({**work, "keep": second}, batches(1)[0], now())
     back = step({**moved, "keep": first}, batches(1)[0], now())
@@ -201,7 +201,7 @@ def test_a_gradient_that_is_masked_out_cannot_poison_the_norm() -> None:
     task = Task(nn.Linear(1, 1))
     work: State = {"params": {"w": torch.tensor([0.0, 4.0])}}
     keep = {"w": torch.tensor([False, True])}
-    step = descend(task, loss, lr=1.0, within=lambda work: keep, clip=0.125)
+    step = sgd_step(task, loss, lr=1.0, within=lambda work: keep, clip=0.125)
     # The slope at 0 is infinite, at 4 it is 1/4, clipped to 1/8.
     assert step(work, batches(1)[0], now(1.0))["params"]["w"].tolist() == [0.0, 3.875]
 
@@ -218,7 +218,7 @@ def test_several_trees_go_down_at_their_own_rates() -> None:
         "b": {"w": torch.tensor([3.0])},
         "c": {"w": torch.tensor([5.0])},
     }
-    step = descend(task, two_trees, ("a", "b"), lr=(0.1, 0.01))
+    step = sgd_step(task, two_trees, ("a", "b"), lr=(0.1, 0.01))
     moved = step(work, batches(1)[0], now(0.5))
     # 2 − 0.5·0.1·18 = 1.1 and 3 − 0.5·0.01·12 = 2.94; both from the values before the step.
     torch.testing.assert_close(moved["a"]["w"], torch.tensor([1.1]))
@@ -229,7 +229,7 @@ def test_several_trees_go_down_at_their_own_rates() -> None:
 def test_one_rate_serves_all_trees() -> None:
     task = Task(nn.Linear(1, 1))
     work: State = {"a": {"w": torch.tensor([2.0])}, "b": {"w": torch.tensor([3.0])}}
-    step = descend(task, two_trees, ("a", "b"), lr=0.1, momentum=0.5)
+    step = sgd_step(task, two_trees, ("a", "b"), lr=0.1, momentum=0.5)
     moved = step(step.prepare(work, now()), batches(1)[0], now(1.0))
     torch.testing.assert_close(moved["a"]["w"], torch.tensor([0.2]))
     torch.testing.assert_close(moved["b"]["w"], torch.tensor([1.8]))
@@ -239,7 +239,7 @@ def test_one_rate_serves_all_trees() -> None:
 
 def test_the_gradient_that_is_left_is_that_of_the_last_batch_unmasked_and_unclipped() -> None:
     task, keep = Task(network()), some(10)
-    step = descend(
+    step = sgd_step(
         task, lr=RATE, within=lambda work: keep, clip=0.01, weight_decay=0.5, gradient=True
     )
     work = step.prepare(initial(), now())
@@ -252,7 +252,7 @@ def test_the_gradient_that_is_left_is_that_of_the_last_batch_unmasked_and_unclip
 
 
 def test_momentum_and_gradient_that_are_there_are_kept() -> None:
-    step = descend(Task(network()), lr=RATE, momentum=0.9, gradient=True)
+    step = sgd_step(Task(network()), lr=RATE, momentum=0.9, gradient=True)
     work = advance(step, initial(), 2)
     again = step.prepare(work, now())
     assert again["momentum"]["params"] is work["momentum"]["params"]
@@ -260,7 +260,7 @@ def test_momentum_and_gradient_that_are_there_are_kept() -> None:
 
 
 def test_a_plain_step_leaves_no_state_behind() -> None:
-    assert advance(descend(Task(network()), lr=RATE), initial(), 1).keys() == {"params"}
+    assert advance(sgd_step(Task(network()), lr=RATE), initial(), 1).keys() == {"params"}
 
 
 def test_projection_comes_after_the_step() -> None:
@@ -268,15 +268,15 @@ def test_projection_comes_after_the_step() -> None:
         return {**work, "params": tree.each(lambda value: value.clamp(min=0), work["params"])}
 
     task, batch = Task(network()), batches(1)[0]
-    plain = descend(task, lr=RATE)(initial(), batch, now())
-    projected = descend(task, lr=RATE, project=nonnegative)(initial(), batch, now())
+    plain = sgd_step(task, lr=RATE)(initial(), batch, now())
+    projected = sgd_step(task, lr=RATE, project=nonnegative)(initial(), batch, now())
     for name, value in plain["params"].items():
         assert torch.equal(projected["params"][name], value.clamp(min=0))
 
 
 def test_a_step_returns_buffers_and_does_not_move_them_downhill() -> None:
     task = Task(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double())
-    step = descend(task, lr=RATE, momentum=0.9, weight_decay=0.1)
+    step = sgd_step(task, lr=RATE, momentum=0.9, weight_decay=0.1)
     work = step.prepare({"params": task.initial}, now())
     assert not any("running" in name for name in work["momentum"]["params"])
     after = step(work, batches(1)[0], now())["params"]
@@ -292,7 +292,7 @@ def test_a_step_returns_buffers_and_does_not_move_them_downhill() -> None:
 
 def test_a_step_touches_none_of_its_inputs() -> None:
     keep = some(10)
-    step = descend(
+    step = sgd_step(
         Task(network()), lr=RATE, within=lambda work: keep, momentum=0.9, clip=1.0, gradient=True
     )
     work = advance(step, initial(), 2)
@@ -334,7 +334,7 @@ def test_the_loop_and_a_map_over_clients_find_the_same_gradients() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_mapped_step_equals_the_looped_one(momentum: float) -> None:
     keep = some(10)
-    step = descend(
+    step = sgd_step(
         Task(network()),
         lr=RATE,
         within=lambda work: keep,
@@ -400,8 +400,8 @@ def test_a_map_ends_even_after_an_error() -> None:
 def test_stages_that_move_different_trees_have_a_momentum_and_gradient_each() -> None:
     """As a method with a shared and a personal model has: the second stage finds the first's."""
     task = Task(network())
-    shared = descend(task, lr=RATE, momentum=0.9, gradient=True)
-    personal = descend(task, on=("own",), lr=RATE, momentum=0.9, gradient=True)
+    shared = sgd_step(task, lr=RATE, momentum=0.9, gradient=True)
+    personal = sgd_step(task, on=("own",), lr=RATE, momentum=0.9, gradient=True)
     both = {**initial(), "own": tree.each(lambda value: value * 0.5, task.initial)}
     after = advance(personal, advance(shared, both, 3), 3)
     alone = advance(shared, initial(), 3)
@@ -417,7 +417,7 @@ def test_a_slope_is_the_gradient_of_what_training_moves() -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
     model[0].bias.requires_grad_(False)
     task, (batch,) = Task(model), batches(1)
-    found, buffers = train.slope(task, task.initial, batch)
+    found, buffers = train.loss_gradient(task, task.initial, batch)
     model.train()
     torch.autograd.backward(nn.functional.cross_entropy(model(batch.x.double()), batch.y))
     expected = {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
@@ -437,7 +437,7 @@ def test_looking_averages_the_metric_over_the_real_samples(better: str, passes: 
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(1)
     task = Task(model, metric=answer, better=better)
-    look = Look(task)
+    look = MetricStep(task)
     work = look.prepare({"params": task.initial}, now())
     # 1 and 3 of the first batch, whose third sample is padding, and 8: the mean is 4.
     for values, valid in (([1.0, 3.0, 99.0], [True, True, False]), ([8.0], None)):
@@ -480,7 +480,7 @@ def test_a_sum_in_chunks_has_the_gradient_of_the_whole(chunk: int, mapped: bool)
 
 def test_a_tree_without_anything_that_moves_is_left_as_it_is():
     task = Task(nn.Linear(2, 2))
-    step = descend(
+    step = sgd_step(
         task,
         lambda work, batch, round: task.loss(work["params"], batch),
         on=("nothing", "params"),
@@ -512,7 +512,7 @@ def test_steps_in_place_have_the_bits_of_others_and_leave_what_was_given(
     settings = dict(settings)
     masked = settings.pop("masked", False)
     keep = tree.each(lambda value: value > 0, initial()["params"])
-    step = descend(
+    step = sgd_step(
         Task(network()), lr=RATE, within=(lambda work: keep) if masked else None, **settings
     )
     work = initial()
@@ -529,7 +529,7 @@ def test_steps_in_place_have_the_bits_of_others_and_leave_what_was_given(
 
 
 def test_a_second_step_writes_where_the_first_one_did() -> None:
-    step = descend(Task(network()), lr=RATE)
+    step = sgd_step(Task(network()), lr=RATE)
     first = step(initial(), batches(1)[0], now())
     places = [value.data_ptr() for value in tree.leaves(first)]
     second = step.again(first, batches(2)[1], now())
@@ -539,7 +539,7 @@ def test_a_second_step_writes_where_the_first_one_did() -> None:
 def test_a_projection_is_never_written_over() -> None:
     """What it returns may be held by others: here, the anchor itself."""
     anchor = initial()["params"]
-    step = descend(Task(network()), lr=RATE, project=lambda work: {**work, "params": anchor})
+    step = sgd_step(Task(network()), lr=RATE, project=lambda work: {**work, "params": anchor})
     before = tree.transform(torch.clone, anchor)
     steps(Stage("train", step), initial(), batches(3), now())
     assert all(torch.equal(anchor[name], value) for name, value in before.items())
@@ -554,6 +554,6 @@ def test_a_pull_is_the_gradient_of_half_the_squared_distance() -> None:
         loss, buffers = task.loss(work["params"], batch)
         return loss + 0.7 / 2 * tree.squared_distance(work["params"], work["anchor"]), buffers
 
-    known = advance(descend(task, lr=RATE, proximal=0.7), work, 3)["params"]
-    for name, value in advance(descend(task, pulled, lr=RATE), work, 3)["params"].items():
+    known = advance(sgd_step(task, lr=RATE, proximal=0.7), work, 3)["params"]
+    for name, value in advance(sgd_step(task, pulled, lr=RATE), work, 3)["params"].items():
         torch.testing.assert_close(known[name], value, rtol=1e-12, atol=1e-12)

@@ -328,10 +328,10 @@ def test_tensors_of_norms_are_found_with_and_without_parameters() -> None:
 
 def test_a_task_that_is_fed_knows_what_an_input_looks_like() -> None:
     task = Task(network())
-    fed = task.fed(torch.ones(4, 2, 3))
+    fed = task.with_example(torch.ones(4, 2, 3))
     assert torch.equal(fed.sample, torch.zeros(1, 2, 3))
     assert torch.equal(fed.to("cpu").sample, fed.sample)
-    with pytest.raises(MasqueradeError, match=r"E202 .*task\.fed"):
+    with pytest.raises(MasqueradeError, match=r"E202 .*task\.with_example"):
         _ = task.sample
 
 
@@ -344,10 +344,10 @@ def test_positions_count_the_places_of_every_layer() -> None:
         nn.Linear(5, 2),
     )
     # Six tokens run through everything, token by token.
-    task = Task(model).fed(torch.ones(3, 6, dtype=torch.int64))
+    task = Task(model).with_example(torch.ones(3, 6, dtype=torch.int64))
     assert task.positions() == dict.fromkeys(task.parameter_names, 6)
     image = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2))
-    found = Task(image).fed(torch.ones(3, 1, 4, 4)).positions()
+    found = Task(image).with_example(torch.ones(3, 1, 4, 4)).positions()
     assert found == {
         **dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias"), 4),
         **dict.fromkeys(("3.weight", "3.bias"), 1),

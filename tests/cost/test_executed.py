@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from masquerade.core import Round, Stage, State, Task, descend
+from masquerade.core import Round, Stage, State, Task, sgd_step
 from masquerade.cost.flops import Flops, Meter, shares
-from masquerade.data.loader import Pack
+from masquerade.data.loader import StackedBatches
 from masquerade.engine.base import Job
 from masquerade.engine.replay.cuda_graphs import Graphs
 from masquerade.engine.replay.recorded import Recordings
@@ -54,7 +54,7 @@ def stage_of(keep: dict[str, Tensor] | None) -> Flops:
     task = Task(Small())
     x, y = torch.zeros(1, 1, 6, 6), torch.zeros(1, dtype=torch.int64)
     masks = None if keep is None else (lambda work: (keep, keep))
-    stage = Stage("train", descend(task, lr=0.1), keep=masks)
+    stage = Stage("train", sgd_step(task, lr=0.1), masks=masks)
     work: State = {"params": task.initial}
     meter, one = Meter(task), torch.ones(1, dtype=torch.float64)
     per_sample = meter.step(stage, work, x, y, now())
@@ -133,7 +133,7 @@ def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
         made.engine.clients_per_chunk = width
     begun, chosen = made.begin(), torch.tensor(ids)
     known = {name: value[chosen] for name, value in begun.session.items()}
-    round = made.setting.round("train", made.method.schedule(0, 1), 0)
+    round = made.context.round("train", made.method.schedule(0, 1), 0)
     rows, clients = begun.rows.take(chosen), begun.clients.take(chosen)
     return Job(begun.server, rows, clients, known, chosen, round, 0)
 
@@ -152,7 +152,7 @@ def test_what_graphs_run_for_nobody_is_shared() -> None:
     """Graphs have widths of 4, 2 and 1: beside three clients of 5 steps, one of 2 runs on idly."""
     made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
     rows = torch.zeros(5, 4, 10 + 2, dtype=torch.int64)
-    pack = Pack(rows, rows[..., 0], [5, 5, 5, 2], 1)
+    pack = StackedBatches(rows, rows[..., 0], [5, 5, 5, 2], 1)
     with_graphs = replace(made.engine, repeats=Graphs())
     assert made.engine._ran(pack, 4).tolist() == [50, 50, 50, 20]
     assert with_graphs._ran(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]

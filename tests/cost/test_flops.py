@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Batch, Round, Stage, State, Task, Tree, descend
+from masquerade.core import Batch, Round, Stage, State, Task, Tree, sgd_step
 from masquerade.cost.flops import Flops, Meter, Step, nothing, shares
 from masquerade.models import MLP, CifarCNN, DigitsCNN
 from tests.support import METHOD_TABLE, SIZES, simulate
@@ -32,7 +32,7 @@ def measure(
     """What a plain SGD stage costs clients with so many samples, over all layers."""
     task = Task(model)
     meter = Meter(task)
-    stage = Stage("train", descend(task, lr=0.1), keep=keep)
+    stage = Stage("train", sgd_step(task, lr=0.1), masks=keep)
     work: State = {"params": task.initial}
     per_sample = meter.step(stage, work, x, classes(x), now())
     seen = torch.tensor(samples, dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_a_stage_that_looks_costs_its_forward_pass() -> None:
     def look(work: State, batch: Batch, round: Round) -> State:
         return {**work, "loss": task.loss(work["params"], batch, train=False)[0]}
 
-    stage = Stage("look", look, keep=at({"layers.1.weight": half(3, 8)}, None))
+    stage = Stage("look", look, masks=at({"layers.1.weight": half(3, 8)}, None))
     work: State = {"params": task.initial}
     x = torch.ones(4, 6)
     per_sample = meter.step(stage, work, x, classes(x), now())
@@ -145,7 +145,7 @@ def test_a_training_step_of_the_digits_network_by_hand() -> None:
 
 def test_samples_of_several_draws_are_counted_once_each() -> None:
     task = Task(MLP(6, (8,), 3))
-    step = descend(task, lr=0.1)
+    step = sgd_step(task, lr=0.1)
 
     def both(work: State, batches: tuple[Batch, Batch], round: Round) -> State:
         return step(step(work, batches[0], round), batches[1], round)
@@ -158,7 +158,7 @@ def test_samples_of_several_draws_are_counted_once_each() -> None:
 
 def test_masks_of_a_cohort_give_a_density_per_client() -> None:
     masks = {"w": torch.tensor([[[True, False]], [[True, True]], [[False, False]]])}
-    stage = Stage("train", lambda work, batch, round: work, keep=at(masks, masks))
+    stage = Stage("train", lambda work, batch, round: work, masks=at(masks, masks))
     found = shares(stage, {}, lead=1)
     assert found is not None
     forward, gradient, trains = found
@@ -172,7 +172,7 @@ def test_a_stage_without_masks_has_no_densities() -> None:
 
 def test_shares_of_batches_count_like_masks() -> None:
     """Where masks change by batch a stage gives mean shares instead of bools."""
-    stage = Stage("train", lambda *_: {}, keep=at({"w": torch.tensor([0.25, 0.75])}, {}))
+    stage = Stage("train", lambda *_: {}, masks=at({"w": torch.tensor([0.25, 0.75])}, {}))
     found = shares(stage, {}, lead=0)
     assert found is not None
     assert float(found[0]["w"]) == 0.5
@@ -216,7 +216,7 @@ def test_a_run_is_charged_for_the_samples_that_were_seen(engine: str) -> None:
 
 def test_what_runs_beside_the_network_costs_its_all_under_any_mask() -> None:
     task = Task(MLP(6, (8,), 3))
-    inner = descend(task, lr=0.1)
+    inner = sgd_step(task, lr=0.1)
 
     def gated(work: State, batch: Batch, round: Round) -> State:
         # A gate of 6 → 5 beside the network: 60 operations per sample, forward only.
@@ -224,7 +224,7 @@ def test_what_runs_beside_the_network_costs_its_all_under_any_mask() -> None:
         return inner({**work, "scores": scores}, batch, round)
 
     masks = {"layers.0.weight": half(8, 6), "layers.1.weight": half(3, 8)}
-    stage = Stage("gated", gated, keep=at(masks, masks))
+    stage = Stage("gated", gated, masks=at(masks, masks))
     meter, work, x = Meter(task), {"params": task.initial}, torch.ones(3, 6)
     per_sample = meter.step(stage, work, x, classes(x), now())
     assert per_sample == Step(2 * (HIDDEN + LAST) + LAST + 60, HIDDEN + LAST)

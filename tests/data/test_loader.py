@@ -9,7 +9,7 @@ from torch import Tensor
 
 from masquerade.core import Batch, Round, Stage
 from masquerade.data import Federation
-from masquerade.data.loader import LOOK, Feed
+from masquerade.data.loader import LARGE, BatchLoader
 from tests.support import SIZES, federation
 
 SIZE, SEED = 4, 5
@@ -24,8 +24,8 @@ def numbered() -> Federation:
     return replace(data, x=numbers.float()[:, None], y=numbers)
 
 
-def feed(data: Federation | None = None, seed: int = SEED) -> Feed:
-    return Feed(data or numbered(), seed, SIZE)
+def feed(data: Federation | None = None, seed: int = SEED) -> BatchLoader:
+    return BatchLoader(data or numbered(), seed, SIZE)
 
 
 def stage(**settings: Any) -> Stage:
@@ -38,16 +38,18 @@ def now(kind: str = "train") -> Round:
 
 
 def of_client(
-    id: int, made: Stage, number: int = 0, kind: str = "train", source: Feed | None = None
+    id: int, made: Stage, number: int = 0, kind: str = "train", source: BatchLoader | None = None
 ) -> list[Any]:
     """All batches of one client."""
     source = source or feed()
-    return list(source.of_client(source.orders(torch.tensor([id]), made, now(kind), number), 0))
+    return list(source.batches(source.shuffle(torch.tensor([id]), made, now(kind), number), 0))
 
 
-def of_cohort(source: Feed, ids: Tensor, made: Stage, number: int = 0) -> list[tuple[Any, Any]]:
+def of_cohort(
+    source: BatchLoader, ids: Tensor, made: Stage, number: int = 0
+) -> list[tuple[Any, Any]]:
     """All batches of stacked clients, and which of them have samples in each."""
-    pack = source.pack(source.orders(ids, made, now(), number))
+    pack = source.stack(source.shuffle(ids, made, now(), number))
     return [
         (
             source.batch(pack.rows[step], pack.draws, whole),
@@ -127,7 +129,7 @@ def test_full_batches_of_equal_clients_are_not_padded() -> None:
 
 
 def test_nobody_waits_for_the_epochs_of_others() -> None:
-    pack = feed().pack(feed().orders(torch.tensor([1, 4]), stage(epochs=3), now(), 0))
+    pack = feed().stack(feed().shuffle(torch.tensor([1, 4]), stage(epochs=3), now(), 0))
     # 12 and 16 samples in batches of 4: three epochs of 3 and of 4 steps.
     assert (pack.lengths, len(pack.rows)) == ([9, 12], 12)
     assert pack.meant[:, 0].tolist() == [4] * 9 + [0] * 3
@@ -167,11 +169,11 @@ def test_validation_is_read_where_there_is_some() -> None:
 
 
 def test_a_large_client_is_looked_at_in_pieces() -> None:
-    count = LOOK + 10
+    count = LARGE + 10
     many = torch.arange(count)
     data = Federation("many", many.float()[:, None], many, None, (many,), (EMPTY,), (EMPTY,))
     batches = of_client(0, stage(data="validation"), source=feed(data))
-    assert [len(batch.y) for batch in batches] == [LOOK, 10]
+    assert [len(batch.y) for batch in batches] == [LARGE, 10]
     assert samples(batches) == many.tolist()
 
 
@@ -203,8 +205,8 @@ def test_batches_do_not_depend_on_who_else_is_sampled() -> None:
     source, made = feed(), stage(epochs=2)
     alone = samples(of_client(2, made))
     for ids in ([2, 4], [0, 1, 2], [5, 2]):
-        orders = source.orders(torch.tensor(ids), made, now(), 0)
-        assert samples(list(source.of_client(orders, ids.index(2)))) == alone
+        orders = source.shuffle(torch.tensor(ids), made, now(), 0)
+        assert samples(list(source.batches(orders, ids.index(2)))) == alone
 
 
 def test_every_batch_has_a_key_of_its_own() -> None:
@@ -215,7 +217,7 @@ def test_every_batch_has_a_key_of_its_own() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def without(*splits: str) -> Feed:
+def without(*splits: str) -> BatchLoader:
     """The toy federation, client 0 having nothing in some splits."""
     data = numbered()
     changes: dict[str, Any] = {name: (EMPTY, *getattr(data, name)[1:]) for name in splits}
@@ -239,7 +241,7 @@ def test_a_client_without_validation_samples_looks_at_its_training_samples() -> 
 
 def test_orders_look_like_permutations_of_no_pattern() -> None:
     """First places of many epochs are spread over a client's samples."""
-    orders = feed().orders(torch.tensor([4]), stage(epochs=160), now(), 0)
+    orders = feed().shuffle(torch.tensor([4]), stage(epochs=160), now(), 0)
     firsts = orders.indices[0, :, 0] - int(numbered().train[4][0])
     counts = torch.bincount(firsts, minlength=16)
     # 160 / 16 = 10 each, with a standard deviation of about 3.

@@ -173,7 +173,7 @@ HOSTILE = {
     "has an empty stack": b"\x80\x02a.",
     "forgets its mark": b"\x80\x02t.",
     "reads what was not put": b"\x80\x02h\x07.",
-    "is no pickle": b"hello",
+    "is no pickle": b"setup",
     "is empty": b"",
     "has nothing": b"\x80\x02}.",
     "has a shape that takes forever to print": b"\x80\x02)q\x00"
@@ -366,7 +366,7 @@ by William Shakespeare
 DRAMATIS PERSONAE
 
 ACT I
-  KING. Who goes   there, in the dark
+  KING. ClientInfo goes   there, in the dark
     so late at night?
     Speak!
   Queen. It is I, my
@@ -397,7 +397,9 @@ def test_a_speech_goes_to_its_role_under_leafs_rules() -> None:
     spoken = roles(PLAYS)
     # Fewer than three lines are too few: the fool and Egeon are left out.
     assert list(spoken) == ["A_SAD_PLAY_KING", "A_SAD_PLAY_QUEEN", "THE_COMEDY_OF_ERRORS_DUKE"]
-    assert spoken["A_SAD_PLAY_KING"] == "Who goes there, in the dark so late at night? Speak! "
+    assert (
+        spoken["A_SAD_PLAY_KING"] == "ClientInfo goes there, in the dark so late at night? Speak! "
+    )
     # A line that nothing is known of does not end a speech.
     assert spoken["A_SAD_PLAY_QUEEN"].endswith("walls of the tower. She yawns. Good night. ")
     assert spoken["THE_COMEDY_OF_ERRORS_DUKE"] == "Come hither now "

@@ -14,7 +14,18 @@ from torch import Tensor, nn
 
 import masquerade as mq
 from masquerade.config.settings import Compute, Evaluate, Train
-from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task, Who, tree
+from masquerade.core import (
+    Batch,
+    ClientInfo,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    tree,
+)
 from masquerade.core.random import normal
 from masquerade.data import Federation
 from masquerade.engine.base import Job
@@ -86,8 +97,8 @@ class Breaking(Method):
     local_epochs: int = 1
     place: str = "step"
 
-    def client_init(self, task: Task, who: Who) -> State:
-        return {"id": torch.tensor(who.id)}
+    def client_init(self, task: Task, info: ClientInfo) -> State:
+        return {"id": torch.tensor(info.id)}
 
     def check(self, place: str, work: State) -> State:
         if place == self.place and int(work["id"]) == 3:
@@ -99,7 +110,7 @@ class Breaking(Method):
         return self.check("start", {**work, "id": client["id"], "count": torch.tensor(0)})
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        descent = self.descend(task)
+        descent = self.sgd_step(task)
 
         def step(work: State, batch: Batch, round: Round) -> State:
             if int(work["count"]) == 4:
@@ -173,7 +184,7 @@ class Twice(Method):
     local_epochs: int = 1
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        step = self.descend(task)
+        step = self.sgd_step(task)
         return Stage("first", step), Stage("second", step, epoch=1)
 
 
@@ -204,7 +215,7 @@ def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> 
             progress.clients.take(ids),
             tree.take(progress.session, ids),
             ids,
-            made.setting.round("train", "train", 0),
+            made.context.round("train", "train", 0),
             0,
         )
         outcome = made.engine.work(job)
@@ -228,7 +239,7 @@ class Plain(Method):
     local_epochs: int = 1
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        descent = self.descend(task)
+        descent = self.sgd_step(task)
 
         def step(work: State, batch: Batch, round: Round) -> State:
             losses, _ = task.losses(work["params"], batch)
@@ -510,7 +521,7 @@ def test_a_method_that_writes_into_what_it_was_given_is_refused() -> None:
 
 def test_a_round_knows_its_decay() -> None:
     made = simulation(FedAvg(), rounds=8)
-    round = made.setting.round("train", "train", 3)
+    round = made.context.round("train", "train", 3)
     assert float(round.decay) == pytest.approx(0.97**3)
     assert (float(round.number), float(round.rounds)) == (3, 8)
     assert round.decay.dtype is torch.float64

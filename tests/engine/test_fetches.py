@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Message, Part, State, Task
-from masquerade.core.round import Round, Who, client_round
+from masquerade.core.round import ClientInfo, Round, client_round
 from masquerade.data import Federation
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.simulation.server import Simulation
@@ -31,7 +31,7 @@ class Fetches(TorchFunctionMode):
 
 def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(DMPFL(local_epochs=2, readjust_every=1), engine="batched")
-    readjusts = made.setting.round("train", made.method.schedule(0, made.train.rounds), 0)
+    readjusts = made.context.round("train", made.method.schedule(0, made.train.rounds), 0)
     # Two stages, each with masks of several tensors.
     assert len(made.method.stages(made.task, readjusts)) == 2
     fetches = Fetches()
@@ -78,10 +78,10 @@ def test_a_round_that_nobody_takes_part_in_is_not_prepared(monkeypatch: pytest.M
 class Passing(FedAvg):
     """A client keeps what its row had; the row counts rounds."""
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         return {"n": torch.zeros((), dtype=torch.int64)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         return {"got": torch.zeros((), dtype=torch.int64)}
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:

@@ -58,7 +58,7 @@ class Planned(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         if self.reads == "plan":
-            return (Stage("train", self.descend(task, lr=float(round.decay))),)
+            return (Stage("train", self.sgd_step(task, lr=float(round.decay))),)
 
         def step(work: Any, batch: Any, now: Round) -> Any:
             moved = tree.transform(torch.clone, work)

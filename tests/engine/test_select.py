@@ -14,11 +14,11 @@ from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Batch, Method, Round, Stage, State, Task
 from masquerade.cost.flops import Meter
 from masquerade.data import Federation
-from masquerade.data.loader import Feed
-from masquerade.engine.base import Setting
+from masquerade.data.loader import BatchLoader
+from masquerade.engine.base import EngineContext
 from masquerade.engine.batched import Batched
 from masquerade.engine.select import FEWEST, LARGEST, choose, make, obstacle
-from masquerade.engine.vmapped import Lifted
+from masquerade.engine.vmapped import VmappedMethod
 from masquerade.errors import MasqueradeWarning
 from masquerade.experiments.run import carry_on
 from masquerade.experiments.run import simulate as trained
@@ -31,9 +31,9 @@ CPU = torch.device("cpu")
 
 def setting(
     method: Method, model: nn.Module | None = None, data: Federation | None = None, size: int = 4
-) -> Setting:
+) -> EngineContext:
     task = Task(model or network())
-    return Setting(method, task, Feed(data or federation(), 5, size), Meter(task), 6)
+    return EngineContext(method, task, BatchLoader(data or federation(), 5, size), Meter(task), 6)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_channels_lie_side_by_side_for_one_clients_convolutions(
             seed=1,
             views=method.views,
         ) as made:
-            feed = made.engine.setting.feed
-            assert feed.layout is (torch.channels_last if last else torch.preserve_format)
+            loader = made.engine.context.loader
+            assert loader.layout is (torch.channels_last if last else torch.preserve_format)
             if plain:
-                feed = replace(feed, layout=torch.preserve_format)
-                made.engine.setting = replace(made.engine.setting, feed=feed)
+                loader = replace(loader, layout=torch.preserve_format)
+                made.engine.context = replace(made.engine.context, loader=loader)
             progress = carry_on(made, made.begin())
             judged = made.judge(progress, "global", list(data.test))
             ends.append((progress.server["params"], torch.cat(judged.scores)))
@@ -168,7 +168,7 @@ class Plain(Method):
     fault: str = "item"
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        descent = self.descend(task)
+        descent = self.sgd_step(task)
 
         def step(work: State, batch: Batch, round: Round) -> State:
             loss, _ = task.loss(work["params"], batch)
@@ -259,10 +259,10 @@ def test_too_little_memory_halves_the_width_and_changes_no_number(
     _, whole = simulate(method, rounds=3, engine="batched", clients_per_chunk=64)
     chunk = Batched._chunk
 
-    def small(self: Batched, lifted: Lifted, *rest: Any) -> Any:
-        if lifted.clients > 2:
+    def small(self: Batched, vmapped: VmappedMethod, *rest: Any) -> Any:
+        if vmapped.clients > 2:
             raise torch.OutOfMemoryError("invented")
-        return chunk(self, lifted, *rest)
+        return chunk(self, vmapped, *rest)
 
     made = simulation(method, rounds=3, engine="batched", clients_per_chunk=64)
     progress = made.begin()

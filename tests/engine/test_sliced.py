@@ -11,7 +11,7 @@ from masquerade.core import Method, Round, Stage, Task, mask, tree
 from masquerade.core import slicing as slice
 from masquerade.core.random import normal
 from masquerade.core.round import Batch, steps
-from masquerade.core.sgd import descend
+from masquerade.core.sgd import sgd_step
 from masquerade.cost.flops import Meter, Step
 from masquerade.data import Federation
 from masquerade.methods import HeteroFL, SubFedAvg
@@ -126,8 +126,8 @@ def test_momentum_masks_and_other_trees_survive() -> None:
         loss, buffers = task.loss(work["params"], batch)
         return loss + tree.squared_distance(work["params"], work["anchor"]) / 20, buffers
 
-    step = descend(task, pulled, within=mask.kept, lr=0.3, momentum=0.9, gradient=True)
-    stage = Stage("train", step, keep=mask.trained, slim=True)
+    step = sgd_step(task, pulled, within=mask.kept, lr=0.3, momentum=0.9, gradient=True)
+    stage = Stage("train", step, masks=mask.trained, sliceable=True)
     one = torch.ones((), dtype=torch.float64)
     round = Round("train", None, one, one, one)
     start = {"params": tree.only(kept, noise), "keep": kept, "anchor": tree.only(kept, noise)}

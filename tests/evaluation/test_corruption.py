@@ -1,4 +1,4 @@
-"""Judgement under corruption: against a recomputation by hand, and where images come from."""
+"""Evaluation under corruption: against a recomputation by hand, and where images come from."""
 
 import gc
 import weakref

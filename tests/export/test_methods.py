@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from masquerade.core import MasqueradeError, Task
 from masquerade.core.part import Part
 from masquerade.core.random import normal
-from masquerade.core.round import Who
+from masquerade.core.round import ClientInfo
 from masquerade.export import onnx
 from masquerade.export import predict as session
 from masquerade.export.bundle import Model
@@ -66,8 +66,8 @@ def test_every_method_answers_as_torch_does(models: dict[str, Model]) -> None:
 def test_a_gate_for_every_sample_is_inside_the_graph(solver: str) -> None:
     method = PFedGate(gating="sample", solver=solver, blocks=3)
     x = normal(1, (5, 6)).float()
-    task = Task(support.network().float()).fed(x)
-    client = method.client_init(task, Who(0, 1, 3, 0.6))
+    task = Task(support.network().float()).with_example(x)
+    client = method.client_init(task, ClientInfo(0, 1, 3, 0.6))
     client["gate"]["gate.linear"] = client["gate"]["gate.linear"] * 20
     parts = method.personalize(task, {"params": Part(task.initial)}, client, "personal")
     model = Model(method, task, parts, x)
@@ -100,7 +100,7 @@ def pictures() -> Iterator[tuple[str, nn.Module]]:
 
 def test_pixels_are_scaled_and_norms_are_known_inside_the_graph() -> None:
     x = (normal(1, (3, 3, 32, 32)).abs() * 80).to(torch.uint8)
-    tasks = {name: Task(network.eval()).fed(x) for name, network in pictures()}
+    tasks = {name: Task(network.eval()).with_example(x) for name, network in pictures()}
 
     def predict(given: Tensor) -> Tensor:
         return torch.stack([task(task.initial, given)[0] for task in tasks.values()], 1)
@@ -118,7 +118,7 @@ def test_pixels_are_scaled_and_norms_are_known_inside_the_graph() -> None:
 def test_networks_of_the_papers_leave_as_large_as_they_are(name: str, shape: Any) -> None:
     """What layers share, as those of a recurrent network do, is in the file once."""
     x = (normal(1, (2, *shape)).abs() * 20).to(torch.int64 if name == "char_lstm" else torch.uint8)
-    task = Task(build(name, shape, 80, seed=1)).fed(x)
+    task = Task(build(name, shape, 80, seed=1)).with_example(x)
     model = Model(FedAvg(), task, {"params": Part(task.initial)}, x)
     data = model.onnx(cut(model.masked()))
     assert len(data) < 4 * task.parameters * 1.02 + 60_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from masquerade.core import MasqueradeError, Part, Task
 from masquerade.core.random import normal, uniform
-from masquerade.core.round import Who
+from masquerade.core.round import ClientInfo
 from masquerade.export import sparse
 from masquerade.methods import DMPFL, FedAvg, FedMask
 from masquerade.models import build
@@ -89,8 +89,8 @@ def test_weights_in_use_are_those_that_predict_runs() -> None:
 
 def fedmask(weights: str = "signed") -> tuple[FedMask, Task, dict]:
     method = FedMask(weights=weights)
-    task = ORIGIN.task().fed(torch.zeros(1, 1, 8, 8))
-    client = method.client_init(task, Who(0, 1, 0, 1.0))
+    task = ORIGIN.task().with_example(torch.zeros(1, 1, 8, 8))
+    client = method.client_init(task, ClientInfo(0, 1, 0, 1.0))
     bits = {name: uniform(3, tuple(v.shape)) < 0.4 for name, v in client["bits"].items()}
     return method, task, method.personalize(task, {}, {**client, "bits": bits}, "personal")
 

@@ -7,11 +7,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from masquerade.config import toml as config
-from masquerade.core import Cohort, Round, Task, Who, client_round, tree
+from masquerade.core import ClientInfo, Cohort, Round, Task, client_round, tree
 from masquerade.core.part import ROUNDED as WIRES
 from masquerade.engine.base import Job
 from masquerade.engine.batched import where_busy
-from masquerade.engine.vmapped import Lifted
+from masquerade.engine.vmapped import VmappedMethod
 from masquerade.evaluation.summary import verdict
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
 from masquerade.wire import count, decode, digest, encode, nbytes
@@ -50,8 +50,8 @@ def kinds(made, method):
     found = [("train", phase) for phase in phases] + [
         ("adapt", (view, False)) for view in method.views
     ]
-    if method.greet(made.task, made.setting.round("hello", None, 0)):
-        found.insert(0, ("hello", None))
+    if method.setup(made.task, made.context.round("setup", None, 0)):
+        found.insert(0, ("setup", None))
     return found
 
 
@@ -60,7 +60,7 @@ def exchanges(name, number=4):
     method = METHOD_TABLE[name]
     made, progress = simulate(method, rounds=number)
     for kind, phase in kinds(made, method):
-        round = made.setting.round(kind, phase, 3)
+        round = made.context.round(kind, phase, 3)
         for id in (1, 4):
             row, client = (tree.take(s.state, id) for s in (progress.rows, progress.clients))
             download = method.download(made.task, progress.server, row, round)
@@ -71,7 +71,7 @@ def feed_of(made, id, round):
     ids = torch.tensor([id])
 
     def batches(stage):
-        return made.setting.feed.of_client(made.setting.feed.orders(ids, stage, round, 3), 0)
+        return made.context.loader.batches(made.context.loader.shuffle(ids, stage, round, 3), 0)
 
     return batches
 
@@ -106,7 +106,7 @@ def test_law_1_aggregation_is_pure(name):
     made, progress = simulate(method, rounds=4)
     ids = torch.tensor([0, 2, 4])
     for phase in dict.fromkeys(method.schedule(number, 8) for number in range(8)):
-        round = made.setting.round("train", phase, 3)
+        round = made.context.round("train", phase, 3)
         rows, clients = progress.rows.take(ids), progress.clients.take(ids)
         job = Job(progress.server, rows, clients, tree.take(progress.session, ids), ids, round, 3)
         uploads = made.engine.work(job).uploads
@@ -197,11 +197,11 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
     method = METHOD_TABLE[name]
     forward = simulation(method)
     one, two = forward.begin(), forward.begin()
-    if method.greet(forward.task, forward.setting.round("hello", None, 0)):
+    if method.setup(forward.task, forward.context.round("setup", None, 0)):
         for progress in (one, two):
-            progress.costs["hello"] = dict.fromkeys(progress.costs["train"], 0.0)
-            forward._exchange(progress, "hello", None, forward.eligible, 0)
-    round = forward.setting.round("train", method.schedule(0, 8), 0)
+            progress.costs["setup"] = dict.fromkeys(progress.costs["train"], 0.0)
+            forward._exchange(progress, "setup", None, forward.eligible, 0)
+    round = forward.context.round("train", method.schedule(0, 8), 0)
     ids, mixed = torch.tensor([0, 1, 3, 4]), torch.tensor([3, 0, 4, 1])
     outcomes = []
     for progress, order in ((one, ids), (two, mixed)):
@@ -288,7 +288,7 @@ def test_law_5_can_fail():
 def test_law_6_an_unsampled_client_is_untouched(name):
     made = simulation(METHOD_TABLE[name])
     progress = made.begin()
-    made.advance(progress)  # Round 0 may greet everybody.
+    made.advance(progress)  # Round 0 may setup everybody.
     before = progress.tensors()
     sampled = set(made.cohort(progress.number).tolist())
     made.advance(progress)
@@ -324,15 +324,15 @@ def test_law_8_densities_stay_within_the_limit(name):
         made.advance(progress)
     own = [index[:1] for index in made.federation.test]
     models = made.judge(progress, method.views[0], own).models
-    for who, model in zip(made.whos, models, strict=True):
-        limit = method.limit(made.task, who)
-        row, client = (tree.take(s.state, who.id) for s in (progress.rows, progress.clients))
+    for info, model in zip(made.infos, models, strict=True):
+        limit = method.limit(made.task, info)
+        row, client = (tree.take(s.state, info.id) for s in (progress.rows, progress.clients))
         for kind, phase in kinds(made, method):
             if kind != "adapt":
-                round = made.setting.round(kind, phase, 3)
+                round = made.context.round(kind, phase, 3)
                 download = method.download(made.task, progress.server, row, round)
                 upload, _ = client_round(
-                    method, made.task, download, client, feed_of(made, who.id, round), round
+                    method, made.task, download, client, feed_of(made, info.id, round), round
                 )
                 checked += within(upload, limit["upload" if kind == "train" else kind])
         checked += within(model, limit["use"])
@@ -362,17 +362,17 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
     made = simulation(method)
     progress = made.begin()
     rows, clients = progress.rows.state, progress.clients.state
-    lifted = Lifted(method, len(BUDGETS))
+    vmapped = VmappedMethod(method, len(BUDGETS))
     ids = torch.arange(len(BUDGETS))
     for kind, phase in kinds(made, method):
-        round = made.setting.round(kind, phase, 1)
-        download = lifted.download(made.task, progress.server, rows, round)
-        work = lifted.start(made.task, download, clients, round)
-        for stage in lifted.stages(made.task, round):
+        round = made.context.round(kind, phase, 1)
+        download = vmapped.download(made.task, progress.server, rows, round)
+        work = vmapped.start(made.task, download, clients, round)
+        for stage in vmapped.stages(made.task, round):
             work = stage.prepare(work, round)
-            feed = made.setting.feed
-            pack = feed.pack(feed.orders(ids, stage, round, 1))
-            batch = feed.batch(pack.rows[0], pack.draws, whole=False)
+            loader = made.context.loader
+            pack = loader.stack(loader.shuffle(ids, stage, round, 1))
+            batch = loader.batch(pack.rows[0], pack.draws, whole=False)
             step = stepper(stage, round)
             traced = traced_by(step)(work, batch, *later(made, kind, phase, 1))
             for number in (1, 2, 6):
@@ -398,7 +398,7 @@ def stepper(stage, round):
 
 
 def later(made, kind, phase, number):
-    round: Round = made.setting.round(kind, phase, number)
+    round: Round = made.context.round(kind, phase, number)
     return round.number, round.decay
 
 
@@ -418,18 +418,18 @@ def test_a_step_without_samples_changes_nothing():
     method = METHOD_TABLE["dmpfl"]
     made = simulation(method, participation=1.0)
     progress = made.begin()
-    lifted = Lifted(method, len(BUDGETS))
-    round = made.setting.round("train", ("dual", True), 0)
-    download = lifted.download(made.task, progress.server, progress.rows.state, round)
-    work = lifted.start(made.task, download, progress.clients.state, round)
-    stage = lifted.stages(made.task, round)[0]
+    vmapped = VmappedMethod(method, len(BUDGETS))
+    round = made.context.round("train", ("dual", True), 0)
+    download = vmapped.download(made.task, progress.server, progress.rows.state, round)
+    work = vmapped.start(made.task, download, progress.clients.state, round)
+    stage = vmapped.stages(made.task, round)[0]
     work = stage.prepare(work, round)
-    feed = made.setting.feed
-    pack = feed.pack(feed.orders(torch.arange(6), stage, round, 0))
+    loader = made.context.loader
+    pack = loader.stack(loader.shuffle(torch.arange(6), stage, round, 0))
     idle = 0
     for row in pack.rows:
         busy = row[:, -2] > 0
-        new = where_busy(busy, stage.step(work, feed.batch(row, 1, whole=False), round), work)
+        new = where_busy(busy, stage.step(work, loader.batch(row, 1, whole=False), round), work)
         for id, has in enumerate(busy.tolist()):
             same = [
                 torch.equal(a[id], b[id])
@@ -446,4 +446,6 @@ def test_who_is_told_apart_by_the_task():
     """Budgets reach the methods: a client of HeteroFL that can hold half is never wide."""
     task = Task(network())
     for budget, widths in ((1.0, {0.5, 1.0}), (0.5, {0.5})):
-        assert {HeteroFL().width(task, Who(0, 1, key, budget)) for key in range(20)} == widths
+        assert {
+            HeteroFL().width(task, ClientInfo(0, 1, key, budget)) for key in range(20)
+        } == widths

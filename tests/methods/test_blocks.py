@@ -71,7 +71,7 @@ def test_filters_and_channels_are_cut_whole() -> None:
 
 def test_flops_count_every_place_where_a_weight_is_used() -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
-    task = Task(module).fed(torch.ones(7, 1, 6, 6))
+    task = Task(module).with_example(torch.ones(7, 1, 6, 6))
     # The convolution has 4 × 4 places; the linear layer has one.
     assert task.positions() == {"0.weight": 16, "0.bias": 16, "3.weight": 1, "3.bias": 1}
     blocks = layout(task, 2, 0.5, cost="flops")
@@ -150,7 +150,7 @@ def test_a_budget_below_what_is_always_on_is_refused() -> None:
 @pytest.mark.parametrize("name", ["cifar_cnn", "digits_cnn"])
 def test_the_exact_choice_is_no_worse_than_the_greedy_one_on_real_networks(name: str) -> None:
     shape = (3, 32, 32) if name == "cifar_cnn" else (1, 8, 8)
-    task = Task(build(name, shape, 10, seed=1)).fed(torch.zeros(1, *shape))
+    task = Task(build(name, shape, 10, seed=1)).with_example(torch.zeros(1, *shape))
     blocks = layout(task, 5, 0.2, "flat", "parameters", ())
     room = blocks.room(0.5)
     for key in range(8):

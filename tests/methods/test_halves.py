@@ -49,7 +49,7 @@ def test_a_step_moves_one_half_where_it_is_read() -> None:
     there = task()
     before, held = work(there), work(there)["personal"]["0.weight"]
     method = Method(lr=0.5, momentum=0.5, weight_decay=0.1)
-    plain = method.descend(there)
+    plain = method.sgd_step(there)
     whole = plain(plain.prepare({"params": there.initial}, round()), BATCH, round())["params"]
     for half, mine in (("own", held), ("shared", ~held)):
         step = halves.step(method, there, half)

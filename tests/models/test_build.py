@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from masquerade.core import Batch, Round
-from masquerade.core.sgd import descend
+from masquerade.core.sgd import sgd_step
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree, leaves, split, stack, take
 from masquerade.errors import MasqueradeError
@@ -148,7 +148,7 @@ def test_a_batch_of_one_sample_is_trained_on(name: str) -> None:
     if name == "char_lstm":
         x = (x * 3).long()
     batch = Batch(x, torch.tensor([3]), None, torch.tensor(0))
-    step = descend(task, lr=0.1)
+    step = sgd_step(task, lr=0.1)
     after = step({"params": task.initial}, batch, Round("train", "train", one, one, one))["params"]
     assert all(value.isfinite().all() for value in after.values())
     assert any(not torch.equal(after[key], task.initial[key]) for key in after)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core import Batch, Round, Task, tree
-from masquerade.core.sgd import descend
+from masquerade.core.sgd import sgd_step
 from masquerade.core.tree import State
 from masquerade.engine.vmapped import mapped as over_clients
 from masquerade.errors import MasqueradeError
@@ -64,7 +64,7 @@ def test_training_with_batch_norm_is_the_same_batched_over_clients() -> None:
     task, one = Task(Small().double()), torch.ones((), dtype=torch.float64)
     x = torch.randn(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y, keys = torch.arange(10).reshape(2, 5) % 3, torch.zeros(2, dtype=torch.int64)
-    step, round = descend(task, lr=0.1), Round("train", "train", one, one, one)
+    step, round = sgd_step(task, lr=0.1), Round("train", "train", one, one, one)
 
     def train(values: State, x: Tensor, y: Tensor, key: Tensor) -> State:
         return step({"params": values}, Batch(x, y, None, key), round)["params"]

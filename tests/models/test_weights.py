@@ -173,7 +173,7 @@ def test_what_is_small_in_the_file_stays_small(tmp_path: Path) -> None:
 
 
 def test_what_is_no_state_dict_is_refused(tmp_path: Path) -> None:
-    for data in (b"", b"PK\x03\x04", b"hello", b"\x80\x02\x8a\x0a", bytes(100)):
+    for data in (b"", b"PK\x03\x04", b"setup", b"\x80\x02\x8a\x0a", bytes(100)):
         refused(tmp_path / "no.pth", data)
     torch.save(network(), tmp_path / "module.pth")
     refused(tmp_path / "no.pth", (tmp_path / "module.pth").read_bytes())

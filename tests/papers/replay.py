@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Round, Stage, Task
 from masquerade.data import Federation
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from masquerade.simulation.server import Simulation
 from masquerade.simulation.state import Progress
 
@@ -75,9 +75,9 @@ class World:
             "any", lambda work, batch, round: work, epoch=epoch, stream=stream, draws=draws
         )
         here = Round(kind, None, *[torch.zeros(())] * 3)
-        feed = Feed(self.federation, self.seed, self.batch)
-        orders = feed.orders(torch.tensor([client]), stage, here, number)
-        given = (b if isinstance(b, tuple) else (b,) for b in feed.of_client(orders, 0))
+        loader = BatchLoader(self.federation, self.seed, self.batch)
+        orders = loader.shuffle(torch.tensor([client]), stage, here, number)
+        given = (b if isinstance(b, tuple) else (b,) for b in loader.batches(orders, 0))
         return [tuple((batch.x, batch.y) for batch in batches) for batches in given]
 
     def batches(self, client: int, number: int, epochs: int) -> list[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from masquerade.core import Cohort, Message, Method, Part, Round, Stage, State, Task, client_round
 from masquerade.core.tree import stack
 from masquerade.data import Federation
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from tests import support
 
 
@@ -53,10 +53,10 @@ def play(
     client: State | None = None,
 ) -> Message:
     """Do a round of client 0 and return its upload."""
-    here, feed = round or at(), Feed(data, 1, 4)
+    here, loader = round or at(), BatchLoader(data, 1, 4)
 
     def batches(stage: Stage) -> Any:
-        return feed.of_client(feed.orders(torch.tensor([0]), stage, here, 0), 0)
+        return loader.batches(loader.shuffle(torch.tensor([0]), stage, here, 0), 0)
 
     return client_round(method, task, message, client or {}, batches, here)[0]
 
@@ -87,8 +87,8 @@ def assert_test_labels_do_not_matter(
     for y in (data.y, flipped):
         made = support.simulation(method, participation=1.0)
         given = wire(replace(data, y=y))
-        made.setting = replace(made.setting, feed=replace(made.setting.feed, federation=given))
-        made.engine.setting = made.setting
+        made.context = replace(made.context, loader=replace(made.context.loader, federation=given))
+        made.engine.context = made.context
         progress = made.begin()
         for _ in range(4):
             made.advance(progress)

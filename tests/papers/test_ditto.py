@@ -80,7 +80,7 @@ class Unsquared(Ditto):
             return loss + self.lam / 2 * norm, buffers
 
         shared, personal = super().plan(task, round)
-        return shared, replace(personal, step=self.descend(task, pulled, on=("own",)))
+        return shared, replace(personal, step=self.sgd_step(task, pulled, on=("own",)))
 
 
 @pytest.mark.parametrize("wrong", [AnchoredAtTheTrained, Averaged, Unsquared])

@@ -9,10 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Cohort, Message, Part, Round, Stage, State, Task, Who, client_round
+from masquerade.core import (
+    ClientInfo,
+    Cohort,
+    Message,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    client_round,
+)
 from masquerade.core.tree import stack
 from masquerade.data import Federation
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from masquerade.methods import DMPFL
 from tests.papers import replay
 from tests.papers.reference import DualMasks
@@ -77,10 +87,10 @@ def play(
     method: DMPFL, message: Message, client: State, round: Round, data: Federation, id: int = 0
 ) -> tuple[Message, State]:
     """Do one client's round of the one-layer task."""
-    feed = Feed(data, 1, 4)
+    loader = BatchLoader(data, 1, 4)
 
     def batches(stage: Stage) -> Any:
-        return feed.of_client(feed.orders(torch.tensor([id]), stage, round, 0), 0)
+        return loader.batches(loader.shuffle(torch.tensor([id]), stage, round, 0), 0)
 
     return client_round(method, TASK, message, client, batches, round)
 
@@ -104,7 +114,7 @@ def test_a_client_is_sent_the_global_mask_and_the_weights_inside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round", "params", "keep", "moves"),
+    ("round", "params", "keep", "update_mask"),
     [
         (DUAL, THETA_C, M_C, M_C),
         (ANEW, THETA_C, M_C, M_C),
@@ -113,12 +123,12 @@ def test_a_client_is_sent_the_global_mask_and_the_weights_inside_it() -> None:
     ],
 )
 def test_training_starts_from_equation_4(
-    round: Round, params: Tensor, keep: Tensor, moves: Tensor
+    round: Round, params: Tensor, keep: Tensor, update_mask: Tensor
 ) -> None:
     work = EIGHT.start(TASK, received(), holder(), round)
     assert torch.equal(work["params"]["weight"], params)
     assert torch.equal(work["keep"]["weight"], keep)
-    assert torch.equal(work["moves"]["weight"], moves)
+    assert torch.equal(work["update_mask"]["weight"], update_mask)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +281,7 @@ def test_the_global_mask_is_taken_layer_by_layer() -> None:
 
 def test_everybody_starts_from_the_largest_initial_weights() -> None:
     task = layer(eight(0.1, -0.9, 0.3, 0.2, -0.4, 0.05, 0.8, -0.2))
-    first, client = EIGHT.server_init(task), EIGHT.client_init(task, Who(0, 1, 0))
+    first, client = EIGHT.server_init(task), EIGHT.client_init(task, ClientInfo(0, 1, 0))
     # By magnitude 0.9, 0.8, 0.4, 0.3 are the four largest.
     assert torch.equal(first["keep"]["weight"], bits("0110 1010"))
     assert torch.equal(client["keep"]["weight"], bits("0110 1010"))
@@ -292,7 +302,7 @@ def readjusted(weight: Tensor, gradient: Tensor, number: float = 0) -> State:
     work = {
         "params": {"weight": weight},
         "keep": {"weight": M_G},
-        "moves": {"weight": M_G},
+        "update_mask": {"weight": M_G},
         "gradient": {"params": {"weight": gradient}},
         "momentum": {"params": {"weight": eight(1, 2, 3, 4, 0, 0, 0, 0)}},
     }
@@ -308,7 +318,7 @@ def test_the_smallest_weights_are_pruned_and_the_largest_gradients_regrow() -> N
     # The large gradients of 0 and 2, which stay, count for nothing.
     work = readjusted(LIGHT, eight(100, 0.5, -100, 0.1, 0.9, -0.7, 0.2, 0))
     assert torch.equal(work["keep"]["weight"], bits("1010 1100"))
-    assert torch.equal(work["moves"]["weight"], bits("1010 1100"))
+    assert torch.equal(work["update_mask"]["weight"], bits("1010 1100"))
     # New weights start at 0, and what is pruned leaves nothing behind.
     assert torch.equal(work["params"]["weight"], eight(4, 0, 3, 0, 0, 0, 0, 0))
     assert torch.equal(work["momentum"]["params"]["weight"], eight(1, 0, 3, 0, 0, 0, 0, 0))

@@ -87,7 +87,7 @@ class Unsquared(FedProx):
             norm = torch.linalg.vector_norm(torch.cat([value.flatten() for value in apart]))
             return loss + self.mu / 2 * norm, buffers
 
-        return (Stage("train", self.descend(task, pulled), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task, pulled), self.local_epochs),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class FedBack(FedAvg):
     """The mistake of fine-tuning inside the round, so that the tuned copy is sent."""
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        tune = self.descend(task, lr=self.tune_lr)
+        tune = self.sgd_step(task, lr=self.tune_lr)
         return (*super().plan(task, round), Stage("tune", tune, self.tune_epochs))
 
 

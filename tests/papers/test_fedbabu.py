@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from masquerade.core import Batch, Message, Method, Round, Stage, State, Task, Who
+from masquerade.core import Batch, ClientInfo, Message, Method, Round, Stage, State, Task
 from masquerade.methods import FedAvg, FedBABU
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
@@ -82,14 +82,14 @@ class HeadDecayed(HeadTrained):
             still = {name: work["params"][name].detach() for name in head}
             return task.loss({**work["params"], **still}, batch)
 
-        return (Stage("train", self.descend(task, loss), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task, loss), self.local_epochs),)
 
 
 class OwnHeads(FedBABU):
     """Draws another random head for every client."""
 
-    def client_init(self, task: Task, who: Who) -> State:
-        return {"head": {name: task.fresh(who.id)[name] for name in task.last(1)}}
+    def client_init(self, task: Task, info: ClientInfo) -> State:
+        return {"head": {name: task.fresh(info.id)[name] for name in task.last(1)}}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         work = super().start(task, message, client, round)
@@ -105,7 +105,7 @@ def test_mistakes_in_what_holds_the_head_still(wrong: type[FedBABU]) -> None:
 def test_only_the_body_crosses_and_nothing_is_stored() -> None:
     method = FedBABU(**HAND)
     made, progress = play(method)
-    round = made.setting.round("train", "train", 1)
+    round = made.context.round("train", "train", 1)
     down = method.download(made.task, progress.server, {}, round)
     work = method.start(made.task, down, {}, round)
     up, held = method.finish(made.task, work, down, {}, round)

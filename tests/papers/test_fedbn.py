@@ -5,7 +5,7 @@ import torch
 
 from masquerade.config import toml as config
 from masquerade.config.resolve import arrange, trainings
-from masquerade.core import Cohort, Message, Method, Part, Round, State, Task, Who
+from masquerade.core import ClientInfo, Cohort, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg, FedBN
@@ -49,7 +49,7 @@ class StatisticsAveraged(FedBN):
     def server_init(self, task: Task) -> State:
         return {"params": split(task.initial, self._own(task))[1]}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         return {"norms": split(task.initial, self._own(task))[0]}
 
 

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from masquerade.core import Batch, Cohort, Message, Method, Part, Round, Task, Who, client_round
+from masquerade.core import (
+    Batch,
+    ClientInfo,
+    Cohort,
+    Message,
+    Method,
+    Part,
+    Round,
+    Task,
+    client_round,
+)
 from masquerade.core.random import draw, fold
 from masquerade.core.tree import State, Tree, named, stack
 from masquerade.cost.flops import Meter, shares
@@ -23,7 +33,7 @@ from masquerade.wire import decode, encode, nbytes
 from tests.papers import reference, replay
 from tests.support import simulate
 
-WHO = Who(0, 1, 0)
+WHO = ClientInfo(0, 1, 0)
 
 
 def at(kind: str = "train") -> Round:
@@ -146,10 +156,10 @@ def structure(
     model = nn.Linear(3, 1, bias=False).double()
     model.weight.data = torch.tensor([[1.0, -4.0, 2.0]], dtype=torch.float64)
     task = Task(model)
-    (stage,) = method.greet(task, at("hello"))
+    (stage,) = method.setup(task, at("setup"))
     work = {"scores": scores, "first": list(first)}
     trees = {key: {"weight": torch.tensor([row]).double()} for key, row in work.items()}
-    found = stage.then(trees, at("hello"))
+    found = stage.then(trees, at("setup"))
     kept: list[bool] = found["structure"]["weight"][0].tolist()
     return kept
 
@@ -387,18 +397,18 @@ def test_a_round_costs_a_thirty_second_of_fedavgs_both_ways() -> None:
 
 def test_the_structure_crosses_once_at_the_hello_and_is_counted_apart() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
-    assert progress.costs["hello"]["up"] > 0
+    assert progress.costs["setup"]["up"] > 0
     task, exchanges = made.task, 3 * len(made.cohort(0))
     # Bits per tensor: 48, 8, 48, 6, 18, 3; packed to bytes they are the most that is sent. Two
     # parts have a header and flags, each of six tensors two flags and its number of ones.
     most = (6 + 1 + 6 + 1 + 3 + 1) + 24 + 2 + 6 * 3
     assert 0 < progress.costs["train"]["up"] <= exchanges * most
-    # The hello carries the structure of the last two layers and the kept bits alone.
+    # The setup carries the structure of the last two layers and the kept bits alone.
     kept = FedMask().counts(task)
     assert kept == {"2.weight": 9, "4.weight": 3}
     # Bits: 48, 8, 9 of 48, 6, 3 of 18, 3; structures: 48 and 18, each with its number of ones.
-    hello = (6 + 1 + 2 + 1 + 1 + 1) + (6 + 3) + 24 + 1 + 6 * 3 + 2
-    assert progress.costs["hello"]["up"] <= 6 * hello
+    setup = (6 + 1 + 2 + 1 + 1 + 1) + (6 + 3) + 24 + 1 + 6 * 3 + 2
+    assert progress.costs["setup"]["up"] <= 6 * setup
 
 
 def test_partial_masks_send_the_output_gate_as_numbers() -> None:
@@ -527,7 +537,7 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
 
     own, inside = [], []
     for client in clients:
-        scores = update(shape, shape, client, 0, 1, "hello")
+        scores = update(shape, shape, client, 0, 1, "setup")
         worth = {name: (weights[name] * scores[name]).abs() for name in pruned}
         half = {name: value.numel() // 2 for name, value in worth.items()}
         kept = {

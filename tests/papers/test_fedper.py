@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from masquerade.core import Message, Method, Part, Round, State, Task, Who
+from masquerade.core import ClientInfo, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedPer
@@ -33,10 +33,10 @@ def test_fedper_by_hand() -> None:
 
 def test_the_head_is_neither_at_the_server_nor_in_a_message() -> None:
     made, progress = play(HAND, 1)
-    round = made.setting.round("train", "train", 1)
+    round = made.context.round("train", "train", 1)
     down = HAND.download(made.task, progress.server, {}, round)
     assert set(progress.server["params"]) == set(down["params"].values) == {BODY}
-    client = HAND.client_init(made.task, made.whos[0])
+    client = HAND.client_init(made.task, made.infos[0])
     work = HAND.start(made.task, down, client, round)
     up, _ = HAND.finish(made.task, work, down, client, round)
     assert set(up["params"].values) == {BODY}
@@ -95,8 +95,8 @@ def test_everybody_uses_the_newest_body() -> None:
 class BodyKept(FedPer):
     """Is judged with the body that a client had when it was last sampled."""
 
-    def client_init(self, task: Task, who: Who) -> State:
-        return {**super().client_init(task, who), "body": task.divide(self.personal_layers)[0]}
+    def client_init(self, task: Task, info: ClientInfo) -> State:
+        return {**super().client_init(task, info), "body": task.divide(self.personal_layers)[0]}
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

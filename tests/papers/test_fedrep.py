@@ -43,7 +43,7 @@ class Together(FedRep):
         def loss(work: State, batch: Batch, round: Round):
             return task.loss({**work["body"], **work["head"]}, batch)
 
-        step = self.descend(task, loss, on=("body", "head"))
+        step = self.sgd_step(task, loss, on=("body", "head"))
         return (Stage("both", step, self.head_epochs + self.local_epochs),)
 
 
@@ -124,7 +124,7 @@ def test_the_replay_rejects_the_same_mistakes(wrong: type[FedRep]) -> None:
 def test_the_frozen_tree_keeps_its_bits_even_with_momentum_and_decay() -> None:
     method = FedRep(lr=0.2, local_epochs=1, head_epochs=1, momentum=0.9, weight_decay=0.1)
     made, world = stage(method, 1)
-    round = made.setting.round("train", "train", 0)
+    round = made.context.round("train", "train", 0)
     batches = [Batch(x, y, None, torch.tensor(0)) for x, y in world.epoch(1, 0, 0)]
     body, head = made.task.divide(1)
     work = {"body": body, "head": head}

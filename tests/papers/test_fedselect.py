@@ -11,20 +11,31 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import masquerade as mq
-from masquerade.core import Batch, Cohort, Message, Part, Round, Stage, State, Task, Who, tree
+from masquerade.core import (
+    Batch,
+    ClientInfo,
+    Cohort,
+    Message,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    tree,
+)
 from masquerade.core.round import steps
 from masquerade.core.tree import stack
 from masquerade.cost.bytes import measure
 from masquerade.cost.flops import Meter, shares
 from masquerade.data import load, parse, partition
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from masquerade.methods import FedSelect
 from masquerade.models import build
 from masquerade.wire import nbytes, values_bytes
 from masquerade.wire.session import ANY
 from tests.papers.replay import World, assert_same, stage, weights_of
 
-WHO = Who(0, 3, 0)
+WHO = ClientInfo(0, 3, 0)
 
 
 def at(phase: Any = "train", kind: str = "train") -> Round:
@@ -209,7 +220,7 @@ def test_only_a_ticket_that_reaches_the_target_is_pruned(
     target: float, masks: list[str] | None
 ) -> None:
     method = replace(HAND, stop="accuracy", target_accuracy=target)
-    stages = [one for one in method.plan(four(), at()) if one.name.startswith("look")]
+    stages = [one for one in method.plan(four(), at()) if one.name.startswith("measure")]
     assert [one.data for one in stages] == ["validation"] * 2
     look = searched(method)[1]
     assert (float(look["score"]), float(look["seen"])) == (2.5, 3)
@@ -363,11 +374,11 @@ def test_a_mask_travels_with_the_upload_that_it_belongs_to() -> None:
 def epoch_of(world: World, client: int, number: int, stream: int, epoch: int) -> list[Any]:
     """List the batches of one epoch."""
     one = Stage("any", lambda work, batch, round: work, stream=stream, epoch=epoch)
-    feed = Feed(world.federation, world.seed, world.batch)
-    return list(feed.of_client(feed.orders(torch.tensor([client]), one, at(), number), 0))
+    loader = BatchLoader(world.federation, world.seed, world.batch)
+    return list(loader.batches(loader.shuffle(torch.tensor([client]), one, at(), number), 0))
 
 
-def descend(module: nn.Module, moves: dict[str, Tensor], method: FedSelect, decay: float) -> Any:
+def sgd_step(module: nn.Module, moves: dict[str, Tensor], method: FedSelect, decay: float) -> Any:
     """Return a step of SGD on some of the entries, with momentum of its own."""
     named = dict(module.named_parameters())
     past = {name: torch.zeros_like(value) for name, value in named.items()}
@@ -399,7 +410,7 @@ def grad_ltn(
                 m[name] = flat.reshape(m[name].shape)
         module = copy.deepcopy(world.network)
         module.load_state_dict(theta)
-        step = descend(module, m, method, world.lr_decay**number)
+        step = sgd_step(module, m, method, world.lr_decay**number)
         for epoch in range(method.search_epochs):
             for batch in epoch_of(world, client, number, 2, i * method.search_epochs + epoch):
                 step(batch)
@@ -420,8 +431,8 @@ def replayed(world: World, method: FedSelect, rounds: int) -> tuple[Any, Any, An
             module = copy.deepcopy(world.network)
             module.load_state_dict(theta)
             decay = world.lr_decay**number
-            own = descend(module, m[k], method, decay)
-            shared = descend(module, {n: 1 - one for n, one in m[k].items()}, method, decay)
+            own = sgd_step(module, m[k], method, decay)
+            shared = sgd_step(module, {n: 1 - one for n, one in m[k].items()}, method, decay)
             for epoch in range(method.local_epochs):
                 for step, stream in ((own, 1), (shared, 0)):
                     for batch in epoch_of(world, k, number, stream, epoch):
@@ -584,7 +595,7 @@ def test_a_pass_needs_the_gradient_of_the_half_that_it_trains() -> None:
     personal = {"weight": torch.tensor([[True, False, False, False]])}
     work = {"personal": personal}
     for name, share in (("own 0", 0.25), ("shared 0", 0.75)):
-        keep = stages[name].keep
+        keep = stages[name].masks
         assert keep is not None
         forward, gradient = keep(work)
         assert forward == {}

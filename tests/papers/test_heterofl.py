@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from masquerade.core import Batch, Message, Part, Round, Stage, State, Task, Tree, Who
+from masquerade.core import Batch, ClientInfo, Message, Part, Round, Stage, State, Task, Tree
 from masquerade.core import slicing as slice
 from masquerade.core.random import draw, order
 from masquerade.data import Federation
@@ -33,9 +33,9 @@ def chain(*sizes: int) -> Task:
 
 def begun(method: HeteroFL, task: Task) -> tuple[Message, State]:
     """Return what a client is sent at first, and what it holds."""
-    who = Who(0, 1, 0)
-    message = method.download(task, method.server_init(task), method.row_init(task, who), at())
-    return message, method.client_init(task, who)
+    info = ClientInfo(0, 1, 0)
+    message = method.download(task, method.server_init(task), method.row_init(task, info), at())
+    return message, method.client_init(task, info)
 
 
 def test_a_step_by_hand() -> None:
@@ -68,7 +68,7 @@ def test_budgets_choose_among_the_levels_that_fit() -> None:
     task = chain(8, 40, 40, 4)
     method = HeteroFL(levels=(1.0, 0.5, 0.25))
     for budget, allowed in ((1.0, {1.0, 0.5, 0.25}), (0.5, {0.5, 0.25}), (0.01, {0.25})):
-        drawn = [method.width(task, Who(id, 1, id, budget)) for id in range(300)]
+        drawn = [method.width(task, ClientInfo(id, 1, id, budget)) for id in range(300)]
         assert set(drawn) == allowed
         # Uniformly: each level has its share, to four standard deviations.
         share = 300 / len(allowed)
@@ -125,7 +125,7 @@ class Small(nn.Module):
 def test_three_rounds_equal_small_modules_in_plain_pytorch() -> None:
     method = HeteroFL(lr=0.3, local_epochs=2, levels=(0.5, 1.0))
     made, world = stage(method, 3)
-    rates = [method.width(made.task, who) for who in made.whos]
+    rates = [method.width(made.task, info) for info in made.infos]
     assert len(set(rates)) == 2
     progress, weights = made.begin(), reference.weights_of(world.network)
     for number, cohort in enumerate(world.cohorts):
@@ -218,7 +218,7 @@ class Absent(HeteroFL):
                 logits = torch.where(work["classes"], logits, self.value)
             return cross_entropy(logits, batch.y), buffers
 
-        return look, replace(train, step=self.descend(task, loss))
+        return look, replace(train, step=self.sgd_step(task, loss))
 
 
 def assert_absent_logits_are_zero(method: HeteroFL) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from masquerade.core import Message, Method, Round, State, Task, Who
+from masquerade.core import ClientInfo, Message, Method, Round, State, Task
 from masquerade.core.tree import split
 from masquerade.data import Federation
 from masquerade.methods import LGFedAvg
@@ -37,9 +37,9 @@ def test_lgfedavg_by_hand() -> None:
 class Reversed(LGFedAvg):
     """Keeps the last layers local and shares those below."""
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         _, head = task.divide(self.shared_layers)
-        return {**super().client_init(task, who), "body": head}
+        return {**super().client_init(task, info), "body": head}
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
         return Method.download(self, task, server, row, round)
@@ -71,7 +71,7 @@ def test_the_body_comes_once_and_then_the_head_alone_crosses() -> None:
     for number in range(8):
         phase = method.schedule(number, 8)
         assert phase == ("everything" if number < 2 else "head")
-        round = made.setting.round("train", phase, number)
+        round = made.context.round("train", phase, number)
         for id in made.cohort(number).tolist():
             row = {"begun": progress.rows.state["begun"][id]}
             down = method.download(made.task, progress.server, row, round)
@@ -176,7 +176,7 @@ def test_shared_layers_are_counted_from_the_end() -> None:
 def test_a_garbled_body_that_was_not_sent_is_never_read() -> None:
     method = LGFedAvg(**HAND, warmup=0.5)
     made, progress = play(method, 2)
-    round = made.setting.round("train", "head", 1)
+    round = made.context.round("train", "head", 1)
     client = {
         "body": {BODY: torch.full((1, 1), 5.0, dtype=torch.float64)},
         "begun": torch.tensor(True),

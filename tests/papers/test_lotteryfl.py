@@ -166,7 +166,7 @@ class Guessing(LotteryFL):
         def large(work: State) -> dict[str, Tensor]:
             return {name: value.abs() > 1e-6 for name, value in work["params"].items()}
 
-        return look, replace(train, step=self.descend(task, within=large))
+        return look, replace(train, step=self.sgd_step(task, within=large))
 
 
 def assert_a_kept_zero_learns(cls: type[LotteryFL]) -> None:

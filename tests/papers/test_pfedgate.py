@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import masquerade as mq
 from masquerade.config.settings import Compute, Evaluate
 from masquerade.core import (
+    ClientInfo,
     Cohort,
     MasqueradeError,
     Message,
@@ -21,13 +22,12 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    Who,
     client_round,
 )
 from masquerade.core.random import normal
 from masquerade.core.tree import stack
 from masquerade.data import load, parse, partition
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from masquerade.methods import PFedGate
 from masquerade.methods.pfedgate.gate import Gate, Gated
 from masquerade.models import build
@@ -35,7 +35,7 @@ from tests.papers import replay
 from tests.papers.replay import assert_same, federation, network
 
 DATA = federation()
-TASK = Task(network()).fed(DATA.x)
+TASK = Task(network()).with_example(DATA.x)
 SMALL = PFedGate(local_epochs=1, blocks=3, density=0.6, gate_lr=0.3)
 
 
@@ -45,16 +45,16 @@ def at(kind: str = "train", phase: Any = "train") -> Round:
     return Round(kind, phase, one, one, one)
 
 
-def me(budget: float = 1.0) -> Who:
-    return Who(4, 16, 77, budget)
+def me(budget: float = 1.0) -> ClientInfo:
+    return ClientInfo(4, 16, 77, budget)
 
 
 def play(method: PFedGate, client: State, round: Round, task: Task = TASK) -> tuple[Message, State]:
     """Do the round of client 4, who has four whole batches of four."""
-    feed = Feed(DATA, 1, 4)
+    loader = BatchLoader(DATA, 1, 4)
 
     def batches(stage: Stage) -> Any:
-        return feed.of_client(feed.orders(torch.tensor([4]), stage, round, 0), 0)
+        return loader.batches(loader.shuffle(torch.tensor([4]), stage, round, 0), 0)
 
     return client_round(method, task, {"params": Part(task.initial)}, client, batches, round)
 
@@ -101,7 +101,7 @@ def test_a_product_after_the_straight_through_step_is_rejected() -> None:
 
 
 def assert_more_important_wins(choose: Callable[[Gated, Tensor, Tensor], Tensor]) -> None:
-    task = Task(nn.Linear(6, 1, bias=False).double()).fed(torch.ones(1, 6))
+    task = Task(nn.Linear(6, 1, bias=False).double()).with_example(torch.ones(1, 6))
     # ⌊6 · 0.2⌋ = 1 weight is always on; the others make two blocks, of three and two weights.
     # The budget 4/6 leaves room for three, so for one block: the second is worth 0.04 more.
     model = replace(SMALL, density=4 / 6)._model(task)
@@ -137,7 +137,7 @@ def test_every_client_stays_within_its_own_budget(solver: str, split: str) -> No
 
 def test_a_budget_in_flops_bounds_flops() -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3)).double()
-    task = Task(module).fed(torch.ones(2, 1, 6, 6))
+    task = Task(module).with_example(torch.ones(2, 1, 6, 6))
     method = replace(SMALL, cost="flops", density=0.5)
     client = method.client_init(task, me())
     favors = torch.zeros_like(client["scores"])
@@ -182,7 +182,7 @@ def assert_appendix_g(cls: type[PFedGate]) -> None:
     # (1 · 1 + 3 · 3 + 4 · 4) / 8 = 26/8; block 1 clients 2, 3, 4: (4 + 9 + 16) / 9 = 29/9;
     # block 2 clients 1, 2, 4: (1 + 4 + 16) / 7 = 3.
     method = cls(blocks=4, least=0.0)
-    task = Task(nn.Linear(3, 1, bias=False).double()).fed(torch.ones(1, 3))
+    task = Task(nn.Linear(3, 1, bias=False).double()).with_example(torch.ones(1, 3))
     ten = {"weight": torch.full((1, 3), 10.0, dtype=torch.float64)}
     uploads = []
     for number, blocks in enumerate([(0, 2), (1, 2), (0, 1), (0, 1, 2)], start=1):
@@ -225,8 +225,8 @@ def test_an_upload_unites_the_blocks_of_a_round_and_holds_no_gate() -> None:
 class Drifting(PFedGate):
     """Lets momentum and decay move what the batch did not choose, as released."""
 
-    def descend(self, *given: Any, **changes: Any) -> Any:
-        return super().descend(*given, **{**changes, "within": None})
+    def sgd_step(self, *given: Any, **changes: Any) -> Any:
+        return super().sgd_step(*given, **{**changes, "within": None})
 
 
 def assert_nothing_else_moves(cls: type[PFedGate]) -> None:
@@ -253,8 +253,8 @@ def test_blocks_that_drift_by_momentum_and_decay_are_rejected() -> None:
 class Swapped(PFedGate):
     """Gives the gate the model's rate and the model the gate's, as a released command does."""
 
-    def descend(self, *given: Any, **changes: Any) -> Any:
-        return super().descend(*given, **{**changes, "lr": changes["lr"][::-1]})
+    def sgd_step(self, *given: Any, **changes: Any) -> Any:
+        return super().sgd_step(*given, **{**changes, "lr": changes["lr"][::-1]})
 
 
 def assert_rates(cls: type[PFedGate]) -> None:
@@ -469,9 +469,9 @@ def test_every_sample_has_its_own_mask_and_chunks_change_nothing() -> None:
 
 def test_the_gradient_of_samples_with_their_own_masks_is_that_of_a_plain_loop() -> None:
     model = replace(SMALL, gating="sample", chunk=2)._model(TASK)
-    feed = Feed(DATA, 1, 4)
+    loader = BatchLoader(DATA, 1, 4)
     stage = Stage("train", lambda work, batch, round: work)
-    batch: Any = next(feed.of_client(feed.orders(torch.tensor([4]), stage, at(), 0), 0))
+    batch: Any = next(loader.batches(loader.shuffle(torch.tensor([4]), stage, at(), 0), 0))
     weights = normal(5, (4, len(model.blocks.sizes)), torch.float64).requires_grad_()
     params = {name: value.clone().requires_grad_() for name, value in TASK.initial.items()}
     leaves = [*params.values(), weights]
@@ -496,8 +496,8 @@ def test_one_mask_per_sample_is_refused_where_a_network_couples_them() -> None:
 
 def test_a_gate_refuses_tokens_and_a_task_that_has_seen_no_data() -> None:
     with pytest.raises(MasqueradeError, match=r"E202 .*int64"):
-        SMALL.client_init(Task(network()).fed(torch.ones(2, 3, dtype=torch.int64)), me())
-    with pytest.raises(MasqueradeError, match=r"E202 .*task\.fed"):
+        SMALL.client_init(Task(network()).with_example(torch.ones(2, 3, dtype=torch.int64)), me())
+    with pytest.raises(MasqueradeError, match=r"E202 .*task\.with_example"):
         SMALL.client_init(Task(network()), me())
 
 
@@ -566,10 +566,10 @@ def test_the_forward_pass_is_counted_by_what_is_chosen_and_weight_gradients_whol
     method = replace(SMALL, density=0.6)
     training = method.plan(TASK, at())[0]
     work = method.start(TASK, {"params": Part(TASK.initial)}, method.client_init(TASK, me()), at())
-    assert training.keep is not None
-    idle, _ = training.keep(work)
+    assert training.masks is not None
+    idle, _ = training.masks(work)
     half = {**work, "load": torch.full_like(work["load"], 3.0), "steps": work["steps"] + 6}
-    forward, backward = training.keep(half)
+    forward, backward = training.masks(half)
     assert backward == {}
     for name, share in forward.items():
         assert float(share.double().mean()) == pytest.approx(0.5), name

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from masquerade.core import Message, Round, State, Task
-from masquerade.core.sgd import Descent, Loss
+from masquerade.core.sgd import Loss, SGDStep
 from masquerade.methods import PFedMe
 from tests.papers.replay import (
     SIZES,
@@ -66,8 +66,8 @@ class NeverWrittenBack(PFedMe):
 class OwnCenter(PFedMe):
     """The mistake of pulling θ toward itself, which is no pull."""
 
-    def descend(self, task: Task, loss: Loss | None = None, **changes: Any) -> Descent:
-        return super().descend(task, loss, **changes | {"toward": "own"})
+    def sgd_step(self, task: Task, loss: Loss | None = None, **changes: Any) -> SGDStep:
+        return super().sgd_step(task, loss, **changes | {"toward": "own"})
 
 
 @pytest.mark.parametrize("wrong", [NeverWrittenBack, OwnCenter])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Message, Part, Round, Stage, State, Task, Who, tree
+from masquerade.core import ClientInfo, Message, Part, Round, Stage, State, Task, tree
 from masquerade.core import slicing as slice
 from masquerade.core.random import normal
 from masquerade.data import Federation
@@ -111,7 +111,7 @@ def test_a_dropped_unit_takes_its_bias_and_its_readers_with_it() -> None:
     # The norms of the rows are 5, 1 and 2: the second unit is the weakest, a third of three goes.
     values = {**task.initial, "0.weight": rows([3, 4], [0, 1], [2, 0])}
     method = SubFedAvg(**EAGER, structured=True, prune=1 / 3, target=0.5)
-    keep = method.row_init(task, Who(0, 2, 0))["keep"]
+    keep = method.row_init(task, ClientInfo(0, 2, 0))["keep"]
     sent = play(method, task, {"params": Part(values, keep)}, units(2, [0, 1], [0, 1], []))[
         "params"
     ]

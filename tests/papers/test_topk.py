@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import Cohort, Message, Part, Round, State, Task, Who, average, tree
+from masquerade.core import ClientInfo, Cohort, Message, Part, Round, State, Task, average, tree
 from masquerade.methods import TopK
 from masquerade.wire import nbytes
 from tests.papers import replay
@@ -37,7 +37,7 @@ def sent(upload: Message) -> list[float]:
 
 def assert_the_rest_is_sent_later(method: TopK) -> None:
     # Update (3, −2, 1.5, 0): 3 and −2 are sent, (0, 0, 1.5, 0) is kept.
-    client = method.client_init(TASK, Who(0, 1, 0))
+    client = method.client_init(TASK, ClientInfo(0, 1, 0))
     upload, client = finish(method, four(4, -1, 2.5, 1), client)
     assert sent(upload) == [3, -2, 0, 0]
     # The same again, and what was kept: (3, −2, 3, 0), so the 3s go and −2 stays.
@@ -101,7 +101,7 @@ def test_the_largest_are_looked_for_in_each_tensor_or_in_all() -> None:
     kept = {}
     for ranking in ("layer", "overall"):
         method = TopK(share=0.5, ranking=ranking)
-        client = method.client_init(task, Who(0, 1, 0))
+        client = method.client_init(task, ClientInfo(0, 1, 0))
         upload, _ = method.finish(task, work, message, client, ROUND)
         keep = upload["update"].keep
         kept[ranking] = int(keep["weight"].sum()), int(keep["bias"].sum())
@@ -111,7 +111,7 @@ def test_the_largest_are_looked_for_in_each_tensor_or_in_all() -> None:
 
 def test_buffers_travel_whole_and_leave_no_residual() -> None:
     task = Task(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
-    client = TopK().client_init(task, Who(0, 1, 0))
+    client = TopK().client_init(task, ClientInfo(0, 1, 0))
     assert client["residual"].keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
     moved = {name: value + 1 for name, value in task.initial.items()}
     message = {"params": Part(task.initial)}
@@ -124,7 +124,7 @@ def test_buffers_travel_whole_and_leave_no_residual() -> None:
 
 def test_a_tenth_of_the_entries_costs_a_tenth_of_the_values_and_a_bit_each() -> None:
     task = Task(nn.Linear(100, 10, bias=False))
-    client = TopK().client_init(task, Who(0, 1, 0))
+    client = TopK().client_init(task, ClientInfo(0, 1, 0))
     message = {"params": Part(task.initial)}
     upload, _ = TopK().finish(task, {"params": task.fresh(1)}, message, client, ROUND)
     # 100 of 1,000 float32 values; 1,000 bits at less than half a bit each, and two bytes that say

@@ -122,16 +122,16 @@ def test_a_model_that_did_not_change_is_not_sent_again() -> None:
     made, progress = simulated("fedavg", "int8")
     ids = torch.arange(6)
     message = {"params": Part(progress.server["params"])}
-    one, two = (made.setting.wired(message, id, None) for id in (0, 3))
+    one, two = (made.context.as_received(message, id, None) for id in (0, 3))
     for left, right in zip(tree.leaves(one), tree.leaves(two), strict=True):
         assert torch.equal(left, right)
-    several = made.setting.wired(tree.stack([message] * 6), ids, ("train", 1))
-    ups = [made.setting.wired(message, id, ("train", 1)) for id in range(6)]
+    several = made.context.as_received(tree.stack([message] * 6), ids, ("train", 1))
+    ups = [made.context.as_received(message, id, ("train", 1)) for id in range(6)]
     for left, right in zip(tree.leaves(several), tree.leaves(tree.stack(ups)), strict=True):
         assert torch.equal(left, right)
     weight = several["params"].values["0.weight"]
     assert not torch.equal(weight[0], weight[1])
-    later = made.setting.wired(message, 0, ("train", 2))["params"].values["0.weight"]
+    later = made.context.as_received(message, 0, ("train", 2))["params"].values["0.weight"]
     assert not torch.equal(weight[0], later)
 
 

@@ -196,7 +196,7 @@ class Waits(FedAvg):
     views = ("global",)
 
     def adapt(self, task, round):
-        return (Stage("tune", self.descend(task), 30),) if round.phase[1] else ()
+        return (Stage("tune", self.sgd_step(task), 30),) if round.phase[1] else ()
 
     def personalize(self, task, message, client, view):
         return {"params": mq.Part(client.get("params", message["params"].values))}

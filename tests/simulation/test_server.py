@@ -11,7 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.config.settings import Compute, Evaluate, Train
-from masquerade.core import Cohort, Message, Method, Part, Round, Stage, State, Task, Tree, Who
+from masquerade.core import (
+    ClientInfo,
+    Cohort,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+)
 from masquerade.data import Federation
 from masquerade.evaluation.summary import verdict
 from masquerade.experiments.run import carry_on
@@ -71,31 +82,31 @@ class Known(Method):
     def server_init(self, task: Task) -> State:
         return {"age": torch.zeros(5)}
 
-    def client_init(self, task: Task, who: Who) -> State:
-        best = OWN[who.id] if who.id < len(OWN) else 100 - who.id
-        return {"id": torch.tensor(who.id), "best": torch.tensor(float(best))}
+    def client_init(self, task: Task, info: ClientInfo) -> State:
+        best = OWN[info.id] if info.id < len(OWN) else 100 - info.id
+        return {"id": torch.tensor(info.id), "best": torch.tensor(float(best))}
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
-        if round.kind == "hello":
-            return {"hello": Part({"hello": torch.ones(2)})}
+        if round.kind == "setup":
+            return {"setup": Part({"setup": torch.ones(2)})}
         return {"age": Part({"age": server["age"]})}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         return {"params": task.initial}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        return (Stage("train", self.descend(task), keep=one_third),)
+        return (Stage("train", self.sgd_step(task), masks=one_third),)
 
-    def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        return (Stage("greet", self.descend(task), epochs=2),)
+    def setup(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        return (Stage("setup", self.sgd_step(task), epochs=2),)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        return (Stage("tune", self.descend(task), epochs=5),) if round.phase[0] == "tuned" else ()
+        return (Stage("tune", self.sgd_step(task), epochs=5),) if round.phase[0] == "tuned" else ()
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
     ) -> tuple[Message, State]:
-        return {"up": Part({"up": torch.ones(7 if round.kind == "hello" else 3)})}, client
+        return {"up": Part({"up": torch.ones(7 if round.kind == "setup" else 3)})}, client
 
     def aggregate(
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
@@ -262,10 +273,10 @@ def test_costs_are_means_over_all_clients_of_the_training_rounds(found: dict[str
 def test_hello_and_adapt_stand_apart(found: dict[str, Record]) -> None:
     for view, summary in found.items():
         # All four clients once: two numbers down, seven up, two epochs of three samples, dense.
-        assert summary["hello"] == {
+        assert summary["setup"] == {
             "bytes": {"down": message(2), "up": message(7)},
             # A flag for the part and one for its tensor.
-            "parts": {"down": {"hello": 2 + 8}, "up": {"up": 2 + 28}},
+            "parts": {"down": {"setup": 2 + 8}, "up": {"up": 2 + 28}},
             "flops": dict.fromkeys(WAYS, 6 * 12),
             "paper": {"bytes": (8 + 28) / 2, "flops": 6 * 18},
         }

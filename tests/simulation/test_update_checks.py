@@ -148,7 +148,7 @@ def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
     bad = int(made.eligible[1])
     with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
         line = made.advance(progress)
-    assert line["refused_hello"] == {str(bad): "W607"}
+    assert line["refused_setup"] == {str(bad): "W607"}
     assert progress.refused == 1
     assert bad in line["clients"]
     structures = progress.rows.state["structure"]
@@ -175,7 +175,7 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
     ids = torch.tensor([1])
     rows, clients = progress.rows.take(ids), progress.clients.take(ids)
     job = Job(progress.server, rows, clients, {}, ids, made.now(progress), 2)
-    used = replace(job, round=made.setting.round("adapt", (view, True), 2))
+    used = replace(job, round=made.context.round("adapt", (view, True), 2))
     assert_equal(found[0], made.engine.judge(used, [torch.arange(2)]).models[0])
     summary = verdict(made, progress)[0][0]
     assert summary["novel"]["refused"] == {"1": code}

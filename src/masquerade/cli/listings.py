@@ -43,7 +43,7 @@ def relative_costs() -> dict[str, tuple[float, float]]:
     """Forecast bytes and FLOPs of every training with its default settings, as shares of FedAvg's.
 
     The setting is that of the demo: 20 clients with as many digits each, half of them in each of 60
-    rounds. Masks are those of a first round; what crosses once at a hello stands apart.
+    rounds. Masks are those of a first round; what crosses once at a setup stands apart.
     """
     import torch
 

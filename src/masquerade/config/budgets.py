@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
 
 from masquerade.core.method import Method
-from masquerade.core.random import fold, uniform
+from masquerade.core.random import Label, fold, uniform
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
 FORM = "random:LOW:HIGH"
@@ -18,7 +18,7 @@ def budgets_of(given: Budgets, clients: int, seed: int) -> list[float]:
     """Return every client's budget: drawn by a rule, or those given, which clients take in turn."""
     if isinstance(given, str):
         low, high = _limits(given)
-        drawn = uniform(fold(seed, "budgets"), (clients,)).double()
+        drawn = uniform(fold(seed, Label.BUDGETS), (clients,)).double()
         return [low + (high - low) * share for share in drawn.tolist()]
     check(given)
     if len(given) > clients:

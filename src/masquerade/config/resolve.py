@@ -14,8 +14,8 @@ from masquerade.config import toml as configuration
 from masquerade.config.budgets import budgets_of, warn_of_budgets
 from masquerade.config.settings import Config, Data
 from masquerade.core.method import Method
-from masquerade.core.random import choose, fold
-from masquerade.core.round import Who
+from masquerade.core.random import Label, choose, fold
+from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
 from masquerade.data import ByClient, Dataset, Federation, load, parse, partition, share
@@ -109,12 +109,12 @@ def arrange(config: Config, training: Training) -> dict[str, Any]:
     line = METHODS[training.names[0]]
     name = _network(name, line)
     train = dataclasses.replace(config.train, model=name)
-    model = build(name, shape, federation.classes, fold(training.seed, "initial"))
+    model = build(name, shape, federation.classes, fold(training.seed, Label.INITIAL))
     if train.weights:
         load_weights(model, train.weights)
         # A run can be resumed from any directory.
         train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
-    task = Task(model).fed(federation.x)
+    task = Task(model).with_example(federation.x)
     _check_norms(task, name, line)
     return {
         "method": training.method,
@@ -177,7 +177,7 @@ def _flops(config: Config, name: str) -> float:
             seed,
             [len(data.validation[id]) for id in trained],
         )
-        total += cost.masked + cost.hello
+        total += cost.masked + cost.setup
     return total
 
 
@@ -205,9 +205,9 @@ def rehearse(config: Config) -> None:
         method.server_init(task)
         # Whoever has more room than the smallest and less than the largest can begin as they do.
         for budget in {min(made["budgets"]), max(made["budgets"])}:
-            who = Who(0, 1, 0, budget)
-            method.row_init(task, who)
-            method.client_init(task, who)
+            info = ClientInfo(0, 1, 0, budget)
+            method.row_init(task, info)
+            method.client_init(task, info)
 
 
 def _budgets(data: Data, clients: int) -> list[float]:
@@ -226,4 +226,4 @@ def check_novel(novel: Sequence[int], clients: int) -> None:
 
 def novel_clients(clients: int, share: float, seed: int) -> Tensor:
     """Choose the clients that are kept out of training, in ascending order."""
-    return choose(fold(seed, "novel"), torch.arange(clients), round(share * clients))
+    return choose(fold(seed, Label.NOVEL), torch.arange(clients), round(share * clients))

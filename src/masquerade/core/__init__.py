@@ -3,8 +3,8 @@
 from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
-from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
-from masquerade.core.sgd import Look, descend, gradient
+from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
+from masquerade.core.sgd import MetricStep, gradient, sgd_step
 from masquerade.core.task import Layer, Task
 from masquerade.core.tree import State, Tree
 from masquerade.errors import MasqueradeError
@@ -15,22 +15,22 @@ __all__ = [
     "Blocks",
     "Bounds",
     "Choices",
+    "ClientInfo",
     "Cohort",
     "Entry",
     "Layer",
-    "Look",
     "MasqueradeError",
     "Message",
     "Method",
+    "MetricStep",
     "Part",
     "Round",
     "Stage",
     "State",
     "Task",
     "Tree",
-    "Who",
     "average",
     "client_round",
-    "descend",
     "gradient",
+    "sgd_step",
 ]

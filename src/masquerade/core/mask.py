@@ -76,7 +76,7 @@ def distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
 
 
 def kept(work: State) -> Tree:
-    """Return the mask that a client works in, `work["keep"]`: what `descend` moves within."""
+    """Return the mask that a client works in, `work["keep"]`: what `sgd_step` moves within."""
     keep: Tree = work["keep"]
     return keep
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from masquerade.core.average import average
 from masquerade.core.part import Message, Part
-from masquerade.core.round import Cohort, Round, Stage, Who
-from masquerade.core.sgd import Descent, Loss, descend
+from masquerade.core.round import ClientInfo, Cohort, Round, Stage
+from masquerade.core.sgd import Loss, SGDStep, sgd_step
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.errors import MasqueradeError
@@ -62,7 +62,7 @@ class Method:
     choices: ClassVar[Choices] = {}
     """The words that a setting may be."""
     budgeted: ClassVar[bool] = False
-    """Whether a client's model is as small as its budget asks (`Who.budget`)."""
+    """Whether a client's model is as small as its budget asks (`ClientInfo.budget`)."""
     joins: ClassVar[bool] = True
     """Whether a client that comes after training does one round, sending nothing, before it uses a
     model; otherwise `adapt` has its rule for a phase (view, True)."""
@@ -82,7 +82,7 @@ class Method:
         """Return what the server holds before round 0."""
         return {"params": task.initial}
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         """Return what the server knows of one client before round 0."""
         return {}
 
@@ -103,7 +103,7 @@ class Method:
         params = average(uploads["params"], cohort.samples, server["params"])
         return {"params": params}, rows
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Return what one client holds before its first round."""
         return {}
 
@@ -113,10 +113,10 @@ class Method:
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages of a training round; only the static facts of `round` may decide."""
-        return (Stage("train", self.descend(task), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task), self.local_epochs),)
 
-    def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """List the stages of a client's hello, once before its first round; none, no hello."""
+    def setup(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """List the stages of a client's setup, once before its first round; none, no setup."""
         return ()
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
@@ -125,7 +125,7 @@ class Method:
 
     def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages of a round of any kind."""
-        lists = {"train": self.plan, "hello": self.greet, "adapt": self.adapt}
+        lists = {"train": self.plan, "setup": self.setup, "adapt": self.adapt}
         stages = lists[round.kind](task, round.static)
         names = [stage.name for stage in stages]
         if len(set(names)) < len(names):
@@ -147,10 +147,10 @@ class Method:
         """Return the outputs for x, each from its own sample alone."""
         return task(personal["params"].values, x)[0]
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Return the most entries of a tensor in "use", in the default view, and in an "upload".
 
-        A method whose clients send masks in their "hello" bounds these by an entry of that name.
+        A method whose clients send masks in their "setup" bounds these by an entry of that name.
         """
         return {"use": {}, "upload": {}}
 
@@ -158,7 +158,7 @@ class Method:
         """Return what a report may draw of a personal model."""
         return {}
 
-    def descend(self, task: Task, loss: Loss | None = None, **changes: Any) -> Descent:
+    def sgd_step(self, task: Task, loss: Loss | None = None, **changes: Any) -> SGDStep:
         """Build the SGD step that this method's settings describe, some of them changed."""
         settings: dict[str, Any] = {
             "lr": self.lr,
@@ -166,4 +166,4 @@ class Method:
             "weight_decay": self.weight_decay,
             "clip": self.clip,
         }
-        return descend(task, loss, **(settings | changes))
+        return sgd_step(task, loss, **(settings | changes))

@@ -6,12 +6,44 @@ run was interrupted.
 """
 
 import zlib
+from enum import StrEnum
 from typing import overload
 
 import torch
 from torch import Tensor
 
 Word = int | str | Tensor
+
+
+class Label(StrEnum):
+    """What keys are derived for.
+
+    A label is hashed into the numbers that are drawn, so its spelling is frozen, also where the
+    thing itself has another name by now: another word would give every published figure another
+    draw.
+    """
+
+    ADAPT = "adapt"
+    ANGLE = "angle"
+    AVAILABLE = "available"
+    BATCHES = "batches"
+    BUDGETS = "budgets"
+    CLIENT = "client"
+    COHORT = "cohort"
+    DOWNLOAD = "down"
+    DROP = "drop"
+    DROPOUT = "dropout"
+    GATE = "gate"
+    INITIAL = "initial"
+    LEVEL = "level"
+    MESSAGE = "wire"
+    NOVEL = "novel"
+    RADIUS = "radius"
+    SETUP = "hello"
+    STEP = "step"
+    TRAIN = "train"
+    UPLOAD = "up"
+
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -81,8 +113,8 @@ def uniform(
 
 def normal(key: int | Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Draw standard normal numbers of one shape per key (Box and Muller)."""
-    radius = (-2 * torch.log1p(-uniform(fold(key, "radius"), shape, dtype))).sqrt()
-    return radius * torch.cos(2 * torch.pi * uniform(fold(key, "angle"), shape, dtype))
+    radius = (-2 * torch.log1p(-uniform(fold(key, Label.RADIUS), shape, dtype))).sqrt()
+    return radius * torch.cos(2 * torch.pi * uniform(fold(key, Label.ANGLE), shape, dtype))
 
 
 def choose(key: int, things: Tensor, count: int) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Message
+from masquerade.core.random import Label
 from masquerade.core.tree import State, Tree, register
 from masquerade.errors import MasqueradeError
 
@@ -54,7 +55,7 @@ _UNKNOWN: Any = _Unknown()
 class Round:
     """Where a run stands.
 
-    `kind` is "train", "hello" (once per client before its first round) or "adapt" (every
+    `kind` is "train", "setup" (once per client before its first round) or "adapt" (every
     evaluation, on a copy). `kind` and `phase` are static, a phase is anything hashable; every
     number that changes is a 0-d tensor, so that nothing is compiled or captured twice.
     """
@@ -70,6 +71,11 @@ class Round:
     def static(self) -> "Round":
         """Return what of a round may decide on its stages: whoever asks for a number is refused."""
         return Round(self.kind, self.phase, _UNKNOWN, _UNKNOWN, _UNKNOWN)
+
+    @property
+    def label(self) -> Label:
+        """Return what this kind of round is called in random keys."""
+        return Label[self.kind.upper()]
 
     @property
     def progress(self) -> Tensor:
@@ -134,7 +140,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Who:
+class ClientInfo:
     """What a client knows of itself before training."""
 
     id: int
@@ -167,9 +173,9 @@ class Stage:
     epoch: int = 0
     draws: int = 1
     """How many disjoint batches one step gets; more than one arrive as a tuple."""
-    keep: Callable[[State], tuple[Tree, Tree | None]] | None = None
+    masks: Callable[[State], tuple[Tree, Tree | None]] | None = None
     """The masks (forward, gradient) that FLOPs are counted by; no gradient where none is taken."""
-    slim: bool = False
+    sliceable: bool = False
     """The forward mask is made of rows and columns that fit together from layer to layer, so that
     an engine may train the smaller network instead of the masked one."""
 

@@ -60,7 +60,7 @@ def _mapped(
         return grads, inside.leave(value), tree.transform(inside.leave, extra) if extra else extra
 
 
-def slope(task: "Task", values: Tree, batch: Batch) -> tuple[Tree, Tree]:
+def loss_gradient(task: "Task", values: Tree, batch: Batch) -> tuple[Tree, Tree]:
     """Return the gradient of the task's loss, for what training moves, and the new buffers."""
     moving = {name: value for name, value in values.items() if task.trainable(name)}
     grads, _, buffers = gradient(
@@ -82,7 +82,7 @@ def in_chunks(
     at a time, and is the same as that of the whole.
     """
     still = {name: value.detach() for name, value in shared.items()}
-    slopes, rows, total = tree.zeros(still), [], own.new_zeros(())
+    grads, rows, total = tree.zeros(still), [], own.new_zeros(())
     for start in range(0, len(own), chunk):
         part = tree.transform(lambda value, at=start: value[at : at + chunk], given)
 
@@ -90,19 +90,19 @@ def in_chunks(
             return function(trees["shared"], trees["own"]["rows"], part), {}
 
         here = own.detach()[start : start + chunk]
-        grads, value, _ = gradient(some, {"shared": still, "own": {"rows": here}})
-        slopes = tree.each(torch.add, slopes, grads["shared"])
-        rows.append(grads["own"]["rows"])
+        found, value, _ = gradient(some, {"shared": still, "own": {"rows": here}})
+        grads = tree.each(torch.add, grads, found["shared"])
+        rows.append(found["own"]["rows"])
         total = total + value
     # Terms that are zero and carry the gradients found.
     for name, value in shared.items():
-        total = total + ((value - still[name]) * slopes[name]).sum()
+        total = total + ((value - still[name]) * grads[name]).sum()
     return total + ((own - own.detach()) * torch.cat(rows)).sum()
 
 
 @dataclass(frozen=True)
-class Descent:
-    """One step of SGD on some trees of `work`; `descend` makes it."""
+class SGDStep:
+    """One step of SGD on some trees of `work`; `sgd_step` makes it."""
 
     task: "Task"
     loss: Loss
@@ -165,14 +165,14 @@ class Descent:
             old = trees[entry]
             if not old:  # Nothing of this tree moves in this network.
                 continue
-            slope = self._slope(grads[entry], old, keep)
+            update = self._masked_gradient(grads[entry], old, keep)
             if self.momentum:
-                slope = self._gathered(slope, work["momentum"][entry], again)
+                update = self._gathered(update, work["momentum"][entry], again)
                 # A mask that moved leaves nothing behind in the optimizer's state.
-                slope = tree.only(keep, slope) if keep is not None else slope
-                result["momentum"][entry] = slope
-            # Outside the mask the slope is zero, so those values keep their bits.
-            result[entry] = {**work[entry], **_move(old, slope, lr, round, again)}
+                update = tree.only(keep, update) if keep is not None else update
+                result["momentum"][entry] = update
+            # Outside the mask the update is zero, so those values keep their bits.
+            result[entry] = {**work[entry], **_move(old, update, lr, round, again)}
         for entry in self.on:
             # Buffers move with the tree that they belong to; those of a frozen tree stay.
             mine = {name: value for name, value in buffers.items() if name in work[entry]}
@@ -187,13 +187,15 @@ class Descent:
             for name, value in values.items()
         }
 
-    def _gathered(self, slope: Tree, past: Tree, again: bool) -> Tree:
-        """Return momentum × past + slope."""
+    def _gathered(self, update: Tree, past: Tree, again: bool) -> Tree:
+        """Return momentum × past + update."""
         if again:
-            return tree.each(lambda new, old: old.mul_(self.momentum).add_(new), slope, past)
-        return tree.each(lambda new, old: old * self.momentum + new, slope, past)
+            return tree.each(lambda new, old: old.mul_(self.momentum).add_(new), update, past)
+        return tree.each(lambda new, old: old * self.momentum + new, update, past)
 
-    def _slope(self, grads: Tree, values: Tree, keep: Mapping[str, Tensor] | None) -> Tree:
+    def _masked_gradient(
+        self, grads: Tree, values: Tree, keep: Mapping[str, Tensor] | None
+    ) -> Tree:
         """Return the gradient after mask, clipping and weight decay."""
         if keep is not None:
             grads = tree.only(keep, grads)
@@ -209,16 +211,16 @@ class Descent:
         return grads
 
 
-def _move(values: Tree, slope: Tree, lr: float, round: Round, again: bool) -> Tree:
-    """Return values − lr × decay × slope; `again`, values are written where they lie."""
+def _move(values: Tree, update: Tree, lr: float, round: Round, again: bool) -> Tree:
+    """Return values − lr × decay × update; `again`, values are written where they lie."""
     if mapped():
         # The decay stays a tensor, so that a step that was captured serves every round.
         speed = lr * round.decay
         return {
-            name: torch.addcmul(value, slope[name], speed.to(value.dtype), value=-1)
+            name: torch.addcmul(value, update[name], speed.to(value.dtype), value=-1)
             for name, value in values.items()
         }
-    old, new = list(values.values()), list(slope.values())
+    old, new = list(values.values()), list(update.values())
     step = -lr * float(round.decay)
     if again:
         torch._foreach_add_(old, new, alpha=step)
@@ -227,7 +229,7 @@ def _move(values: Tree, slope: Tree, lr: float, round: Round, again: bool) -> Tr
     return dict(zip(values, moved, strict=True))
 
 
-def descend(
+def sgd_step(
     task: "Task",
     loss: Loss | None = None,
     on: tuple[str, ...] = ("params",),
@@ -241,8 +243,8 @@ def descend(
     gradient: bool = False,
     proximal: float = 0.0,
     toward: str = "anchor",
-) -> Descent:
-    """Build the usual SGD step: the trees named by `on` go down the slope of `loss`.
+) -> SGDStep:
+    """Build the usual SGD step: the trees named by `on` follow the gradient of `loss`.
 
     `loss(work, batch, round) -> (loss, buffers)`; the plain loss of the task by default.
     `within(work)` is a mask outside of which values keep their bits and optimizer state is zero.
@@ -260,12 +262,12 @@ def descend(
         return task.loss(work[on[0]], batch)
 
     loss, how = loss or plain, (momentum, weight_decay, clip, gradient, proximal, toward)
-    return Descent(task, loss, on, lrs, within, project, *how)
+    return SGDStep(task, loss, on, lrs, within, project, *how)
 
 
 @dataclass(frozen=True)
-class Look:
-    """A step that only looks: it adds up the metric of a tree, for stages on validation data."""
+class MetricStep:
+    """A step that trains nothing: it adds up the metric of a tree, on validation data."""
 
     task: "Task"
     on: str = "params"

@@ -122,9 +122,9 @@ def cut_of(keep: Mapping[str, Tensor]) -> Cut:
 
 def steps(stage: Stage, work: State, batches: Iterable[Any], round: Round) -> State:
     """Take the steps of a stage; where its mask is made of rows and columns, on the slice."""
-    if not stage.slim or stage.keep is None:
+    if not stage.sliceable or stage.masks is None:
         return plain_steps(stage, work, batches, round)
-    forward, _ = stage.keep(work)
+    forward, _ = stage.masks(work)
     cut = cut_of(forward)
     shapes = {name: forward[name].shape for name in cut}
     small = plain_steps(stage, _narrowed(work, cut, shapes), batches, round)

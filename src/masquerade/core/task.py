@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.dropout import Dropout
-from masquerade.core.random import fold
+from masquerade.core.random import Label, fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
 from masquerade.core.vmap import mapped
@@ -215,7 +215,7 @@ class Task:
         moved._dropouts = moved._find_dropouts()
         return moved
 
-    def fed(self, x: Tensor) -> "Task":
+    def with_example(self, x: Tensor) -> "Task":
         """Return the task that knows what its inputs x [samples, …] look like."""
         knowing = copy.copy(self)
         knowing._sample = torch.zeros_like(self.inputs(x[:1]))
@@ -225,7 +225,9 @@ class Task:
     def sample(self) -> Tensor:
         """Return what an input looks like: zeros [1, …] of its shape and type."""
         if self._sample is None:
-            raise MasqueradeError("E202", "the task does not know its inputs; use `task.fed(x)`")
+            raise MasqueradeError(
+                "E202", "the task does not know its inputs; use `task.with_example(x)`"
+            )
         return self._sample
 
     def positions(self) -> dict[str, int]:
@@ -304,7 +306,7 @@ class Task:
             self.module.train(train) if self.module.training != train else None
             if train and self._dropouts:
                 assert key is not None
-                noise = torch.as_tensor(fold(key, "dropout"))
+                noise = torch.as_tensor(fold(key, Label.DROPOUT))
                 for place, layer in enumerate(self._dropouts):
                     layer.key = noise + place
             output = self.module(x)

@@ -306,9 +306,9 @@ def shares(stage: Stage, work: State, lead: int) -> Shares | None:
 
 def densities(stage: Stage, work: State, lead: int) -> Shares | None:
     """Return the same where the work lies: nobody waits for the device."""
-    if stage.keep is None:
+    if stage.masks is None:
         return None
-    forward, gradient = stage.keep(work)
+    forward, gradient = stage.masks(work)
     return _means(forward, lead), _means(gradient or {}, lead), gradient is not None
 
 
@@ -331,8 +331,8 @@ def fetched(several: Sequence[Shares | None]) -> list[Shares | None]:
 
 def slices(stage: Stage, work: State) -> dict[str, float]:
     """Return the shares of weights that are left where a stage's steps are taken on the slice."""
-    if not stage.slim or stage.keep is None:
+    if not stage.sliceable or stage.masks is None:
         return {}
-    forward, _ = stage.keep(work)
+    forward, _ = stage.masks(work)
     cut = slice.cut_of(forward)
     return {name: slice.count(cut, {name: mask}) / mask.numel() for name, mask in forward.items()}

@@ -17,8 +17,8 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
-from masquerade.core.random import choose, fold
-from masquerade.core.round import Batch, Cohort, Round, Stage, Who, client_round
+from masquerade.core.random import Label, choose, fold
+from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Meter, shares
@@ -37,8 +37,8 @@ class Forecast:
     dense: float
     masked: float
     paper_flops: float
-    hello: float
-    """Masked FLOPs of the hello, which no other figure has."""
+    setup: float
+    """Masked FLOPs of the setup, which no other figure has."""
 
     @property
     def paper_bytes(self) -> float:
@@ -61,7 +61,7 @@ class _Exchange:
     up: tuple[float, float]
     flops: dict[str, Tensor]
     """Per sample of "train" and "validation" data: dense, masked, as papers count."""
-    hello: dict[str, Tensor]
+    setup: dict[str, Tensor]
 
 
 def forecast(
@@ -81,13 +81,15 @@ def forecast(
     client, and `validation` its validation samples, where it has any. A client that has seen the
     server's current version is not sent it again.
     """
-    task = task.fed(x)
+    task = task.with_example(x)
     meter, measured = Meter(task), dict[Any, _Exchange]()
     clients = torch.arange(len(samples))
     asked = max(1, round(participation * len(samples)))
-    whos = [Who(id, count, fold(seed, "client", id)) for id, count in enumerate(samples)]
+    infos = [
+        ClientInfo(id, count, fold(seed, Label.CLIENT, id)) for id, count in enumerate(samples)
+    ]
     # Clients that may hold as much are alike: each kind is measured once.
-    kinds = [str(method.limit(task, who)) for who in whos]
+    kinds = [str(method.limit(task, info)) for info in infos]
     held = [count or samples[id] for id, count in enumerate(validation or samples)]
     seen, entered, version = [-1] * len(samples), set(), 0
     total = torch.zeros(7, dtype=torch.float64)
@@ -95,13 +97,13 @@ def forecast(
     def cost(id: int, phase: Any) -> _Exchange:
         kind = phase, kinds[id]
         if kind not in measured:
-            measured[kind] = _measure(method, task, meter, x, y, _round(phase, rounds), whos[id])
+            measured[kind] = _measure(method, task, meter, x, y, _round(phase, rounds), infos[id])
         return measured[kind]
 
     for number in range(rounds):
         phase = method.schedule(number, rounds)
         sent = False
-        for id in choose(fold(seed, "cohort", number), clients, asked).tolist():
+        for id in choose(fold(seed, Label.COHORT, number), clients, asked).tolist():
             one = cost(id, phase)
             new = one.full if (id, phase) in entered else one.entry
             new = new if version else one.first
@@ -113,11 +115,11 @@ def forecast(
             total += torch.cat([bytes_values.double(), spent])
             sent |= one.up[0] > 0
         version += sent
-    greeted = sum(
-        float((one.hello["train"] * samples[id] + one.hello["validation"] * held[id])[1])
-        for id, one in enumerate(cost(id, method.schedule(0, rounds)) for id in range(len(whos)))
+    at_setup = sum(
+        float((one.setup["train"] * samples[id] + one.setup["validation"] * held[id])[1])
+        for id, one in enumerate(cost(id, method.schedule(0, rounds)) for id in range(len(infos)))
     )
-    figures = [*total.tolist(), greeted]
+    figures = [*total.tolist(), at_setup]
     return Forecast(*(figure / len(samples) for figure in figures))
 
 
@@ -127,7 +129,7 @@ def _round(phase: Any, rounds: int) -> Round:
 
 
 def _measure(
-    method: Method, task: Task, meter: Meter, x: Tensor, y: Tensor, round: Round, who: Who
+    method: Method, task: Task, meter: Meter, x: Tensor, y: Tensor, round: Round, info: ClientInfo
 ) -> _Exchange:
     """Exchange messages with one client in a phase, after one step of every stage."""
     # Twice, so that a norm has two samples where one was given.
@@ -155,12 +157,12 @@ def _measure(
         return download, upload, tree.take(rows, 0), client, flops
 
     server = method.server_init(task)
-    row, client = method.row_init(task, who), method.client_init(task, who)
-    cohort = Cohort(torch.tensor([who.id]), torch.tensor([who.samples]), 1, 1)
-    hello = replace(round, kind="hello", phase=None)
+    row, client = method.row_init(task, info), method.client_init(task, info)
+    cohort = Cohort(torch.tensor([info.id]), torch.tensor([info.samples]), 1, 1)
+    setup = replace(round, kind="setup", phase=None)
     spent = {data: torch.zeros(3, dtype=torch.float64) for data in ("train", "validation")}
-    if method.greet(task, hello):
-        _, _, row, client, spent = exchange(row, client, hello)
+    if method.setup(task, setup):
+        _, _, row, client, spent = exchange(row, client, setup)
     download, upload, row, _, flops = exchange(row, client, round)
     known = session.begin(task.initial, 1, download)
     had = session.unchanged(known, download, session.versions(download, lead=0))

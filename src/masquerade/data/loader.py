@@ -8,13 +8,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from masquerade.core.random import draw, fold
+from masquerade.core.random import Label, draw, fold
 from masquerade.core.round import Batch, Round, Stage
 from masquerade.core.tree import onto
 from masquerade.data.partition.federation import Federation
 
-LOOK = 256
-"""Samples in a batch of a stage that only looks."""
+LARGE = 256
+"""Samples in a batch of a stage that trains nothing."""
 
 
 def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, T
     return table.to(device), counts
 
 
-def _looked_at(validation: tuple[Tensor, ...], train: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _validated_on(validation: tuple[Tensor, ...], train: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Take every client's validation samples, or its training samples where it has none."""
     pairs = zip(validation, train, strict=True)
     return tuple(looked if len(looked) else trained for looked, trained in pairs)
@@ -40,7 +40,7 @@ def _rows(samples: Tensor, chosen: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Orders:
+class ShuffledIndices:
     """The order in which clients see their samples in every epoch of a stage."""
 
     indices: Tensor
@@ -68,7 +68,7 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class Feed:
+class BatchLoader:
     """Where batches come from: a federation, a seed, a batch size."""
 
     federation: Federation
@@ -78,75 +78,79 @@ class Feed:
     """How the samples of one client lie in memory."""
 
     @cached_property
-    def _trained(self) -> tuple[Tensor, Tensor]:
+    def _training(self) -> tuple[Tensor, Tensor]:
         return _table(self.federation.train, self.federation.x.device)
 
     @cached_property
-    def _looked(self) -> tuple[Tensor, Tensor]:
-        seen = _looked_at(self.federation.validation, self.federation.train)
+    def _validation(self) -> tuple[Tensor, Tensor]:
+        seen = _validated_on(self.federation.validation, self.federation.train)
         return _table(seen, self.federation.x.device)
 
     def counts(self, ids: Tensor) -> Tensor:
         """Return the number of training samples of some clients, in host memory."""
-        return self._trained[1][ids.cpu()]
+        return self._training[1][ids.cpu()]
 
-    def orders(self, ids: Tensor, stage: Stage, round: Round, number: int) -> Orders:
+    def shuffle(self, ids: Tensor, stage: Stage, round: Round, number: int) -> ShuffledIndices:
         """Shuffle the samples of some clients for all epochs of a stage."""
         device = self.federation.x.device
-        looks = stage.data != "train"
-        table, every = self._looked if looks else self._trained
+        validates = stage.data != "train"
+        table, every = self._validation if validates else self._training
         counts = every[ids.cpu()].tolist()
         most = max(*counts, 1)
         own = onto(ids, device)
         rows = table[own, :most]
-        size = LOOK if looks else self.size
+        size = LARGE if validates else self.size
         steps = -(-most // (size * stage.draws))
-        base = fold(self.seed, round.kind, number, "batches")
+        base = fold(self.seed, round.label, number, Label.BATCHES)
         client = torch.as_tensor(fold(base, own, stage.stream))
         epochs = torch.arange(stage.epoch, stage.epoch + stage.epochs, device=device)
         keys = torch.as_tensor(fold(client[:, None], epochs))
-        if looks:
+        if validates:
             indices = rows[:, None].expand(-1, stage.epochs, -1)
         else:
             ranks = draw(keys, most)
             known = onto(torch.tensor(counts), device)
             beyond = torch.arange(most, device=device) >= known[:, None]
             ranks = ranks.masked_fill(beyond[:, None], torch.iinfo(torch.int64).max)
-            shuffled = ranks.argsort(dim=-1, stable=True)
-            indices = rows[:, None].expand(-1, stage.epochs, -1).gather(-1, shuffled)
-        return Orders(indices, counts, draw(fold(keys, "step"), steps), size, stage.draws)
+            places = ranks.argsort(dim=-1, stable=True)
+            indices = rows[:, None].expand(-1, stage.epochs, -1).gather(-1, places)
+        return ShuffledIndices(
+            indices, counts, draw(fold(keys, Label.STEP), steps), size, stage.draws
+        )
 
-    def laid(self, x: Tensor) -> Tensor:
+    def in_layout(self, x: Tensor) -> Tensor:
         """Return samples of one client as its network reads them fastest."""
         return x.to(memory_format=self.layout)
 
-    def of_client(self, orders: Orders, row: int) -> Iterator[Batch | tuple[Batch, ...]]:
+    def batches(self, shuffled: ShuffledIndices, row: int) -> Iterator[Batch | tuple[Batch, ...]]:
         """Yield one client's batches, the last of an epoch as small as it is."""
-        count, stride = orders.counts[row], orders.size * orders.draws
+        count, stride = shuffled.counts[row], shuffled.size * shuffled.draws
         if not count:
             return
-        for indices, keys in zip(orders.indices[row], orders.keys[row].unbind(0), strict=True):
+        for indices, keys in zip(shuffled.indices[row], shuffled.keys[row].unbind(0), strict=True):
             chosen = indices[:count]
-            xs = torch.split(self.laid(self.federation.x[chosen]), stride)
+            xs = torch.split(self.in_layout(self.federation.x[chosen]), stride)
             ys = torch.split(self.federation.y[chosen], stride)
             for x, y, key in zip(xs, ys, keys.unbind(0), strict=False):
-                if orders.draws == 1:
+                if shuffled.draws == 1:
                     yield Batch(x, y, None, key)
-                elif len(y) >= orders.draws:
+                elif len(y) >= shuffled.draws:
                     yield tuple(
-                        Batch(x[draw :: orders.draws], y[draw :: orders.draws], None, key + draw)
-                        for draw in range(orders.draws)
+                        Batch(
+                            x[draw :: shuffled.draws], y[draw :: shuffled.draws], None, key + draw
+                        )
+                        for draw in range(shuffled.draws)
                     )
 
-    def pack(self, orders: Orders) -> "Pack":
+    def stack(self, shuffled: ShuffledIndices) -> "StackedBatches":
         """Lay out the batches of stacked clients; nobody waits for the epochs of others."""
-        device = orders.indices.device
-        stride, most, epochs = orders.size * orders.draws, *_sizes(orders)
+        device = shuffled.indices.device
+        stride, most, epochs = shuffled.size * shuffled.draws, *_sizes(shuffled)
         # A short epoch is one short batch for everybody: padding it would only cost time.
-        width = min(stride, -(-most // orders.draws) * orders.draws)
-        counts = torch.tensor(orders.counts)
+        width = min(stride, -(-most // shuffled.draws) * shuffled.draws)
+        counts = torch.tensor(shuffled.counts)
         # A step needs one sample for each of its draws.
-        own = torch.where(counts < orders.draws, 0, (counts - orders.draws) // stride + 1)
+        own = torch.where(counts < shuffled.draws, 0, (counts - shuffled.draws) // stride + 1)
         lengths = own * epochs
         # What lies with the CPU decides what is done; the rest is worked out on the device.
         time = torch.arange(max(int(lengths.max()), 0))[:, None]
@@ -156,10 +160,10 @@ class Feed:
         epoch, step, some = onto(torch.stack([epoch, step, meant]), device).unbind()
         places = (step * stride)[..., None] + torch.arange(width, device=device)
         client = torch.arange(len(counts), device=device)
-        order = orders.indices[client[:, None], epoch[..., None], places.clamp(max=most - 1)]
-        keys = orders.keys[client, epoch, step]
+        order = shuffled.indices[client[:, None], epoch[..., None], places.clamp(max=most - 1)]
+        keys = shuffled.keys[client, epoch, step]
         rows = torch.cat([order, some[..., None], keys[..., None]], dim=-1)
-        return Pack(rows, meant, lengths.tolist(), orders.draws)
+        return StackedBatches(rows, meant, lengths.tolist(), shuffled.draws)
 
     def batch(self, row: Tensor, draws: int, whole: bool) -> Batch | tuple[Batch, ...]:
         """Make the batch [clients, …] of a row of a pack; whole batches need no mask."""
@@ -179,12 +183,12 @@ class Feed:
         return batches[0] if draws == 1 else batches
 
 
-def _sizes(orders: Orders) -> tuple[int, int]:
-    return orders.indices.shape[2], orders.indices.shape[1]
+def _sizes(shuffled: ShuffledIndices) -> tuple[int, int]:
+    return shuffled.indices.shape[2], shuffled.indices.shape[1]
 
 
 @dataclass(frozen=True)
-class Pack:
+class StackedBatches:
     """The batches of a stage for stacked clients, each of whom goes through its own epochs."""
 
     rows: Tensor
@@ -195,11 +199,11 @@ class Pack:
     """Steps of every client."""
     draws: int
 
-    def take(self, places: Tensor) -> "Pack":
+    def take(self, places: Tensor) -> "StackedBatches":
         """Return the batches of some of the clients."""
         rows = self.rows[:, onto(places, self.rows.device)]
         lengths = [self.lengths[place] for place in places.tolist()]
-        return Pack(rows, self.meant[:, places], lengths, self.draws)
+        return StackedBatches(rows, self.meant[:, places], lengths, self.draws)
 
     def alike(self, width: int, first: int, last: int) -> Iterator[tuple[bool, int, int]]:
         """Divide steps of the first clients into (whether all batches are whole, first, last)."""

@@ -11,13 +11,13 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
-from masquerade.core.random import fold
+from masquerade.core.random import Label, fold
 from masquerade.core.round import Round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.bytes import Traffic
 from masquerade.cost.flops import Flops, Meter
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from masquerade.wire.session import Session
 
 
@@ -27,12 +27,12 @@ def astuple(record: Traffic | Flops) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class EngineContext:
     """The static facts of a run, as far as clients' work depends on them."""
 
     method: Method
     task: Task
-    feed: Feed
+    loader: BatchLoader
     meter: Meter
     rounds: int
     lr_decay: float = 1.0
@@ -42,16 +42,18 @@ class Setting:
     message_dtype: str = "same"
     """What floating-point values of messages are rounded to; "same" leaves them as they are."""
 
-    def wired(self, message: Message, who: int | Tensor, sent: tuple[str, int] | None) -> Message:
-        """Return a message as it comes out at the other end; stacked where `who` are several.
+    def as_received(
+        self, message: Message, clients: int | Tensor, sent: tuple[Label, int] | None
+    ) -> Message:
+        """Return a message as it comes out at the other end; stacked where `clients` are several.
 
-        `sent` is the kind and number of the round of an upload, None for a download. Downloads are
+        `sent` is the label and number of the round of an upload, None for a download. Downloads are
         always rounded with the same noise: a model that did not change is not sent again.
         """
         if self.message_dtype == "same":
             return message
-        seed, lead = fold(self.feed.seed, "wire"), int(isinstance(who, Tensor))
-        key = fold(seed, "up", *sent, who) if sent else fold(seed, "down")
+        seed, lead = fold(self.loader.seed, Label.MESSAGE), int(isinstance(clients, Tensor))
+        key = fold(seed, Label.UPLOAD, *sent, clients) if sent else fold(seed, Label.DOWNLOAD)
         return {
             name: part.to(self.message_dtype, fold(key, name), lead)
             for name, part in message.items()
@@ -59,7 +61,7 @@ class Setting:
 
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""
-        device = self.feed.federation.x.device
+        device = self.loader.federation.x.device
         scalars = torch.tensor([number, self.rounds, self.lr_decay**number], dtype=torch.float64)
         return Round(kind, phase, *tree.onto(scalars, device).unbind())
 
@@ -123,7 +125,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """What clients' models are and how they do, in the order of the clients' ids."""
 
     models: list[Message]
@@ -133,7 +135,7 @@ class Judgement:
     """What adapting cost."""
 
     @classmethod
-    def joined(cls, pieces: "list[Judgement]") -> "Judgement":
+    def joined(cls, pieces: "list[Evaluation]") -> "Evaluation":
         """Join what was judged a few clients at a time."""
         columns = zip(*(astuple(piece.flops) for piece in pieces), strict=True)
         return cls(
@@ -161,7 +163,7 @@ class Engine(Protocol):
         """Prepare a round that is to come, where something else is being waited for."""
         ...
 
-    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
+    def judge(self, job: Job, samples: list[Tensor]) -> Evaluation:
         """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
         ...
 

@@ -16,12 +16,12 @@ from masquerade.cost import bytes as traffic
 from masquerade.cost import flops as compute
 from masquerade.cost.bytes import Traffic
 from masquerade.cost.flops import Flops, Shares, Step
-from masquerade.data.loader import Orders, Pack
-from masquerade.engine.base import Job, Judgement, Outcome, Setting, astuple
+from masquerade.data.loader import ShuffledIndices, StackedBatches
+from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.replay.convolutions import convolving
 from masquerade.engine.replay.cuda_graphs import Graphs, RowStep, same_place
 from masquerade.engine.replay.recorded import Recordings
-from masquerade.engine.vmapped import Lifted
+from masquerade.engine.vmapped import VmappedMethod
 from masquerade.errors import MasqueradeWarning
 
 JUDGED = 4096
@@ -62,7 +62,7 @@ def stretches(lengths: list[int], halves: bool) -> list[tuple[int, int, int]]:
 class Batched:
     """Runs clients in chunks of `clients_per_chunk`."""
 
-    setting: Setting
+    context: EngineContext
     clients_per_chunk: int = 64
     name: str = "batched"
     trial: bool = False
@@ -70,7 +70,7 @@ class Batched:
     repeats: Graphs | Recordings = field(default_factory=Recordings)
     """What takes steps: they are found out once and repeated."""
     copies: ClassVar[bool] = False
-    _ready: dict[Any, tuple[Orders, Pack]] = field(default_factory=dict)
+    _ready: dict[Any, tuple[ShuffledIndices, StackedBatches]] = field(default_factory=dict)
     """Batches that were laid out before they are asked for."""
 
     def work(self, job: Job) -> Outcome:
@@ -100,11 +100,11 @@ class Batched:
         single = len(order) <= self.clients_per_chunk and _in_order(order)
         for places, padding in self._chunks(order):
             part = job if single else job.take(places)
-            lifted = Lifted(self.setting.method, len(places))
-            download = lifted.download(self.setting.task, part.server, part.rows, part.round)
-            download = self.setting.wired(download, part.ids, None)
-            upload, client, flops = self._chunk(lifted, part, download, padding)
-            upload = self.setting.wired(upload, part.ids, (job.round.kind, job.number))
+            vmapped = VmappedMethod(self.context.method, len(places))
+            download = vmapped.download(self.context.task, part.server, part.rows, part.round)
+            download = self.context.as_received(download, part.ids, None)
+            upload, client, flops = self._chunk(vmapped, part, download, padding)
+            upload = self.context.as_received(upload, part.ids, (job.round.label, job.number))
             cost, after = traffic.measure(download, upload, part.session, lead=1)
             real = len(places) - padding
             spent.append((real, cost, flops))
@@ -135,7 +135,7 @@ class Batched:
         self._ready.clear()
         try:
             for places, padding in self._chunks(self._by_size(ids)):
-                for stage in self.setting.method.stages(self.setting.task, round):
+                for stage in self.context.method.stages(self.context.task, round):
                     key = _key(ids[places], stage, round, number)
                     self._ready[key] = self._fed(ids[places], padding, stage, round, number)
         except torch.OutOfMemoryError:
@@ -144,15 +144,15 @@ class Batched:
 
     def _fed(
         self, ids: Tensor, padding: int, stage: Stage, round: Round, number: int
-    ) -> tuple[Orders, Pack]:
+    ) -> tuple[ShuffledIndices, StackedBatches]:
         """Return the samples of a chunk's stage, the last `padding` clients having none."""
-        made = self.setting.feed.orders(ids, stage, round, number)
+        made = self.context.loader.shuffle(ids, stage, round, number)
         made = replace(made, counts=made.counts[: len(ids) - padding] + [0] * padding)
-        return made, self.setting.feed.pack(made)
+        return made, self.context.loader.stack(made)
 
     def _by_size(self, ids: Tensor) -> Tensor:
         """Order places in the cohort by the clients' samples, so that a chunk has alike ones."""
-        return self.setting.feed.counts(ids).argsort(descending=True, stable=True)
+        return self.context.loader.counts(ids).argsort(descending=True, stable=True)
 
     def _chunks(self, order: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Yield places in the cohort, always as many, and how many at the end are padding."""
@@ -162,40 +162,40 @@ class Batched:
             yield torch.cat([places, places[:1].expand(padding)]), padding
 
     def _chunk(
-        self, lifted: Lifted, job: Job, download: Message, padding: int
+        self, vmapped: VmappedMethod, job: Job, download: Message, padding: int
     ) -> tuple[Message, State, Callable[[], Flops]]:
         """Do the rounds of one chunk, the last `padding` clients of which have no samples.
 
         What they cost is counted when it is asked for: it needs the masks' densities, and nobody is
         to wait for these before all work has been handed to the device.
         """
-        setting, feed, ids, round = self.setting, self.setting.feed, job.ids, job.round
+        context, loader, ids, round = self.context, self.context.loader, job.ids, job.round
         noted: list[tuple[Stage, Step, Tensor, Tensor]] = []
         kept: list[Shares | None] = []
-        orders: dict[str, Orders] = {}
-        packs: dict[str, Pack] = {}
+        orders: dict[str, ShuffledIndices] = {}
+        packs: dict[str, StackedBatches] = {}
 
-        def batches(stage: Stage) -> Pack:
+        def batches(stage: Stage) -> StackedBatches:
             ready = self._ready.pop(_key(ids, stage, round, job.number), None)
             made = ready or self._fed(ids, padding, stage, round, job.number)
             orders[stage.name], packs[stage.name] = made
             return packs[stage.name]
 
-        plain = {stage.name: stage for stage in setting.method.stages(setting.task, round)}
-        x, y = feed.federation.x[:1], feed.federation.y[:1]
+        plain = {stage.name: stage for stage in context.method.stages(context.task, round)}
+        x, y = loader.federation.x[:1], loader.federation.y[:1]
 
         def observe(stage: Stage, work: State) -> None:
             made = orders[stage.name]
             single = plain[stage.name]
-            per_sample = setting.meter.step(single, tree.take(work, 0), x, y, round)
+            per_sample = context.meter.step(single, tree.take(work, 0), x, y, round)
             seen = per_sample.samples(made.drawn) * stage.epochs
             ran = self._ran(packs[stage.name], len(ids) - padding)
             noted.append((single, per_sample, seen, ran))
             kept.append(compute.densities(stage, work, lead=1))
 
         upload, client = client_round(
-            lifted,
-            setting.task,
+            vmapped,
+            context.task,
             download,
             job.clients,
             batches,
@@ -207,12 +207,12 @@ class Batched:
         def count() -> Flops:
             total = compute.nothing(len(ids))
             for (stage, step, seen, ran), keep in zip(noted, compute.fetched(kept), strict=True):
-                total += setting.meter.stage(stage, step, seen, keep, x, ran)
+                total += context.meter.stage(stage, step, seen, keep, x, ran)
             return total
 
         return upload, client, count
 
-    def _steps(self, stage: Stage, work: State, pack: Pack, round: Round) -> State:
+    def _steps(self, stage: Stage, work: State, pack: StackedBatches, round: Round) -> State:
         """Take all steps of a stage, with fewer clients as they come to their ends."""
         if len(set(pack.lengths)) == 1:
             last = min(pack.lengths[0], 1) if self.trial else pack.lengths[0]
@@ -230,7 +230,7 @@ class Batched:
         whole = tree.transform(lambda *pieces: torch.cat(pieces), work, *reversed(ended))
         return _reordered(whole, order.argsort())
 
-    def _ran(self, pack: Pack, real: int) -> Tensor:
+    def _ran(self, pack: StackedBatches, real: int) -> Tensor:
         """Count the samples run for each client, what is run for nobody being shared by all."""
         parts = stretches(sorted(pack.lengths, reverse=True), halves=self.repeats.few)
         own = torch.tensor(pack.lengths, dtype=torch.float64)
@@ -238,7 +238,12 @@ class Batched:
         return (own + (taken - own.sum()) / real) * (pack.rows.shape[-1] - 2)
 
     def _stretch(
-        self, stage: Stage, work: State, pack: Pack, part: tuple[int, int, int], round: Round
+        self,
+        stage: Stage,
+        work: State,
+        pack: StackedBatches,
+        part: tuple[int, int, int],
+        round: Round,
     ) -> State:
         """Take some steps with the first clients."""
         width, first, last = part
@@ -252,41 +257,41 @@ class Batched:
 
     def _step(self, stage: Stage, draws: int, whole: bool) -> RowStep:
         """Return a step from a row of batches, which may be known to be `whole`."""
-        feed, few = self.setting.feed, self.repeats.few
+        loader, few = self.context.loader, self.repeats.few
 
         def step(work: State, row: Tensor, round: Round) -> State:
-            new = stage.step(work, feed.batch(row, draws, whole), round)
+            new = stage.step(work, loader.batch(row, draws, whole), round)
             return where_busy(row[:, -2] >= draws, new, work) if few else new
 
         return step
 
-    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
+    def judge(self, job: Job, samples: list[Tensor]) -> Evaluation:
         """Adapt every client on a copy and measure its samples."""
-        method, task = self.setting.method, self.setting.task
-        data, view = self.setting.feed.federation, job.round.phase[0]
+        method, task = self.context.method, self.context.task
+        data, view = self.context.loader.federation, job.round.phase[0]
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
         order = self._by_size(job.ids)
         for places, padding in self._chunks(order):
             part = job.take(places)
-            lifted = Lifted(method, len(places))
-            download = lifted.download(task, part.server, part.rows, part.round)
-            download = self.setting.wired(download, part.ids, None)
-            _, client, flops = self._chunk(lifted, part, download, padding)
-            personal = lifted.map(
+            vmapped = VmappedMethod(method, len(places))
+            download = vmapped.download(task, part.server, part.rows, part.round)
+            download = self.context.as_received(download, part.ids, None)
+            _, client, flops = self._chunk(vmapped, part, download, padding)
+            personal = vmapped.map(
                 lambda one, own: method.personalize(task, one, own, view), download, client
             )
             real = range(len(places) - padding)
             chosen = [samples[int(place)] for place in places]
-            scores = self._scores(lifted, personal, chosen, data.x, data.y)
+            scores = self._scores(vmapped, personal, chosen, data.x, data.y)
             models += [tree.take(personal, place) for place in real]
             found += [scores[place, : len(chosen[place])] for place in real]
             costs.append([column[: len(real)] for column in astuple(flops())])
         back = order.argsort()
         total = Flops(*(torch.cat(column)[back] for column in zip(*costs, strict=True)))
         at = back.tolist()
-        return Judgement([models[one] for one in at], [found[one] for one in at], total)
+        return Evaluation([models[one] for one in at], [found[one] for one in at], total)
 
     def score(
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
@@ -294,31 +299,31 @@ class Batched:
         """Measure models, each on some samples of `x` and `y`."""
         found: list[Tensor] = []
         for places, padding in self._chunks(torch.arange(len(models))):
-            lifted = Lifted(self.setting.method, len(places))
+            vmapped = VmappedMethod(self.context.method, len(places))
             personal = tree.stack([models[int(place)] for place in places])
             chosen = [samples[int(place)] for place in places]
-            scores = self._scores(lifted, personal, chosen, x, y)
+            scores = self._scores(vmapped, personal, chosen, x, y)
             real = range(len(places) - padding)
             found += [scores[place, : len(chosen[place])] for place in real]
         return found
 
     def _scores(
-        self, lifted: Lifted, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor
+        self, vmapped: VmappedMethod, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
         """Return the metric of every sample [clients, most]; padding is judged and not read."""
-        method, task = lifted.method, self.setting.task
+        method, task = vmapped.method, self.context.task
         table = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
         pieces = []
-        most = JUDGED * (4 if x.is_cuda else 1) // lifted.clients
+        most = JUDGED * (4 if x.is_cuda else 1) // vmapped.clients
         for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
                 with convolving(x.device):
-                    output = lifted.map(
+                    output = vmapped.map(
                         lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
                     )
                 score = task.metric(output.flatten(0, 1), y[chosen].flatten(0, 1))
                 pieces.append(score.reshape(chosen.shape))
-        return torch.cat(pieces, dim=1) if pieces else torch.empty(lifted.clients, 0)
+        return torch.cat(pieces, dim=1) if pieces else torch.empty(vmapped.clients, 0)
 
     def close(self) -> None:
         """Hold nothing."""

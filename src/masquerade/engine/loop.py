@@ -26,8 +26,8 @@ from masquerade.cost import bytes as traffic
 from masquerade.cost import flops as compute
 from masquerade.cost.bytes import Traffic
 from masquerade.cost.flops import Flops
-from masquerade.data.loader import Orders
-from masquerade.engine.base import Job, Judgement, Outcome, Setting, astuple
+from masquerade.data.loader import ShuffledIndices
+from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.precision import numbers
 from masquerade.engine.shared_memory import Layout, Memory, Place, shared
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -53,7 +53,7 @@ class _Diary:
 class Loop:
     """Runs clients one after another in this process, or in `workers` processes."""
 
-    setting: Setting
+    context: EngineContext
     workers: int = 1
     name: str = "loop"
     _pool: ProcessPoolExecutor | None = None
@@ -90,13 +90,13 @@ class Loop:
         memory serves the next client.
         """
         table = None
-        orders: dict[str, Orders] = {}
+        orders: dict[str, ShuffledIndices] = {}
         seen: Seen = {}
         for place, download in self._downloads(job, places):
             client, session = (tree.take(state, place) for state in (job.clients, job.session))
-            id, sent = int(job.ids[place]), (job.round.kind, job.number)
+            id, sent = int(job.ids[place]), (job.round.label, job.number)
             upload, client, flops = self._one(job, place, download, client, orders)
-            upload = self.setting.wired(upload, id, sent)
+            upload = self.context.as_received(upload, id, sent)
             cost, after = traffic.measure(download, upload, session, 0, seen)
             done = upload, client, after, astuple(cost), tree.take(astuple(flops), 0)
             table = room(done) if table is None else table
@@ -105,51 +105,56 @@ class Loop:
 
     def _downloads(self, job: Job, places: Iterable[int]) -> Iterator[tuple[int, Message]]:
         """Yield places, and what the clients there are sent."""
-        method, task = self.setting.method, self.setting.task
+        method, task = self.context.method, self.context.task
         sent = None
         for place in places:
             # Where the server knows nothing of single clients, all are sent the same.
             if sent is None or tree.leaves(job.rows):
                 row = tree.take(job.rows, place)
                 sent = method.download(task, job.server, row, job.round)
-                sent = self.setting.wired(sent, int(job.ids[place]), None)
+                sent = self.context.as_received(sent, int(job.ids[place]), None)
             yield place, sent
 
     def _one(
-        self, job: Job, place: int, download: Message, client: State, orders: dict[str, Orders]
+        self,
+        job: Job,
+        place: int,
+        download: Message,
+        client: State,
+        orders: dict[str, ShuffledIndices],
     ) -> tuple[Message, State, Flops]:
         """Do one client's round; `orders` are those of the whole job, made once for each stage."""
-        setting, feed = self.setting, self.setting.feed
+        context, loader = self.context, self.context.loader
         id, round = int(job.ids[place]), job.round
         diary = _Diary()
 
         def batches(stage: Stage) -> Iterator[Any]:
             if stage.name not in orders:
-                orders[stage.name] = feed.orders(job.ids, stage, round, job.number)
+                orders[stage.name] = loader.shuffle(job.ids, stage, round, job.number)
             diary.stage, diary.step = stage.name, 0
-            return counted(feed.of_client(orders[stage.name], place))
+            return counted(loader.batches(orders[stage.name], place))
 
         def counted(given: Iterator[Any]) -> Iterator[Any]:
             for diary.step, batch in enumerate(given):
                 yield batch
 
         def observe(stage: Stage, work: State) -> None:
-            x, y = feed.federation.x[:1], feed.federation.y[:1]
-            per_sample = setting.meter.step(stage, work, x, y, round)
+            x, y = loader.federation.x[:1], loader.federation.y[:1]
+            per_sample = context.meter.step(stage, work, x, y, round)
             drawn = orders[stage.name].drawn[place : place + 1]
             seen = per_sample.samples(drawn) * stage.epochs
             keep = compute.shares(stage, work, lead=0)
             slices = compute.slices(stage, work)
-            diary.flops += setting.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
+            diary.flops += context.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
-        torch.default_generator.manual_seed(fold(feed.seed, round.kind, job.number, id))
+        torch.default_generator.manual_seed(fold(loader.seed, round.label, job.number, id))
         given = tree.leaves([download, client])
         versions = [tensor._version for tensor in given]
         try:
             upload, client = client_round(
-                setting.method, setting.task, download, client, batches, round, observe, slice.steps
+                context.method, context.task, download, client, batches, round, observe, slice.steps
             )
         except Exception as error:
             error.add_note(f"in client {id}, stage `{diary.stage}`, step {diary.step}")
@@ -225,7 +230,7 @@ class Loop:
 
     def _pieces(self, ids: Tensor) -> list[list[int]]:
         """Divide places in the cohort so that processes have about as many samples to train on."""
-        counts = self.setting.feed.counts(ids).tolist()
+        counts = self.context.loader.counts(ids).tolist()
         pieces: list[list[int]] = [[] for _ in range(min(self.workers, len(counts)))]
         loads = [0] * len(pieces)
         for place in sorted(range(len(counts)), key=lambda place: -counts[place]):
@@ -234,11 +239,11 @@ class Loop:
             loads[lightest] += max(1, counts[place])
         return pieces
 
-    def judge(self, job: Job, samples: list[Tensor]) -> Judgement:
+    def judge(self, job: Job, samples: list[Tensor]) -> Evaluation:
         """Adapt every client on a copy and measure its samples."""
-        method, task = self.setting.method, self.setting.task
-        data, view = self.setting.feed.federation, job.round.phase[0]
-        orders: dict[str, Orders] = {}
+        method, task = self.context.method, self.context.task
+        data, view = self.context.loader.federation, job.round.phase[0]
+        orders: dict[str, ShuffledIndices] = {}
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
@@ -254,17 +259,17 @@ class Loop:
             models.append(personal)
             costs.append(astuple(flops))
         total = Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
-        return Judgement(models, found, total)
+        return Evaluation(models, found, total)
 
     def score(
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
         """Measure models, each on some samples of `x` and `y`."""
-        method, task, feed = self.setting.method, self.setting.task, self.setting.feed
+        method, task, loader = self.context.method, self.context.task, self.context.loader
         found = []
         for model, own in zip(models, samples, strict=True):
             scores = [
-                task.metric(method.predict(task, model, feed.laid(x[chosen])), y[chosen])
+                task.metric(method.predict(task, model, loader.in_layout(x[chosen])), y[chosen])
                 for chosen in torch.split(own, JUDGED)
                 if len(chosen)
             ]
@@ -315,7 +320,7 @@ def _do(call: tuple[Layout, Place, Place, str, Any, int], places: list[int]) -> 
     """Do some clients' rounds in a process of their own; return how what they give is laid out."""
     assert _working is not None
     layout, given, wanted, kind, phase, number = call
-    round = _working.setting.round(kind, phase, number)
+    round = _working.context.round(kind, phase, number)
     for place in _seen.keys() - {given, wanted}:
         del _seen[place]
     for place in (given, wanted):
@@ -328,6 +333,6 @@ def _do(call: tuple[Layout, Place, Place, str, Any, int], places: list[int]) -> 
         made.append(Layout.of(done, len(job.ids)))
         return _seen[wanted].view(made[0])
 
-    with numbers(_working.setting.precision):
+    with numbers(_working.context.precision):
         _working._several(job, places, room)
     return made[0]

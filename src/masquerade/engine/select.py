@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from masquerade.core import tree
-from masquerade.core.round import Batch, Who
-from masquerade.core.sgd import slope
+from masquerade.core.round import Batch, ClientInfo
+from masquerade.core.sgd import loss_gradient
 from masquerade.core.task import Task
-from masquerade.engine.base import Engine, Job, Setting
+from masquerade.engine.base import Engine, EngineContext, Job
 from masquerade.engine.batched import Batched
 from masquerade.engine.loop import Loop
 from masquerade.engine.replay.cuda_graphs import Graphs
@@ -36,44 +36,44 @@ def choose(task: Task, device: torch.device, cohort: int) -> str:
     return "batched" if dense and task.parameters <= LARGEST and cohort >= FEWEST else "loop"
 
 
-def laid_out(setting: Setting) -> Setting:
+def laid_out(context: EngineContext) -> EngineContext:
     """Have one client's images lie in memory as a CPU reads them fastest.
 
     Convolutions and pools take up to a third less time where channels lie side by side. Nothing is
     gained in double precision, and norms over single images lose.
     """
-    task, data = setting.task, setting.feed.federation
+    task, data = context.task, context.loader.federation
     images = data.x.ndim == 4 and any(layer.kind == "conv" for layer in task.layers)
     slower = any(isinstance(module, nn.InstanceNorm2d) for module in task.module.modules())
     if data.x.device.type != "cpu" or not images or slower or task.dtype == torch.float64:
-        return setting
-    feed = replace(setting.feed, layout=torch.channels_last)
-    some = feed.laid(data.x[:2])
+        return context
+    loader = replace(context.loader, layout=torch.channels_last)
+    some = loader.in_layout(data.x[:2])
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            slope(task, task.initial, Batch(some, data.y[:2], None, torch.tensor(0)))
+            loss_gradient(task, task.initial, Batch(some, data.y[:2], None, torch.tensor(0)))
             task(task.initial, some)
     except Exception:
         # A network may reshape by `view`, or ask how its numbers lie.
-        return setting
-    return replace(setting, feed=feed)
+        return context
+    return replace(context, loader=loader)
 
 
-def make(setting: Setting, name: str, workers: int, clients_per_chunk: int) -> Engine:
+def make(context: EngineContext, name: str, workers: int, clients_per_chunk: int) -> Engine:
     """Make an engine; what cannot be batched is looped, with one warning."""
     if name == "batched":
-        why = obstacle(setting)
+        why = obstacle(context)
         if why is None:
-            on_cuda = setting.feed.federation.x.is_cuda
+            on_cuda = context.loader.federation.x.is_cuda
             return Batched(
-                setting, clients_per_chunk, repeats=Graphs() if on_cuda else Recordings()
+                context, clients_per_chunk, repeats=Graphs() if on_cuda else Recordings()
             )
         warnings.warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",
             MasqueradeWarning,
             stacklevel=2,
         )
-    return Loop(laid_out(setting), workers)
+    return Loop(laid_out(context), workers)
 
 
 def _couples(task: Task, x: torch.Tensor) -> bool:
@@ -88,32 +88,32 @@ def _couples(task: Task, x: torch.Tensor) -> bool:
     return not torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
 
 
-def obstacle(setting: Setting) -> str | None:
+def obstacle(context: EngineContext) -> str | None:
     """Say what keeps a run from being batched, by trying a small round of every phase."""
-    task, method, federation = setting.task, setting.method, setting.feed.federation
+    task, method, federation = context.task, context.method, context.loader.federation
     counts = set(federation.samples.tolist())
-    ragged = len(counts) > 1 or max(counts) % setting.feed.size
+    ragged = len(counts) > 1 or max(counts) % context.loader.size
     if ragged and task.couples_batch:
         return "its BatchNorm would see the padding of ragged batches"
     if ragged and _couples(task, federation.x):
         return "an output of its network depends on other samples of the batch, so on padding too"
     busy = [id for id, count in enumerate(federation.samples.tolist()) if count][:2]
     ids = torch.tensor(busy)
-    whos = [Who(id, 1, id) for id in busy]
-    rows = tree.stack([method.row_init(task, who) for who in whos])
-    clients = tree.stack([method.client_init(task, who) for who in whos])
+    infos = [ClientInfo(id, 1, id) for id in busy]
+    rows = tree.stack([method.row_init(task, info) for info in infos])
+    clients = tree.stack([method.client_init(task, info) for info in infos])
     phases: list[tuple[str, Hashable]] = [("adapt", (view, False)) for view in method.views]
     phases += dict.fromkeys(
-        ("train", method.schedule(number, setting.rounds)) for number in range(setting.rounds)
+        ("train", method.schedule(number, context.rounds)) for number in range(context.rounds)
     )
-    if method.greet(task, setting.round("hello", None, 0)):
-        phases.insert(0, ("hello", None))
+    if method.setup(task, context.round("setup", None, 0)):
+        phases.insert(0, ("setup", None))
     own = [federation.train[id][:1] for id in busy]
     known = session.begin(task.initial, len(ids))
-    engine = Batched(setting, clients_per_chunk=2, trial=True)
+    engine = Batched(context, clients_per_chunk=2, trial=True)
     for kind, phase in phases:
         job = Job(
-            method.server_init(task), rows, clients, known, ids, setting.round(kind, phase, 0), 0
+            method.server_init(task), rows, clients, known, ids, context.round(kind, phase, 0), 0
         )
         try:
             if kind == "adapt":
@@ -122,7 +122,7 @@ def obstacle(setting: Setting) -> str | None:
                 engine.work(job)
         except Exception as error:
             # What fails in the loop too is no matter of batching: let that error be seen.
-            loop = Loop(setting)
+            loop = Loop(context)
             loop.judge(job, own) if kind == "adapt" else loop.work(job)
             sentence = str(error).strip().splitlines()[0].split(". ")[0]
             return f"{type(error).__name__}: {sentence[:200]}"

@@ -21,7 +21,7 @@ def mapped(clients: int, function: Any, *states: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Lifted:
+class VmappedMethod:
     """A method whose functions take and give stacked states: what `client_round` runs here."""
 
     method: Method

@@ -11,7 +11,7 @@ from masquerade.cost import memory, storage
 from masquerade.cost.flops import Flops
 from masquerade.data.corrupted_sets import Corrupted
 from masquerade.data.registry import note_of
-from masquerade.engine.base import Judgement
+from masquerade.engine.base import Evaluation
 from masquerade.evaluation.overlap import overlap
 from masquerade.simulation.server import Simulation
 from masquerade.simulation.state import WAYS, Progress, Record, timed
@@ -105,7 +105,7 @@ def _asked(made: Simulation) -> list[Tensor]:
     """Return by client every sample that it is judged on at any degree of shift."""
     draws = [draw for sets in made.sets.values() for draws in sets.values() for draw in draws]
     return [
-        torch.unique(torch.cat([chosen[id] for chosen in draws])) for id in range(len(made.whos))
+        torch.unique(torch.cat([chosen[id] for chosen in draws])) for id in range(len(made.infos))
     ]
 
 
@@ -113,7 +113,7 @@ def _summary(
     made: Simulation,
     progress: Progress,
     view: str,
-    found: dict[Group, Judgement],
+    found: dict[Group, Evaluation],
     judged: dict[Group, Record],
 ) -> Record:
     """Return everything that is known of a view at the end."""
@@ -265,7 +265,7 @@ def _corrupted(
 
 
 def _cost(made: Simulation, progress: Progress, adapt: Flops | None) -> Record:
-    """Return means per client over the training rounds; hello and adapt stand apart."""
+    """Return means per client over the training rounds; setup and adapt stand apart."""
     clients = len(made.known)
     found: Record = {}
     for kind, sums in progress.costs.items():
@@ -323,7 +323,7 @@ def _storage(made: Simulation, progress: Progress, personal: list[Message]) -> R
         ids = torch.tensor([id])
         row, client = (tree.take(s.take(ids), 0) for s in (progress.rows, progress.clients))
         download = made.method.download(made.task, progress.server, row, made.now(progress))
-        download = made.setting.wired(download, id, None)
+        download = made.context.as_received(download, id, None)
         known = {name: words[id].to(made.device) for name, words in progress.session.items()}
         model += storage.model_bytes(one)
         state += storage.state_bytes(client, one)

@@ -76,8 +76,8 @@ def run(
     `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
     "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `clients_per_round`
     of those that are `available`, and a share `drop` of them is lost; `novel` clients are kept out
-    of training and judged apart. Numbers in messages are of `message_dtype`. With `out` the run has a
-    directory; the same call goes on from its last commit after any interruption.
+    of training and evaluated apart. Numbers in messages are of `message_dtype`. With `out` the run
+    has a directory; the same call goes on from its last commit after any interruption.
     """
     task = model if isinstance(model, Task) else Task(model)
     train = Train(
@@ -338,7 +338,7 @@ def _finish(
         }
     for view, own in personal.items() if models else ():
         for id, model in zip(simulation.known, own, strict=True):
-            name = parts.client_file(id, view, len(simulation.whos))
+            name = parts.client_file(id, view, len(simulation.infos))
             parts.write(directory, name, model)
     directory.write_text("summary.json", json.dumps(summaries, indent=1))
     return summaries

@@ -8,7 +8,7 @@ from torch import Tensor
 from masquerade.config import toml as configuration
 from masquerade.config.resolve import arrange, trainings
 from masquerade.core.part import Message
-from masquerade.core.random import fold
+from masquerade.core.random import Label, fold
 from masquerade.data import Federation, cache
 from masquerade.errors import MasqueradeError
 from masquerade.evaluation.clients import place_of
@@ -48,7 +48,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     origin = None
     if not train.weights:
         shape = tuple(federation.x.shape[1:])
-        seed = fold(training.seed, "initial")
+        seed = fold(training.seed, Label.INITIAL)
         origin = sparse.Origin(train.model, shape, federation.classes, seed)
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []

@@ -84,7 +84,7 @@ def trace(method: Method, task: Task, parts: Message, x: Tensor) -> Program:
 
     A model that answers every sample with weights of its own is traced for one sample at a time.
     """
-    home = task.to("cpu").fed(x.cpu())
+    home = task.to("cpu").with_example(x.cpu())
     here: Message = tree.transform(lambda value: value.detach().cpu(), parts)
     return trace_function(lambda given: method.predict(home, here, given), x.cpu())
 

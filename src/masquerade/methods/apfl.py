@@ -17,6 +17,7 @@ from torch import Tensor
 from masquerade.core import (
     Batch,
     Bounds,
+    ClientInfo,
     Message,
     Method,
     Part,
@@ -25,9 +26,8 @@ from masquerade.core import (
     State,
     Task,
     Tree,
-    Who,
 )
-from masquerade.core.sgd import Descent
+from masquerade.core.sgd import SGDStep
 from masquerade.core.tree import blend
 
 
@@ -43,7 +43,7 @@ class APFL(Method):
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     bounds: ClassVar[Bounds] = {"mixture": (0, 1)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold a model of one's own, and its share."""
         device = next(iter(task.initial.values())).device
         share = torch.tensor(self.mixture, dtype=task.dtype, device=device)
@@ -62,9 +62,9 @@ class APFL(Method):
 
         # The share has the rate 0 here: decay and momentum are for weights, its own step follows.
         lrs = (self.lr, 0.0)
-        both = self.descend(task, mixed, on=("own", "mixture"), lr=lrs, gradient=True)
-        own = self.descend(task, mixed, on=("own",))
-        step = _Step(self.lr, self.descend(task), both, own)
+        both = self.sgd_step(task, mixed, on=("own", "mixture"), lr=lrs, gradient=True)
+        own = self.sgd_step(task, mixed, on=("own",))
+        step = _Step(self.lr, self.sgd_step(task), both, own)
         return (Stage("train", step, self.local_epochs),)
 
     def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
@@ -90,10 +90,10 @@ class _Step:
     """A step of the share, the own and the shared model on one batch."""
 
     lr: float
-    shared: Descent
-    both: Descent
+    shared: SGDStep
+    both: SGDStep
     """Of the own model and the share."""
-    own: Descent
+    own: SGDStep
     """Of the own model alone: what `both` comes to once the share has moved."""
 
     def prepare(self, work: State, round: Round) -> State:

@@ -72,7 +72,7 @@ class BNN(Method):
             params = work["params"]
             return {**work, "params": params | {name: params[name].clamp(-1, 1) for name in names}}
 
-        return (Stage("train", self.descend(task, loss, project=clipped), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task, loss, project=clipped), self.local_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, Task, Who
+from masquerade.core import Bounds, ClientInfo, Message, Method, Part, Round, Stage, State, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Ditto(Method):
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     bounds: ClassVar[Bounds] = {"lam": (0, math.inf), "personal_epochs": (0, math.inf)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold a personal model."""
         return {"own": task.initial}
 
@@ -37,7 +37,7 @@ class Ditto(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the shared model as FedAvg does, then the personal one, on the same batches."""
-        personal = self.descend(task, on=("own",), proximal=self.lam)
+        personal = self.sgd_step(task, on=("own",), proximal=self.lam)
         return (*super().plan(task, round), Stage("personal", personal, self.personal_epochs))
 
     def finish(

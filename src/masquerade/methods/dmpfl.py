@@ -26,6 +26,7 @@ from masquerade.core import (
     Batch,
     Bounds,
     Choices,
+    ClientInfo,
     Cohort,
     Message,
     Method,
@@ -35,14 +36,13 @@ from masquerade.core import (
     State,
     Task,
     Tree,
-    Who,
     average,
     mask,
     tree,
 )
 from masquerade.core.average import votes
 
-_moves, _trained = itemgetter("moves"), itemgetter("keep", "moves")
+_update_mask, _trained = itemgetter("update_mask"), itemgetter("keep", "update_mask")
 """What of the work a step may change; and, for costs, what it multiplies by besides."""
 
 
@@ -140,7 +140,7 @@ class DMPFL(Method):
         """Hold dense weights w_g and the mask m_g."""
         return {"params": task.initial, "keep": self._first_mask(task)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold weights w_c, the mask m_c, and the iteration whose personal refine has begun."""
         keep = self._first_mask(task)
         begun = torch.tensor(-1, device=next(iter(task.initial.values())).device)
@@ -155,15 +155,15 @@ class DMPFL(Method):
         received, ours, mine = message["params"].values, message["params"].keep, client["keep"]
         phase = _phase(round)
         if phase == "global":
-            return {"params": received, "keep": ours, "moves": ours}
+            return {"params": received, "keep": ours, "update_mask": ours}
         own, begun = client["params"], client["begun"]
         if self.restart and (phase == "personal" or (phase == "use" and self.refine_epochs)):
             again = begun == round.phase[1] if phase == "personal" else begun >= 0
             own = {name: torch.where(again, value, 0) for name, value in own.items()}
         params = tree.only(mine, tree.where(ours, received, own))
         # Differs: what has no mask (first layer, biases, norms) is shared, so it is frozen there.
-        moves = mine if phase == "dual" else mask.beyond(mine, ours, params)
-        work = {"params": params, "keep": mine, "moves": moves}
+        update_mask = mine if phase == "dual" else mask.beyond(mine, ours, params)
+        work = {"params": params, "keep": mine, "update_mask": update_mask}
         if _view(round) == "adaptive":
             zero = torch.zeros((), dtype=task.dtype, device=begun.device)
             work |= {"global": received, "entropy": torch.stack([zero, zero]), "seen": zero}
@@ -173,35 +173,37 @@ class DMPFL(Method):
         """Train inside the phase's mask; readjust it before the last `settle` epochs."""
         if round.phase[0] == "personal":
             return (self._refine(task, self.local_epochs),)
-        step = self.descend(task, within=_moves)
+        step = self.sgd_step(task, within=_update_mask)
         if round.phase != ("dual", True):
-            return (Stage("train", step, self.local_epochs, keep=_trained),)
+            return (Stage("train", step, self.local_epochs, masks=_trained),)
         search = max(1, self.local_epochs - self.settle)
-        dense = self.descend(task, within=_moves, gradient=True)
+        dense = self.sgd_step(task, within=_update_mask, gradient=True)
         return (
-            Stage("search", dense, search, then=self._readjust, keep=mask.searched),
-            Stage("settle", step, self.local_epochs - search, epoch=search, keep=_trained),
+            Stage("search", dense, search, then=self._readjust, masks=mask.searched),
+            Stage("settle", step, self.local_epochs - search, epoch=search, masks=_trained),
         )
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Refine θ_c, and look at the base entropies for the view `adaptive`."""
+        """Refine θ_c, and measure the base entropies for the view `adaptive`."""
         # Differs: the paper does not say on which data. Where a client has no validation data it
         # is its training data, on which θ_c is too sure.
         refine = self._refine(task, self.refine_epochs)
-        base = Stage("base entropies", self._look(task), data="validation", keep=mask.seen)
+        base = Stage(
+            "base entropies", self._base_entropies(task), data="validation", masks=mask.seen
+        )
         refines = self.refine_epochs > 0 and _view(round) != "global"
         return (refine,) * refines + (base,) * (_view(round) == "adaptive")
 
     def _refine(self, task: Task, epochs: int) -> Stage:
         """Train the personal weights alone (Algorithm 3)."""
-        step = self.descend(task, within=_moves, lr=self.lr * self.refine_lr_scale)
-        return Stage("refine", step, epochs, keep=_trained)
+        step = self.sgd_step(task, within=_update_mask, lr=self.lr * self.refine_lr_scale)
+        return Stage("refine", step, epochs, masks=_trained)
 
     def _readjust(self, work: State, round: Round) -> State:
         """Prune α_s of each layer's mask by magnitude, regrow as many by gradient."""
         # Differs: the paper does not say whose gradient; the last batch's is the one at hand.
         work = mask.readjust(work, mask.annealed(self.readjust, round.progress))
-        return {**work, "moves": work["keep"]}
+        return {**work, "update_mask": work["keep"]}
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
@@ -269,12 +271,12 @@ class DMPFL(Method):
         surer = _entropy(own) - shift * base[0] < _entropy(common) - shift * base[1]
         return torch.where(surer[..., None], own, common)
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound both the personal model and the upload by the sparsity."""
         return {"use": self.counts(task), "upload": self.counts(task)}
 
     @staticmethod
-    def _look(task: Task) -> Callable[[State, Batch, Round], State]:
+    def _base_entropies(task: Task) -> Callable[[State, Batch, Round], State]:
         """Add up the entropies of both models on data that is not shifted."""
 
         def step(work: State, batch: Batch, round: Round) -> State:

@@ -27,7 +27,7 @@ class FedAvg(Method):
         """Fine-tune for the view `tuned`."""
         if round.phase[0] != "tuned":
             return ()
-        return (Stage("tune", self.descend(task, lr=self.tune_lr), self.tune_epochs),)
+        return (Stage("tune", self.sgd_step(task, lr=self.tune_lr), self.tune_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

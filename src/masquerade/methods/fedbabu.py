@@ -50,11 +50,11 @@ class FedBABU(Method):
         def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
             return task.loss(task.join(work["params"], head), batch)
 
-        return (Stage("train", self.descend(task, loss), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task, loss), self.local_epochs),)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Fine-tune body and head."""
-        return (Stage("tune", self.descend(task, lr=self.tune_lr), self.tune_epochs),)
+        return (Stage("tune", self.sgd_step(task, lr=self.tune_lr), self.tune_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -7,7 +7,7 @@ is FedAvg. On a network without norm layers it is FedAvg.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Message, Method, Part, Round, State, Task, Who
+from masquerade.core import ClientInfo, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
 
 
@@ -23,7 +23,7 @@ class FedBN(Method):
         _, rest = split(task.initial, task.norms)
         return {"params": rest}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold norm layers."""
         norms, _ = split(task.initial, task.norms)
         return {"norms": norms}

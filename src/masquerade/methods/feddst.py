@@ -16,7 +16,7 @@ from masquerade.core import mask, tree
 from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Message, Part
-from masquerade.core.round import Cohort, Round, Stage, Who
+from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 
@@ -77,16 +77,16 @@ class FedDST(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train inside the mask; in some rounds readjust it before the last `settle` epochs."""
-        step = self.descend(task, within=mask.kept)
+        step = self.sgd_step(task, within=mask.kept)
         if round.phase != "readjust":
-            return (Stage("train", step, self.local_epochs, keep=mask.trained),)
+            return (Stage("train", step, self.local_epochs, masks=mask.trained),)
         search = max(1, self.local_epochs - self.settle)
         # Differs: the release takes the gradient of the last batch anew, after its step; here it
         # is the one that the step took.
-        dense = self.descend(task, within=mask.kept, gradient=True)
+        dense = self.sgd_step(task, within=mask.kept, gradient=True)
         return (
-            Stage("search", dense, search, then=self._move, keep=mask.searched),
-            Stage("settle", step, self.local_epochs - search, epoch=search, keep=mask.trained),
+            Stage("search", dense, search, then=self._move, masks=mask.searched),
+            Stage("settle", step, self.local_epochs - search, epoch=search, masks=mask.trained),
         )
 
     def _move(self, work: State, round: Round) -> State:
@@ -112,6 +112,6 @@ class FedDST(Method):
             keep = mask.both(mask.top_by_layer(size, self.counts(task)), held)
         return {"params": tree.only(keep, params), "keep": keep}, rows
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound the model and the upload by the sparsity."""
         return {"use": self.counts(task), "upload": self.counts(task)}

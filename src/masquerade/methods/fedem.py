@@ -14,7 +14,7 @@ from torch import Tensor
 
 from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree
 from masquerade.core.average import average
-from masquerade.core.round import Batch, Cohort, Round, Stage, Who
+from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Loss
 
 
@@ -46,7 +46,7 @@ class FedEM(Method):
         """Send every model."""
         return {name: Part(server[name]) for name in self.names()}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Begin with equal shares, which a client that never trains keeps."""
         like = next(iter(task.initial.values()))
         return {"mixture": like.new_full((self.models,), 1 / self.models, dtype=task.dtype)}
@@ -67,7 +67,7 @@ class FedEM(Method):
 
             return loss
 
-        moves = [self.descend(task, weighed(*one), on=one[1:]) for one in enumerate(self.names())]
+        moves = [self.sgd_step(task, weighed(*one), on=one[1:]) for one in enumerate(self.names())]
 
         def begin(work: State, round: Round) -> State:
             for move in moves:

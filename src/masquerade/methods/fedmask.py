@@ -2,7 +2,7 @@
 
     y = (W ⊙ m) x        m = [σ(m^r) ≥ ½]        ∂L/∂m^r = σ(m^r)(1 − σ(m^r)) ⊙ ∂L/∂m      (Eq. 2–8)
 
-`hello`      one epoch, then the last layers keep the share p_r of largest |W · m^r|: the structure
+`setup`      one epoch, then the last layers keep the share p_r of largest |W · m^r|: the structure
 `train`      bits become scores ±c, scores are trained under a group lasso (Eq. 9–10), bits are sent
 `aggregate`  the rounded mean bit where two structures overlap or more; elsewhere nothing changes
 
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from masquerade.core import Bounds, Choices, Message, Method, Part, Task, average, mask, tree
-from masquerade.core.round import Batch, Cohort, Round, Stage, Who
-from masquerade.core.sgd import Descent
+from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
+from masquerade.core.sgd import SGDStep
 from masquerade.core.tree import State, Tree
 
 TINY = 1e-30
@@ -34,7 +34,7 @@ class FedMask(Method):
     """Share of a pruned layer's weights that its structure keeps (p_r)."""
     pruned_layers: int = 2
     """How many layers, counted from the end, have a structure, real ones among them, which have
-    none; with 0 there is no hello."""
+    none; with 0 there is no setup."""
     # Differs: the paper scores by |W · m^r|, by its change, and by W · m^r, in three places.
     prune_by: str = "size"
     """What a structure keeps the largest of: "size" |W · m^r|, "change" of it, "value" W · m^r."""
@@ -102,14 +102,14 @@ class FedMask(Method):
         params = {name: value for name, value in task.initial.items() if name not in bits}
         return {"params": params, "bits": bits, "defined": tree.each(torch.logical_not, bits)}
 
-    def row_init(self, task: Task, who: Who) -> State:
-        """Know a client's structure, which is whole before its hello, and the bits it has."""
+    def row_init(self, task: Task, info: ClientInfo) -> State:
+        """Know a client's structure, which is whole before its setup, and the bits it has."""
         ones = self._ones(task)
         return {"structure": {name: ones[name] for name in self.counts(task)}, "bits": ones}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold the same, and what is trained as numbers."""
-        return {**self.row_init(task, who), "params": self.server_init(task)["params"]}
+        return {**self.row_init(task, info), "params": self.server_init(task)["params"]}
 
     def _ones(self, task: Task) -> Tree:
         # Differs: the paper does not say what m^0 is; with all ones the network begins as drawn.
@@ -136,9 +136,9 @@ class FedMask(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the scores inside the structure, and what is real beside them."""
-        return (Stage("train", self._step(task), self.local_epochs, keep=self._cost),)
+        return (Stage("train", self._step(task), self.local_epochs, masks=self._cost),)
 
-    def greet(self, task: Task, round: Round) -> tuple[Stage, ...]:
+    def setup(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train for one epoch and prune (lines 21–28)."""
         counts, frozen = self.counts(task), self.frozen(task)
 
@@ -146,14 +146,14 @@ class FedMask(Method):
             worth = tree.each(self._worth, frozen, work["scores"], work["first"])
             return {**work, "structure": mask.top_by_layer(worth, counts)}
 
-        return (Stage("prune", self._step(task), then=prune, keep=self._cost),) if counts else ()
+        return (Stage("prune", self._step(task), then=prune, masks=self._cost),) if counts else ()
 
     def _worth(self, weight: Tensor, scores: Tensor, first: Tensor) -> Tensor:
         """Return what a structure keeps the largest of."""
         value = weight * (scores - first if self.prune_by == "change" else scores)
         return value if self.prune_by == "value" else value.abs()
 
-    def _step(self, task: Task) -> Descent:
+    def _step(self, task: Task) -> SGDStep:
         """Build the SGD step on scores, straight through the threshold, and on real weights."""
         frozen = self.frozen(task)
 
@@ -168,7 +168,7 @@ class FedMask(Method):
             return found + self.group_lasso * _groups(soft), buffers
 
         on = ("scores", "params")
-        return self.descend(task, loss, on=on, within=lambda work: work["structure"])
+        return self.sgd_step(task, loss, on=on, within=lambda work: work["structure"])
 
     def _cost(self, work: State) -> tuple[Tree, Tree]:
         """Return what runs forward, and whose gradient is taken: all of the structure."""
@@ -178,11 +178,11 @@ class FedMask(Method):
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
     ) -> tuple[Message, State]:
-        """Send the bits; at the hello the structure with them, once and for all."""
+        """Send the bits; at the setup the structure with them, once and for all."""
         if round.kind == "adapt":
             return {}, client
         held = {key: work[key] for key in ("params", "structure")} | {"bits": _bits(work)}
-        if round.kind == "hello":
+        if round.kind == "setup":
             return {"bits": Part(held["bits"], held["structure"])}, held
         return {"params": Part(held["params"]), "bits": Part(held["bits"])}, held
 
@@ -191,7 +191,7 @@ class FedMask(Method):
     ) -> tuple[State, State]:
         """Average bits where two structures overlap or more, by samples; from ½ on it is a one."""
         sent = uploads["bits"]
-        if round.kind == "hello":
+        if round.kind == "setup":
             return server, {"structure": sent.keep, "bits": sent.values}
         nothing = tree.each(
             lambda bits: torch.full_like(bits, -1, dtype=torch.float32), server["bits"]
@@ -206,7 +206,7 @@ class FedMask(Method):
         return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
 
     def _pruned(self, task: Task, structures: Tree) -> Tree:
-        """Empty the structures of clients whose hello was refused: theirs are still whole."""
+        """Empty the structures of clients whose setup was refused: theirs are still whole."""
         most = self.counts(task)
         return {
             name: keep & (keep.sum(tuple(range(1, keep.ndim)), keepdim=True) <= most[name])
@@ -225,11 +225,11 @@ class FedMask(Method):
         weights = tree.only(personal["bits"].values, self.frozen(task))
         return task({**weights, **personal["params"].values}, x)[0]
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
-        """Bound the personal model and the hello by the structure; uploads are bits of it all."""
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
+        """Bound the personal model and the setup by the structure; uploads are bits of it all."""
         counts = self.counts(task)
         whole = {name: task.shapes[name].numel() for name in self.masked(task)}
-        return {"use": whole | counts, "hello": counts, "upload": {}}
+        return {"use": whole | counts, "setup": counts, "upload": {}}
 
 
 def _signed(drawn: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Bounds, Message, Method, Part, Round, State, Task, Who
+from masquerade.core import Bounds, ClientInfo, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
 
 
@@ -27,7 +27,7 @@ class FedPer(Method):
         body, _ = task.divide(self.personal_layers)
         return {"params": body}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold a head, which begins where everybody's does."""
         # Differs: the paper lets every client draw its own initial head.
         _, head = task.divide(self.personal_layers)

@@ -26,4 +26,4 @@ class FedProx(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train with the proximal term."""
-        return (Stage("train", self.descend(task, proximal=self.mu), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task, proximal=self.mu), self.local_epochs),)

@@ -14,6 +14,7 @@ from torch import Tensor
 from masquerade.core import (
     Batch,
     Bounds,
+    ClientInfo,
     Message,
     Method,
     Part,
@@ -22,9 +23,8 @@ from masquerade.core import (
     State,
     Task,
     Tree,
-    Who,
 )
-from masquerade.core.sgd import Descent
+from masquerade.core.sgd import SGDStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class FedRep(Method):
         body, _ = task.divide(self.personal_layers)
         return {"params": body}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold a head (h), which begins where everybody's does."""
         _, head = task.divide(self.personal_layers)
         return {"head": head}
@@ -74,13 +74,13 @@ class FedRep(Method):
             return ()
         return (Stage("head", self._train(task, "head"), epochs),)
 
-    def _train(self, task: Task, entry: str) -> Descent:
+    def _train(self, task: Task, entry: str) -> SGDStep:
         """Build the step that moves one tree and freezes the other."""
 
         def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
             return task.loss(task.join(work["body"], work["head"]), batch)
 
-        return self.descend(task, loss, on=(entry,))
+        return self.sgd_step(task, loss, on=(entry,))
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -15,8 +15,8 @@ from torch import Tensor
 from masquerade.core import MasqueradeError, Method, mask, tree
 from masquerade.core import slicing as slice
 from masquerade.core.part import Axis, Message, Part
-from masquerade.core.random import draw, fold
-from masquerade.core.round import Batch, Round, Stage, Who
+from masquerade.core.random import Label, draw, fold
+from masquerade.core.round import Batch, ClientInfo, Round, Stage
 from masquerade.core.task import Task, cross_entropy
 from masquerade.core.tree import State, Tree
 
@@ -40,12 +40,12 @@ class HeteroFL(Method):
         fit = self.levels and all(0 < level <= 1 for level in self.levels)
         return [] if fit else [f"`method.levels` is {self.levels}; give widths above 0, at most 1"]
 
-    def width(self, task: Task, who: Who) -> float:
+    def width(self, task: Task, info: ClientInfo) -> float:
         """Draw a client's level, the same all run long, among those that fit its budget."""
-        most = who.budget * tree.size(task.initial) + 1e-9
+        most = info.budget * tree.size(task.initial) + 1e-9
         able = [r for r in self.levels if slice.count(self.cut(task, r), task.initial) <= most]
         able = able or [min(self.levels)]
-        return able[int(draw(fold(who.key, "level"), 1)) % len(able)]
+        return able[int(draw(fold(info.key, Label.LEVEL), 1)) % len(able)]
 
     def cut(self, task: Task, width: float) -> slice.Cut:
         """Return what a width keeps; where nobody is narrow nothing is cut."""
@@ -58,14 +58,14 @@ class HeteroFL(Method):
             raise MasqueradeError("E202", f"{text}; set method.mask_labels = false")
         return super().server_init(task)
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         """Remember a client's width."""
-        return {"keep": slice.keep(self.cut(task, self.width(task, who)), task.initial)}
+        return {"keep": slice.keep(self.cut(task, self.width(task, info)), task.initial)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold the width, for the scaler."""
         like = next(iter(task.initial.values()))
-        return {"width": like.new_tensor(self.width(task, who))}
+        return {"width": like.new_tensor(self.width(task, info))}
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
         """Send the client's width; the view `full` uses all of it."""
@@ -85,7 +85,7 @@ class HeteroFL(Method):
         *inner, _ = (layer for layer in task.layers if layer.kind != "norm")
         names = [name for layer in inner for name in (layer.weight, layer.bias) if name]
 
-        def look(work: State, batch: Batch, round: Round) -> State:
+        def measure(work: State, batch: Batch, round: Round) -> State:
             found = batch.y[:, None] == torch.arange(len(work["classes"]), device=batch.y.device)
             real = found if batch.valid is None else found & batch.valid[:, None]
             return {**work, "classes": work["classes"] | real.any(0)}
@@ -101,9 +101,11 @@ class HeteroFL(Method):
             logits = torch.where(work["classes"], logits, 0)
             return batch.mean(cross_entropy(logits, batch.y)), buffers
 
-        step = self.descend(task, loss, within=mask.kept)
-        train = Stage("train", step, self.local_epochs, keep=mask.trained, slim=True)
-        return (Stage("look", look, keep=mask.unused), train) if self.mask_labels else (train,)
+        step = self.sgd_step(task, loss, within=mask.kept)
+        train = Stage("train", step, self.local_epochs, masks=mask.trained, sliceable=True)
+        return (
+            (Stage("measure", measure, masks=mask.unused), train) if self.mask_labels else (train,)
+        )
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
@@ -115,7 +117,7 @@ class HeteroFL(Method):
             keep = mask.both(keep, owned)
         return {"params": Part(params, keep)}, client
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound the model and the upload by the width."""
-        most = mask.ones(self.row_init(task, who)["keep"], task.initial)
+        most = mask.ones(self.row_init(task, info)["keep"], task.initial)
         return {"use": most, "upload": most}

@@ -14,6 +14,7 @@ import torch
 from masquerade.core import (
     Blocks,
     Bounds,
+    ClientInfo,
     Cohort,
     Message,
     Method,
@@ -21,7 +22,6 @@ from masquerade.core import (
     Round,
     State,
     Task,
-    Who,
     average,
 )
 from masquerade.core.tree import split
@@ -44,15 +44,15 @@ class LGFedAvg(Method):
         # Differs: the warm-up is part of the run, where the authors load a model trained before.
         return "everything" if number < round(self.warmup * rounds) else "head"
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         """Note that the client has no body of its own yet."""
         device = next(iter(task.initial.values())).device
         return {"begun": torch.tensor(False, device=device)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold a body, which means nothing before it has begun."""
         body, _ = task.divide(self.shared_layers)
-        return {"body": body, **self.row_init(task, who)}
+        return {"body": body, **self.row_init(task, info)}
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
         """Send everything; after the warm-up the head, and the body to a client without one."""

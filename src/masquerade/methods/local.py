@@ -5,7 +5,18 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Bounds, Cohort, Message, Method, Part, Round, Stage, State, Task, Who
+from masquerade.core import (
+    Bounds,
+    ClientInfo,
+    Cohort,
+    Message,
+    Method,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +40,7 @@ class Local(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train for the epochs of this round."""
-        return (Stage("train", self.descend(task), round.phase),)
+        return (Stage("train", self.sgd_step(task), round.phase),)
 
     def server_init(self, task: Task) -> State:
         """Hold nothing."""
@@ -51,7 +62,7 @@ class Local(Method):
         """Receive nothing."""
         return server, rows
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Start where everybody starts."""
         return {"params": task.initial}
 

@@ -15,8 +15,8 @@ import torch
 from masquerade.core import mask, tree
 from masquerade.core.method import Bounds, Method
 from masquerade.core.part import Message, Part
-from masquerade.core.round import Cohort, Round, Stage, Who
-from masquerade.core.sgd import Look
+from masquerade.core.round import ClientInfo, Cohort, Round, Stage
+from masquerade.core.sgd import MetricStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 
@@ -40,7 +40,7 @@ class LotteryFL(Method):
         "threshold": (0, math.inf),
     }
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         """Remember a client's mask, at first all weights; biases and norms have none."""
         names = mask.masked_names(task.layers, first_dense=False, biases_dense=True)
         return {"keep": mask.full({name: task.initial[name] for name in names})}
@@ -54,8 +54,8 @@ class LotteryFL(Method):
         return {"params": message["params"].values, "keep": message["params"].keep}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Look at held-out data, perhaps prune and rewind, then train inside the mask."""
-        look = Look(task)
+        """Validate on held-out data, perhaps prune and rewind, then train inside the mask."""
+        validate = MetricStep(task)
 
         def decide(work: State, round: Round) -> State:
             params, keep = work["params"], work["keep"]
@@ -63,7 +63,7 @@ class LotteryFL(Method):
                 keep, tree.each(torch.abs, params), 1 - self.prune, least=self.target
             )
             # At the target nothing is pruned, and then nothing is rewound.
-            ready = look.passes(work, self.threshold) & (mask.distance(left, keep) > 0)
+            ready = validate.passes(work, self.threshold) & (mask.distance(left, keep) > 0)
             rewound = tree.only(left, task.initial)
             return {
                 **work,
@@ -74,9 +74,12 @@ class LotteryFL(Method):
         # Differs: the release decides on test data; here it is validation data, or training data
         # where a client has none.
         return (
-            Stage("look", look, data="validation", then=decide, keep=mask.seen),
+            Stage("validate", validate, data="validation", then=decide, masks=mask.seen),
             Stage(
-                "train", self.descend(task, within=mask.kept), self.local_epochs, keep=mask.trained
+                "train",
+                self.sgd_step(task, within=mask.kept),
+                self.local_epochs,
+                masks=mask.trained,
             ),
         )
 

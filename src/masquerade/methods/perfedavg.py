@@ -28,8 +28,7 @@ from masquerade.core import (
     Tree,
     tree,
 )
-from masquerade.core.sgd import Descent
-from masquerade.core.sgd import slope as slope_at
+from masquerade.core.sgd import SGDStep, loss_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,30 +54,30 @@ class PerFedAvg(Method):
     choices: ClassVar[Choices] = {"variant": ("first_order", "hessian_free")}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Step down the slope that the adapted model has on a batch of its own."""
+        """Follow the gradient that the adapted model has on a batch of its own."""
 
         def along(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            # The gradient of a product with the slope is the slope.
-            return tree.dot(work["slope"], work["params"]), work["buffers"]
+            # The gradient of a product with a gradient is that gradient.
+            return tree.dot(work["grad"], work["params"]), work["buffers"]
 
-        adapt, outer = self._adaptation(task), self.descend(task, along)
+        adapt, outer = self._adaptation(task), self.sgd_step(task, along)
 
         def step(work: State, batches: tuple[Batch, ...], round: Round) -> State:
             first, second, *third = batches
-            slope, buffers = slope_at(task, adapt(work, first, round)["params"], second)
+            grad, buffers = loss_gradient(task, adapt(work, first, round)["params"], second)
             if third:
                 far = self.inner_lr * round.decay
-                bend = self._curvature(task, work["params"], slope, third[0])
-                slope = tree.each(lambda v, h: v - (far * h).to(v.dtype), slope, bend)
-            found = outer({**work, "slope": slope, "buffers": buffers}, second, round)
+                bend = self._curvature(task, work["params"], grad, third[0])
+                grad = tree.each(lambda v, h: v - (far * h).to(v.dtype), grad, bend)
+            found = outer({**work, "grad": grad, "buffers": buffers}, second, round)
             return {key: found[key] for key in work}
 
         draws = {"first_order": 2, "hessian_free": 3}[self.variant]
         return (Stage("train", step, self.local_epochs, outer.prepare, draws=draws),)
 
-    def _adaptation(self, task: Task) -> Descent:
+    def _adaptation(self, task: Task) -> SGDStep:
         """Return the step of the adaptation: momentum and weight decay are for training alone."""
-        return self.descend(task, lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
+        return self.sgd_step(task, lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
 
     def _curvature(self, task: Task, params: Tree, v: Tree, batch: Batch) -> Tree:
         """Return ∇²f(w) · v as (∇f(w + δ v) − ∇f(w − δ v)) / 2δ."""
@@ -86,8 +85,8 @@ class PerFedAvg(Method):
             {**params, **{name: params[name] + far * way for name, way in v.items()}}
             for far in (self.difference, -self.difference)
         )
-        slopes = (slope_at(task, there, batch)[0] for there in (ahead, behind))
-        return tree.each(lambda a, b: (a - b) / (2 * self.difference), *slopes)
+        both = (loss_gradient(task, there, batch)[0] for there in (ahead, behind))
+        return tree.each(lambda a, b: (a - b) / (2 * self.difference), *both)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Adapt a copy to the client's training data for the view `tuned`."""

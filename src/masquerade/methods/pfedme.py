@@ -15,6 +15,7 @@ import torch
 from masquerade.core import (
     Batch,
     Bounds,
+    ClientInfo,
     Cohort,
     Message,
     Method,
@@ -23,7 +24,6 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    Who,
     average,
 )
 from masquerade.core.tree import blend
@@ -53,7 +53,7 @@ class PFedMe(Method):
         "server_mix": (0, math.inf),
     }
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold θ."""
         return {"own": task.initial}
 
@@ -63,7 +63,7 @@ class PFedMe(Method):
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Find θ for every batch, and let w follow it."""
-        solve = self.descend(
+        solve = self.sgd_step(
             task, on=("own",), lr=self.personal_lr, proximal=self.lam, toward="params"
         )
 

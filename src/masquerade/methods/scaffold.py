@@ -16,6 +16,7 @@ from masquerade.core import (
     Batch,
     Bounds,
     Choices,
+    ClientInfo,
     Cohort,
     Message,
     Method,
@@ -25,11 +26,10 @@ from masquerade.core import (
     State,
     Task,
     Tree,
-    Who,
     average,
     tree,
 )
-from masquerade.core.sgd import slope
+from masquerade.core.sgd import loss_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Scaffold(Method):
         moving = {name: value for name, value in task.initial.items() if task.trainable(name)}
         return {"params": task.initial, "control": tree.zeros(moving)}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold the control c_i, at first zero."""
         return {"control": self.server_init(task)["control"]}
 
@@ -70,28 +70,28 @@ class Scaffold(Method):
         return work if self.controls == "path" else {**work, "slopes": tree.zeros(drift)}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Train with corrected steps; option I looks at the gradient of all data first."""
+        """Train with corrected steps; option I takes the gradient of all data first."""
 
         def corrected(work: State, batch: Batch, round: Round) -> tuple[torch.Tensor, Tree]:
             loss, buffers = task.loss(work["params"], batch)
             # The product adds c − c_i to the gradient.
             return loss + tree.dot(work["drift"], work["params"]), buffers
 
-        descent = self.descend(task, corrected)
+        descent = self.sgd_step(task, corrected)
 
         def walk(work: State, batch: Batch, round: Round) -> State:
             # Differs: K is the client's own number of steps; in the paper all take as many.
             weight = work["weight"] + self.lr * round.decay
             return {**descent(work, batch, round), "weight": weight.to(work["weight"].dtype)}
 
-        def look(work: State, batch: Batch, round: Round) -> State:
-            found, count = slope(task, work["params"], batch)[0], batch.count()
+        def measure(work: State, batch: Batch, round: Round) -> State:
+            found, count = loss_gradient(task, work["params"], batch)[0], batch.count()
             slopes = tree.each(lambda old, new: old + count * new, work["slopes"], found)
             return {**work, "slopes": slopes, "weight": work["weight"] + count}
 
         if self.controls == "path":
             return (Stage("train", walk, self.local_epochs),)
-        return Stage("look", look), Stage("train", descent, self.local_epochs)
+        return Stage("measure", measure), Stage("train", descent, self.local_epochs)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -18,8 +18,8 @@ from masquerade.core import mask, tree
 from masquerade.core import slicing as slice
 from masquerade.core.method import Bounds, Method
 from masquerade.core.part import Message, Part
-from masquerade.core.round import Cohort, Round, Stage, Who
-from masquerade.core.sgd import Look
+from masquerade.core.round import ClientInfo, Cohort, Round, Stage
+from masquerade.core.sgd import MetricStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
 
@@ -54,7 +54,7 @@ class SubFedAvg(Method):
             return []
         return ["`method.local_epochs` is 1; masks of two epochs are compared, so give 2 or more"]
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         """Remember a client's mask, at first everything that can be pruned."""
         if self.structured:
             whole = {name: each[:, 0] for name, each in slice.units(task, task.initial).items()}
@@ -72,8 +72,8 @@ class SubFedAvg(Method):
         return {"params": values, "keep": keep, "pruned": values, "first": keep, "last": keep}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Train, note the masks of the first and the last epoch, look, perhaps prune."""
-        step, look = self.descend(task, within=mask.kept), Look(task, "pruned")
+        """Train, note the masks of the first and the last epoch, validate, perhaps prune."""
+        step, validate = self.sgd_step(task, within=mask.kept), MetricStep(task, "pruned")
 
         def first(work: State, round: Round) -> State:
             return {**work, "first": self._thinner(task, work)}
@@ -84,14 +84,18 @@ class SubFedAvg(Method):
 
         def decide(work: State, round: Round) -> State:
             moved = mask.distance(work["first"], work["last"]) > self.distance
-            # Differs: the release looks at test data; `validation` never is, see Stage.
-            ready = moved & look.passes(work, self.threshold)
+            # Differs: the release reads test data; `validation` never is, see Stage.
+            ready = moved & validate.passes(work, self.threshold)
             params = tree.pick(ready, work["pruned"], work["params"])
             return {**work, "params": params, "keep": tree.pick(ready, work["last"], work["keep"])}
 
-        begin = Stage("first", step, then=first, keep=mask.trained, slim=self.structured)
+        begin = Stage("first", step, then=first, masks=mask.trained, sliceable=self.structured)
         rest = replace(begin, name="rest", epochs=self.local_epochs - 1, epoch=1, then=last)
-        return begin, rest, Stage("look", look, data="validation", then=decide, keep=mask.seen)
+        return (
+            begin,
+            rest,
+            Stage("validate", validate, data="validation", then=decide, masks=mask.seen),
+        )
 
     def _thinner(self, task: Task, work: State) -> Tree:
         """Return the mask that pruning would give: by magnitude, or by the norm of units."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from masquerade.core import Bounds, Choices, Message, Method, Part, State, Task, average, mask, tree
-from masquerade.core.round import Cohort, Round, Who
+from masquerade.core.round import ClientInfo, Cohort, Round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class TopK(Method):
         found = mask.counts(shapes, mask.uniform_densities(shapes, self.share))
         return {name: max(1, count) for name, count in found.items()}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold what was not sent yet (e), of parameters; buffers are always sent whole."""
         return {
             "residual": {name: torch.zeros_like(task.initial[name]) for name in self.counts(task)}
@@ -64,6 +64,6 @@ class TopK(Method):
         mean = average(uploads["update"], cohort.samples, tree.zeros(old), absent="zero")
         return {"params": tree.each(torch.add, old, mean)}, rows
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound what is sent of every parameter, where each has a share of its own."""
         return {"use": {}, "upload": self.counts(task) if self.ranking == "layer" else {}}

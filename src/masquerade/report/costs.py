@@ -78,7 +78,7 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
     columns = {
         "MB down": _column(groups, 1e6, "bytes", "down"),
         "MB up": _column(groups, 1e6, "bytes", "up"),
-        "Hello: MB": [_mega(traffic(seeds, "hello")) for seeds in groups],
+        "Setup: MB": [_mega(traffic(seeds, "setup")) for seeds in groups],
         "Bytes at the start": _column(groups, 1.0, "initial"),
         "s to send, a round": [_per_round(seeds, rate) for seeds in groups],
         f"{name} to send, in all": [None if total is None else total / size for total in totals],
@@ -132,7 +132,7 @@ def _flops(groups: Groups, rate: Bandwidth) -> Made:
     }
     columns |= {
         f"{kind.capitalize()}: GFLOP": _column(groups, 1e9, kind, "flops", "masked")
-        for kind in ("hello", "adapt")
+        for kind in ("setup", "adapt")
     }
     note = (
         "Per client, over all of training: as if nothing were masked, as the masks allow, and as"

@@ -92,7 +92,7 @@ _READING = {
     "Corrupt images": "The mean over kinds and severities of corruption of clients' own images.",
     "Novel clients, Gap": "Clients that took no part in training, and what they lack of the others'"
     " mean on own data.",
-    "Hello, Adapt": "What a client does once before training, and before its model is used; both"
+    "Setup, Adapt": "What a client does once before training, and before its model is used; both"
     " are counted apart from training.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
     "Bold": "The best value of its column as shown; where values tie, all of them.",

@@ -291,7 +291,7 @@ def footnotes(results: Results) -> list[str]:
         notes.append(
             f"Updates that were refused (metrics.jsonl has the reasons): {', '.join(some)}."
         )
-    for part, when in (("hello", "before training"), ("adapt", "before use")):
+    for part, when in (("setup", "before training"), ("adapt", "before use")):
         costs = [
             f"{title(seeds[0])} {show_cost(traffic(seeds, part), 1e6)} MB and"
             f" {show_cost(mean(seeds, part, 'flops', 'masked'), 1e9)} GFLOP"

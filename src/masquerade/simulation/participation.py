@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from masquerade.core.random import choose, fold, uniform
+from masquerade.core.random import Label, choose, fold, uniform
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Participation:
         """Return the clients that can be sampled in a round, which may be none."""
         match self.available.split(":"):
             case ["random", share]:
-                drawn = uniform(fold(self.seed, "available", number), (len(self.eligible),))
+                drawn = uniform(fold(self.seed, Label.AVAILABLE, number), (len(self.eligible),))
                 return self.eligible[drawn < float(share)]
             case ["cycle", groups]:
                 return self.eligible[(self.eligible - number) % int(groups) == 0]
@@ -40,12 +40,12 @@ class Participation:
     def cohort(self, number: int) -> Tensor:
         """Sample the clients of a round, in ascending order."""
         there = self.there(number)
-        return choose(fold(self.seed, "cohort", number), there, min(self.asked, len(there)))
+        return choose(fold(self.seed, Label.COHORT, number), there, min(self.asked, len(there)))
 
     def returning(self, number: int, ids: Tensor) -> Tensor:
         """Return the places in a cohort of those whose round is not lost."""
         if not self.drop:
             return torch.arange(len(ids))
-        drawn = uniform(fold(self.seed, "drop", number), (len(self.eligible),))
+        drawn = uniform(fold(self.seed, Label.DROP, number), (len(self.eligible),))
         kept = drawn[torch.searchsorted(self.eligible, ids)] >= self.drop
         return torch.nonzero(kept).flatten()

@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from masquerade.core.method import Method
-from masquerade.core.round import Batch, Who
+from masquerade.core.round import Batch, ClientInfo
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -14,9 +14,9 @@ SMALL = 0.25
 """The share of the parameters below which masks hardly make a model sparse."""
 
 
-def warn_of_small_limits(method: Method, task: Task, who: Who) -> None:
+def warn_of_small_limits(method: Method, task: Task, info: ClientInfo) -> None:
     """Say when a method that is to make models sparse masks only a small part of them."""
-    limit = method.limit(task, who)["use"]
+    limit = method.limit(task, info)["use"]
     covered = sum(task.shapes[name].numel() for name in limit) / task.parameters
     if (limit or "sparsity" in vars(method)) and covered < SMALL:
         warnings.warn(

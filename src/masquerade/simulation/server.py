@@ -13,17 +13,17 @@ from masquerade.config.availability import check as check_available
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.random import fold
-from masquerade.core.round import Cohort, Round, Who
+from masquerade.core.random import Label, fold
+from masquerade.core.round import ClientInfo, Cohort, Round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Meter
 from masquerade.cost.memory import keep_freed
 from masquerade.data import Federation, shift_sets
 from masquerade.data.corrupted_sets import Corrupted, kinds_of
-from masquerade.data.loader import Feed
+from masquerade.data.loader import BatchLoader
 from masquerade.engine import select as auto
-from masquerade.engine.base import Engine, Job, Judgement, Outcome, Setting
+from masquerade.engine.base import Engine, EngineContext, Evaluation, Job, Outcome
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.simulation import preflight
@@ -57,7 +57,7 @@ class Simulation:
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise MasqueradeError("E503", "there is no CUDA device here; take compute.device=cpu")
         self.federation = federation.to(self.device)
-        self.task = task.to(self.device).fed(self.federation.x)
+        self.task = task.to(self.device).with_example(self.federation.x)
         self.samples = federation.samples.cpu()
         self.novel = [id for id in novel if self.samples[id]]
         known = self.samples.index_fill(0, torch.tensor(novel, dtype=torch.int64), 0)
@@ -84,12 +84,12 @@ class Simulation:
         engine = compute.engine
         if engine == "auto":
             engine = auto.choose(self.task, self.device, self.participation.asked)
-        feed = Feed(self.federation, seed, train.batch_size)
+        loader = BatchLoader(self.federation, seed, train.batch_size)
         meter = Meter(self.task)
-        self.setting = Setting(
+        self.context = EngineContext(
             method,
             self.task,
-            feed,
+            loader,
             meter,
             train.rounds,
             train.lr_decay,
@@ -99,20 +99,20 @@ class Simulation:
         torch.set_num_threads(compute.threads)
         keep_freed()
         self.engine: Engine = auto.make(
-            self.setting, engine, compute.workers, compute.clients_per_chunk
+            self.context, engine, compute.workers, compute.clients_per_chunk
         )
         self.compute = dataclasses.replace(
             compute, engine=self.engine.name, device=self.device.type
         )
         self.place = self.device if compute.store == "device" else torch.device("cpu")
         shares = budgets or [1.0] * federation.clients
-        self.whos = [
-            Who(id, int(count), fold(seed, "client", id), shares[id])
+        self.infos = [
+            ClientInfo(id, int(count), fold(seed, Label.CLIENT, id), shares[id])
             for id, count in enumerate(self.samples)
         ]
         self._limits: dict[int, dict[str, dict[str, int]]] = {}
         self._told: set[str] = set()
-        preflight.warn_of_small_limits(method, self.task, self.whos[0])
+        preflight.warn_of_small_limits(method, self.task, self.infos[0])
         degrees = evaluate.degrees if federation.clients > 1 else (0,)
         self.sets = {
             name: shift_sets(
@@ -127,23 +127,23 @@ class Simulation:
     def begin(self) -> Progress:
         """Return the state before round 0."""
         server = self.method.server_init(self.task)
-        first = self.setting.round("train", self.method.schedule(0, self.train.rounds), 0)
-        row = self.method.row_init(self.task, self.whos[0])
+        first = self.context.round("train", self.method.schedule(0, self.train.rounds), 0)
+        row = self.method.row_init(self.task, self.infos[0])
         download = self.method.download(self.task, server, row, first)
         return Progress(
             0,
             server,
             self._stored(self.method.row_init),
             self._stored(self.method.client_init),
-            _at(session.begin(self.task.initial, len(self.whos), download), self.place),
+            _at(session.begin(self.task.initial, len(self.infos), download), self.place),
             {"train": dict.fromkeys(COSTS, 0.0)},
             [],
         )
 
-    def _stored(self, init: Callable[[Task, Who], State]) -> Store:
+    def _stored(self, init: Callable[[Task, ClientInfo], State]) -> Store:
         """Keep the states that all clients begin with."""
-        states = (init(self.task, who) for who in self.whos)
-        return Store.of(states, len(self.whos), self.device, self.place)
+        states = (init(self.task, info) for info in self.infos)
+        return Store.of(states, len(self.infos), self.device, self.place)
 
     def restore(self, number: int, tensors: dict[str, Tensor], facts: Record) -> Progress:
         """Return the state that a commit holds."""
@@ -170,12 +170,12 @@ class Simulation:
         return self.participation.cohort(number)
 
     def advance(self, progress: Progress) -> Record:
-        """Do one round, in place; return what it cost. Before round 0, greet the clients."""
+        """Do one round, in place; return what it cost. Before round 0, setup the clients."""
         number = progress.number
-        greeted: dict[int, str] = {}
-        if number == 0 and self.method.greet(self.task, self.setting.round("hello", None, 0)):
-            progress.costs["hello"] = dict.fromkeys(COSTS, 0.0)
-            _, greeted = self._exchange(progress, "hello", None, self.eligible, 0)
+        at_setup: dict[int, str] = {}
+        if number == 0 and self.method.setup(self.task, self.context.round("setup", None, 0)):
+            progress.costs["setup"] = dict.fromkeys(COSTS, 0.0)
+            _, at_setup = self._exchange(progress, "setup", None, self.eligible, 0)
         ids = self.cohort(number)
         returning = self.participation.returning(number, ids)
         cost, refused = self._exchange(
@@ -192,7 +192,7 @@ class Simulation:
         line: Record = {"round": progress.number, "clients": used, **cost}
         if len(back) < len(ids):
             line["lost"] = sorted(set(ids.tolist()) - set(back))
-        for name, found in (("refused", refused), ("refused_hello", greeted)):
+        for name, found in (("refused", refused), ("refused_setup", at_setup)):
             if found:
                 line[name] = {str(id): code for id, code in found.items()}
         return line
@@ -213,7 +213,7 @@ class Simulation:
         """
         if not len(ids):
             return dict.fromkeys(COSTS, 0.0), {}
-        round = self.setting.round(kind, phase, number)
+        round = self.context.round(kind, phase, number)
         rows = progress.rows.take(ids)
         clients = progress.clients.take(ids, lend=self.engine.copies)
         known = self._sessions(progress, ids)
@@ -251,7 +251,7 @@ class Simulation:
         ids = self.cohort(number) if number < self.train.rounds else torch.empty(0)
         if len(ids):
             phase = self.method.schedule(number, self.train.rounds)
-            self.engine.expect(ids, self.setting.round("train", phase, number), number)
+            self.engine.expect(ids, self.context.round("train", phase, number), number)
 
     def _account(
         self, progress: Progress, phase: str, sent: Outcome, received: Outcome
@@ -262,7 +262,7 @@ class Simulation:
             # What was lost had been sent down and computed; it was not received.
             back = totals(received).items()
             cost |= {n: value for n, value in back if n in ("up", "values_up") or n[:3] == "up/"}
-        layers = list(self.setting.meter.forward(self.federation.x[:1]))
+        layers = list(self.context.meter.forward(self.federation.x[:1]))
         done = progress.layers.setdefault(phase, {})
         for layer, counts in by_layer(sent, layers).items():
             self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
@@ -298,7 +298,7 @@ class Simulation:
     def _limit(self, id: int) -> dict[str, dict[str, int]]:
         """Return the most entries of a tensor that a client may send, by occasion."""
         if id not in self._limits:
-            self._limits[id] = self.method.limit(self.task, self.whos[id])
+            self._limits[id] = self.method.limit(self.task, self.infos[id])
         return self._limits[id]
 
     def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
@@ -330,7 +330,7 @@ class Simulation:
 
     def judge(
         self, progress: Progress, view: str, samples: list[Tensor], novel: bool = False
-    ) -> Judgement:
+    ) -> Evaluation:
         """Use a view at every client, or every novel one, and measure it on some samples of each.
 
         `samples` are those of all clients; a novel client joins first, as its method has it.
@@ -343,26 +343,26 @@ class Simulation:
             job = Job(progress.server, rows, clients, {}, ids, self.now(progress), progress.number)
             if novel:
                 job = self._joining(progress, job)
-            round = self.setting.round("adapt", (view, novel), progress.number)
+            round = self.context.round("adapt", (view, novel), progress.number)
             chosen = [samples[id].to(self.device) for id in ids.tolist()]
             found.append(self.engine.judge(dataclasses.replace(job, round=round), chosen))
-        return Judgement.joined(found)
+        return Evaluation.joined(found)
 
     def now(self, progress: Progress) -> Round:
         """Return the last round that was done, as others took part in it."""
         number = max(0, progress.number - 1)
-        return self.setting.round("train", self.method.schedule(number, self.train.rounds), number)
+        return self.context.round("train", self.method.schedule(number, self.train.rounds), number)
 
     def _joining(self, progress: Progress, job: Job) -> Job:
         """Return what clients that come after training begin with.
 
-        They say hello, and then do one round whose uploads are dropped, unless their method has
-        another rule for them in `adapt`. They are judged as others are: who is refused goes on as
-        if it had not been asked.
+        They go through their setup, and then do one round whose uploads are dropped, unless their
+        method has another rule for them in `adapt`. Their updates are checked as others are: who is
+        refused goes on as if it had not been asked.
         """
         job = dataclasses.replace(job, session=self._sessions(progress, job.ids))
-        hello, now = self.setting.round("hello", None, progress.number), job.round
-        rounds = [hello] * bool(self.method.greet(self.task, hello)) + [now] * self.method.joins
+        setup, now = self.context.round("setup", None, progress.number), job.round
+        rounds = [setup] * bool(self.method.setup(self.task, setup)) + [now] * self.method.joins
         rows, clients = Store(job.rows, self.device), Store(job.clients, self.device)
         for round in rounds:
             done = self.engine.work(dataclasses.replace(job, round=round))
@@ -382,7 +382,7 @@ class Simulation:
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
-        return bool(self.method.adapt(self.task, self.setting.round("adapt", (view, False), 0)))
+        return bool(self.method.adapt(self.task, self.context.round("adapt", (view, False), 0)))
 
     def close(self) -> None:
         """Let go of processes."""

@@ -77,7 +77,7 @@ class Progress:
     clients: Store
     session: Session
     costs: dict[str, dict[str, float]]
-    """Sums over clients by kind of round ("train", "hello"): `COSTS`, and parts as "up/params"."""
+    """Sums over clients by kind of round ("train", "setup"): `COSTS`, and parts as "up/params"."""
     history: list[Record]
     layers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """FLOPs over clients, by phase and layer: dense, masked, executed."""

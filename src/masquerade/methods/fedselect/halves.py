@@ -15,7 +15,7 @@ from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Part
 from masquerade.core.round import Batch, Round, Stage
-from masquerade.core.sgd import Descent
+from masquerade.core.sgd import SGDStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
 
@@ -50,7 +50,7 @@ def compose(own: Part, shared: Part) -> Tree:
     return {**shared.values, **tree.where(own.keep, own.values, shared.values)}
 
 
-def step(method: Method, task: Task, half: str, **changes: Any) -> Descent:
+def step(method: Method, task: Task, half: str, **changes: Any) -> SGDStep:
     """Build the step that trains one half, `work["own"]` or `work["shared"]`.
 
     The gradient of a half is zero where the other is chosen, and what it holds there is never read.
@@ -59,7 +59,7 @@ def step(method: Method, task: Task, half: str, **changes: Any) -> Descent:
     def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
         return task.loss(model(work), batch)
 
-    return method.descend(task, loss, on=(half,), **changes)
+    return method.sgd_step(task, loss, on=(half,), **changes)
 
 
 def model(work: State) -> Tree:
@@ -77,8 +77,8 @@ def alternate(method: Method, task: Task) -> tuple[Stage, ...]:
         stage
         for epoch in range(method.local_epochs)
         for stage in (
-            Stage(f"own {epoch}", own, stream=1, epoch=epoch, keep=_own),
-            Stage(f"shared {epoch}", shared, epoch=epoch, keep=_shared),
+            Stage(f"own {epoch}", own, stream=1, epoch=epoch, masks=_own),
+            Stage(f"shared {epoch}", shared, epoch=epoch, masks=_shared),
         )
     )
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from masquerade.core import average, mask, tree
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Message, Part
-from masquerade.core.round import Batch, Cohort, Round, Stage, Who
+from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
 from masquerade.methods.fedselect import halves
@@ -91,12 +91,12 @@ class FedSelect(Method):
         """Hold u, dense, without what never leaves a client."""
         return {"params": halves.split(task, self.norms, self.buffers)[2]}
 
-    def row_init(self, task: Task, who: Who) -> State:
+    def row_init(self, task: Task, info: ClientInfo) -> State:
         """Share everything with a client that has no mask yet."""
         # Differs: Algorithm 2 writes into such clients by the union of the *personal* masks.
         return {"shared": mask.full(halves.split(task, self.norms, self.buffers)[0])}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold v_c, nothing at first, and what is never sent."""
         masked, private, _ = halves.split(task, self.norms, self.buffers)
         return {"own": Part({**masked, **private}, halves.invert(mask.full(masked)))}
@@ -139,10 +139,10 @@ class FedSelect(Method):
                 then=self._return if turn == self.iterations else _same,
                 stream=2,
                 epoch=turn * epochs,
-                keep=_searched,
+                masks=_searched,
             )
             if self.stop == "accuracy" and turn < self.iterations:
-                yield Stage(f"look {turn}", _look(task), data="validation", keep=_looked)
+                yield Stage(f"measure {turn}", _measure(task), data="validation", masks=_measured)
 
     def _prune(self, task: Task, work: State, round: Round) -> State:
         """Keep the largest changes γ = |θ − θ_0| ⊙ m, and rewind to θ_0."""
@@ -224,7 +224,7 @@ def _same(work: State, round: Round) -> State:
     return work
 
 
-def _look(task: Task) -> Callable[[State, Batch, Round], State]:
+def _measure(task: Task) -> Callable[[State, Batch, Round], State]:
     """Add up the metric of a ticket."""
 
     def step(work: State, batch: Batch, round: Round) -> State:
@@ -243,7 +243,7 @@ def _waiting(work: State) -> Tree:
 
 def _searched(work: State) -> tuple[Tree, Tree]:
     """Count the gradient of the ticket alone, and nothing once a search has ended."""
-    forward, _ = _looked(work)
+    forward, _ = _measured(work)
     going = work["going"]
     gradient = {
         name: mine & going.reshape(*going.shape, *[1] * (mine.ndim - going.ndim))
@@ -252,6 +252,6 @@ def _searched(work: State) -> tuple[Tree, Tree]:
     return forward, gradient
 
 
-def _looked(work: State) -> tuple[Tree, None]:
+def _measured(work: State) -> tuple[Tree, None]:
     going: Tensor = work["going"][..., None]
     return dict.fromkeys(("", *work["personal"]), going), None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from masquerade.core.random import fold, uniform
+from masquerade.core.random import Label, fold, uniform
 from masquerade.core.round import Batch
 from masquerade.core.sgd import in_chunks
 from masquerade.core.task import Task
@@ -33,7 +33,7 @@ class Gate:
         shape = sample.shape[1:]
         reach = shape.numel() ** -0.5
         linear, bias = (
-            (uniform(fold(key, "gate", name), size, dtype) * 2 - 1) * reach
+            (uniform(fold(key, Label.GATE, name), size, dtype) * 2 - 1) * reach
             for name, size in (("linear", (self.outputs, shape.numel())), ("bias", (self.outputs,)))
         )
         pre, post = (

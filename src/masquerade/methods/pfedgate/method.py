@@ -17,6 +17,7 @@ from masquerade.core import (
     Batch,
     Bounds,
     Choices,
+    ClientInfo,
     MasqueradeError,
     Message,
     Method,
@@ -26,7 +27,6 @@ from masquerade.core import (
     State,
     Task,
     Tree,
-    Who,
     tree,
 )
 from masquerade.methods.pfedgate.blocks import layout
@@ -114,25 +114,25 @@ class PFedGate(Method):
             raise MasqueradeError("E202", f"{text}; take `gating` batch, or another norm")
         return {"params": task.initial}
 
-    def client_init(self, task: Task, who: Who) -> State:
+    def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold the gate φ_i, what the budget leaves to choose, and mean scores, at first one.
 
         A client that never trained so uses the first blocks that fit, as θ_g has them.
         """
         model = self._model(task)
-        gate, running = model.gate.init(task.sample, who.key, task.dtype)
+        gate, running = model.gate.init(task.sample, info.key, task.dtype)
         scores = torch.ones_like(gate["gate.bias"])
-        room = model.blocks.room(min(self.density, who.budget))
+        room = model.blocks.room(min(self.density, info.budget))
         return {"gate": gate, "running": running, "scores": scores, "room": room}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
-        """Begin with no block chosen and nothing looked at."""
+        """Begin with no block chosen and nothing measured."""
         none = torch.zeros_like(self._model(task).blocks.always)
         zero = client["scores"].new_zeros(())
-        looked = task.sample[0] if self.gating == "client" else client["scores"]
+        total = task.sample[0] if self.gating == "client" else client["scores"]
         sums = {"load": none.to(zero.dtype), "steps": zero, "seen": zero}
         work = {key: value for key, value in client.items() if key != "scores"}
-        work |= {"chosen": none, "looked": torch.zeros_like(looked, dtype=zero.dtype)}
+        work |= {"chosen": none, "pooled": torch.zeros_like(total, dtype=zero.dtype)}
         return {"params": message["params"].values, **work, **sums}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
@@ -165,14 +165,14 @@ class PFedGate(Method):
             # Differs: a block that the batch did not choose stays, momentum and decay or not.
             return model.blocks.spread(work["some"], work["params"])
 
-        descend = self.descend(task, loss, on=on, lr=lrs, within=within)
+        sgd_step = self.sgd_step(task, loss, on=on, lr=lrs, within=within)
 
         def step(work: State, batch: Batch, round: Round) -> State:
             found, running = scores(work, batch)
             flags = model.choose(found, work["room"])
             share = flags.to(found.dtype)
             share = mean(share, batch.valid) if self.gating == "sample" else share
-            moved = descend({**work, "flags": flags, "some": share > 0}, batch, round)
+            moved = sgd_step({**work, "flags": flags, "some": share > 0}, batch, round)
             return {
                 **{key: moved[key] for key in work},
                 "running": {**work["running"], **running},
@@ -181,13 +181,13 @@ class PFedGate(Method):
                 "steps": work["steps"] + 1,
             }
 
-        def look(work: State, batch: Batch, round: Round) -> State:
+        def measure(work: State, batch: Batch, round: Round) -> State:
             values = {**work["gate"], **work["running"]}
             x = task.inputs(batch.x)
             found = x if pooled else model.gate(values, x)[0]
             count = batch.count().to(task.dtype)
-            looked = work["looked"] + mean(found, batch.valid) * count
-            return {**work, "looked": looked, "seen": work["seen"] + count}
+            total = work["pooled"] + mean(found, batch.valid) * count
+            return {**work, "pooled": total, "seen": work["seen"] + count}
 
         def used(work: State) -> tuple[Tree, Tree]:
             # The gate's gradient reads that of every block, also of those left out: it is dense.
@@ -197,9 +197,9 @@ class PFedGate(Method):
         def idle(work: State) -> tuple[Tree, None]:
             return model.blocks.shares(torch.zeros_like(work["load"])), None
 
-        training = Stage("train", step, epochs, begin=descend.prepare, keep=used)
-        looking = Stage("look", look, keep=idle)
-        return (looking, training) if pooled else (training, looking)
+        training = Stage("train", step, epochs, begin=sgd_step.prepare, masks=used)
+        measuring = Stage("measure", measure, masks=idle)
+        return (measuring, training) if pooled else (training, measuring)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
@@ -234,10 +234,10 @@ class PFedGate(Method):
             weights = model.weights(scores, model.choose(scores, gate["room"]))
         return model.output(personal["params"].values, weights, x)
 
-    def limit(self, task: Task, who: Who) -> dict[str, dict[str, int]]:
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound a model in use; uploads unite masks, and one mask per sample needs all weights."""
         blocks = self._model(task).blocks
-        most = blocks.most(blocks.room(min(self.density, who.budget)))
+        most = blocks.most(blocks.room(min(self.density, info.budget)))
         return {"use": {} if self.gating == "sample" else most, "upload": {}}
 
     def notes(self, task: Task, personal: Message) -> dict[str, Tensor]:
@@ -250,5 +250,5 @@ class PFedGate(Method):
 
 
 def _average(work: State) -> Tensor:
-    average: Tensor = work["looked"] / work["seen"].clamp(min=1)
+    average: Tensor = work["pooled"] / work["seen"].clamp(min=1)
     return average
