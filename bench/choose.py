@@ -18,13 +18,16 @@ from typing import Any
 
 import tomli_w
 
+from masquerade.config import resolve
 from masquerade.config import toml as configuration
-from masquerade.config.resolve import arrange
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Config
 from masquerade.core.method import Method
-from masquerade.evaluation.summary import spread
-from masquerade.experiments import run as experiment
-from masquerade.experiments.run import carry_on, simulate
+from masquerade.evaluation.accuracy import means
+from masquerade.evaluation.evaluate import Evaluator
+from masquerade.simulation.build import Simulation, simulating
+from masquerade.simulation.server import train as rounds
+from masquerade.simulation.state import RunState
 
 RATES = (0.4, 0.2, 0.1, 0.05, 0.01)
 """The grid of DM-PFL, appendix A.1.4, and two rates above it: on this data its largest was best."""
@@ -57,10 +60,10 @@ class Training:
         """The same with other settings."""
         return dataclasses.replace(self, method=dataclasses.replace(self.method, **options))
 
-    def arranged(self) -> dict[str, Any]:
+    def spec(self) -> TrainingSpec:
         """What a simulation of it is made of."""
         seed = self.config.train.seeds[0]
-        return arrange(self.config, experiment.Training(self.method, (self.name,), seed))
+        return resolve.resolve(self.config, resolve.Training(self.method, (self.name,), seed))
 
 
 def search(pool: Executor, trainings: list[Training]) -> Iterator[tuple[str, dict, list[str]]]:
@@ -96,26 +99,32 @@ def line(name: str, changed: dict[str, Any], value: float) -> str:
 
 def score(training: Training) -> float:
     """Train once; return the validation accuracy of the default view."""
-    with simulate(**training.arranged()) as made:
-        return judged(made, carry_on(made, made.begin()), training.method.views[0])
+    with simulating(training.spec()) as made:
+        return judged(made, train(made), training.method.views[0])
 
 
 def tuned(training: Training) -> list[float]:
     """Train once; return the validation accuracy of every fine-tuning."""
-    with simulate(**training.arranged()) as made:
-        progress = carry_on(made, made.begin())
+    with simulating(training.spec()) as made:
+        progress = train(made)
     found = []
     for options in training.tuning:
-        with simulate(**training.changed(options).arranged()) as made:
+        with simulating(training.changed(options).spec()) as made:
             found.append(judged(made, progress, "tuned"))
     return found
 
 
-def judged(simulation: Any, progress: Any, view: str) -> float:
+def train(simulation: Simulation) -> RunState:
+    """Do all rounds."""
+    return rounds(simulation.server, simulation.engine, simulation.begin())
+
+
+def judged(simulation: Simulation, progress: RunState, view: str) -> float:
     """Mean over clients of the accuracy on their validation data."""
     own = list(simulation.federation.validation)
-    scores = simulation.judge(progress, view, own).scores
-    return spread(simulation, [float(s.mean()) if len(s) else None for s in scores])["mean"]
+    evaluator = Evaluator.of(simulation)
+    figures = means(evaluator.measure(progress, view, own).scores)
+    return evaluator.over_clients.describe(figures, simulation.server.known)["mean"]
 
 
 def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:
@@ -132,7 +141,7 @@ def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:
     )
     trainings = [
         Training(searched, names[0], method, rates)
-        for method, names in configuration.trainings(config).items()
+        for method, names in {each.method: each.names for each in resolve.trainings(config)}.items()
     ]
     with ProcessPoolExecutor(jobs) if jobs > 1 else ThreadPoolExecutor(1) as pool:
         write(path, tables, search(pool, trainings), rates)

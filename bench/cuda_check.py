@@ -22,13 +22,14 @@ import torch
 # Runs from a checkout on a machine where nothing can be installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task, tree
 from masquerade.data import Dirichlet, from_arrays, partition
-from masquerade.evaluation.summary import verdict
-from masquerade.experiments.run import simulate
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import METHODS
 from masquerade.models import MLP, DigitsCNN, build
+from masquerade.simulation.build import simulating
 
 
 def problem(seed: int):
@@ -53,25 +54,27 @@ def network(name: str, variant: str, dtype: torch.dtype) -> Task:
 def run(method, task, federation, device: str, engine: str, rounds: int):
     """State, costs, personal models and figures after some rounds, on the CPU."""
     train = Train("", rounds, 10, 0.6, 0.97)
-    with simulate(
-        method=method,
-        task=task,
-        federation=federation,
-        train=train,
-        evaluate=Evaluate(every=0, draws=2),
-        compute=Compute(engine=engine, device=device),
-        seed=1,
-        views=method.views,
+    with simulating(
+        TrainingSpec(
+            method=method,
+            task=task,
+            federation=federation,
+            train=train,
+            evaluate=Evaluate(every=0, draws=2),
+            compute=Compute(engine=engine, device=device),
+            seed=1,
+            views=method.views,
+        )
     ) as simulation:
         # A fallback to the loop would make this compare the loop with itself.
-        assert (simulation.engine.name, simulation.device.type) == (engine, device)
+        assert (simulation.engine.name, simulation.server.device.type) == (engine, device)
         progress = simulation.begin()
         while progress.number < rounds:
             simulation.advance(progress)
-        summaries, models = verdict(simulation, progress)
+        summaries, models = Evaluator.of(simulation).final(progress)
         if device == "cuda":
             # A stage that cannot be captured would make this check its eager steps alone.
-            assert not simulation.engine.repeats._failed
+            assert not simulation.engine.steps._failed
     state = {k: v for k, v in progress.tensors().items() if not k.startswith("session/version/")}
     state |= {f"models/{k}": v.cpu() for k, v in tree.named(models).items()}
     return state, progress.costs, [summary["accuracy"] for summary in summaries]

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.data import Federation
 from masquerade.engine import select as auto
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.models import MLP, CifarCNN
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import build
 
 RATE = 0.03
 
@@ -103,16 +104,17 @@ class Ours:
 
     def __init__(self, case: Case, federation: Federation, engine: str, method) -> None:
         self.rounds = case.rounds
-        self.simulation = Simulation(
-            method,
-            Task(case.network()),
-            federation,
-            Train("", 10_000, case.batch),
-            Evaluate(every=0),
-            Compute(engine=engine, threads=1),
-            1,
-            ("global",),
+        spec = TrainingSpec(
+            method=method,
+            task=Task(case.network()),
+            federation=federation,
+            train=Train("", 10_000, case.batch),
+            evaluate=Evaluate(every=0),
+            compute=Compute(engine=engine, threads=1),
+            seed=1,
+            views=("global",),
         )
+        self.simulation = build(spec)
         self.progress = self.simulation.begin()
         self.simulation.advance(self.progress)
 

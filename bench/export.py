@@ -31,16 +31,18 @@ import torch
 from export_cases import CASES, QUICK, Case, Samples
 from torch import Tensor
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate
 from masquerade.core import Task
 from masquerade.data import Federation
-from masquerade.experiments.run import carry_on, simulate
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.export import predict as session
 from masquerade.export import sparse, timing
 from masquerade.export.bundle import Card, Model, write
 from masquerade.export.graph import Program
 from masquerade.export.sliced import cut
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import Simulation, simulating
+from masquerade.simulation.server import train as rounds
 
 BARS = {
     "speedup, batch 1": (1.5, "≥"),
@@ -96,17 +98,19 @@ def simulation(
         torch.manual_seed(seed)
         network = case.network(case.widths, samples.classes)
     parts = (train,), (judged,), (judged,)
-    return simulate(
-        method=case.method,
-        task=Task(network),
-        federation=Federation("one client", samples.x, samples.y, samples.classes, *parts),
-        train=case.train,
-        evaluate=Evaluate(0, (0,)),
-        compute=Compute(
-            "loop" if case.device == "cpu" else "batched", case.device, clients_per_chunk=1
-        ),
-        seed=seed,
-        views=case.method.views[:1],
+    return simulating(
+        TrainingSpec(
+            method=case.method,
+            task=Task(network),
+            federation=Federation("one client", samples.x, samples.y, samples.classes, *parts),
+            train=case.train,
+            evaluate=Evaluate(0, (0,)),
+            compute=Compute(
+                "loop" if case.device == "cpu" else "batched", case.device, clients_per_chunk=1
+            ),
+            seed=seed,
+            views=case.method.views[:1],
+        )
     )
 
 
@@ -116,9 +120,9 @@ def trained(
     """Train; return the client's model and its accuracy on some samples, in percent."""
     case = replace(case, method=replace(case.method, group_lasso=pull))
     with simulation(case, samples, seed, train, judged) as made:
-        progress = carry_on(made, made.begin())
-        found = made.judge(progress, case.method.views[0], [judged])
-        model = Model.at_home(case.method, made.task, found.models[0], samples.x[train[:64]])
+        progress = rounds(made.server, made.engine, made.begin())
+        found = Evaluator.of(made).measure(progress, case.method.views[0], [judged])
+        model = Model.at_home(case.method, made.server.task, found.models[0], samples.x[train[:64]])
         return model, float(found.scores[0].mean())
 
 

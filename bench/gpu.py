@@ -29,12 +29,13 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.data import Federation
-from masquerade.experiments.run import simulate
 from masquerade.methods import FedAvg
 from masquerade.models import build
+from masquerade.simulation.build import simulating
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS, BATCH, STEPS, REPEATS = 10, 64, 50, 7
@@ -108,15 +109,17 @@ def step(precision: str) -> dict[str, float]:
     x, y = samples()
     own = tuple(torch.arange(len(y)).split(STEPS * BATCH))
     federation = Federation("random", x, y, 10, own, own, own)
-    with simulate(
-        method=FedAvg(local_epochs=1, lr=0.01),
-        task=Task(build("cifar_cnn", (3, 32, 32), 10, 1)),
-        federation=federation,
-        train=Train("", 1000, BATCH),
-        evaluate=Evaluate(every=0, degrees=(0,)),
-        compute=Compute(device="cuda", precision=precision),
-        seed=1,
-        views=("global",),
+    with simulating(
+        TrainingSpec(
+            method=FedAvg(local_epochs=1, lr=0.01),
+            task=Task(build("cifar_cnn", (3, 32, 32), 10, 1)),
+            federation=federation,
+            train=Train("", 1000, BATCH),
+            evaluate=Evaluate(every=0, degrees=(0,)),
+            compute=Compute(device="cuda", precision=precision),
+            seed=1,
+            views=("global",),
+        )
     ) as simulation:
         progress = simulation.begin()
         loop = bare(precision)

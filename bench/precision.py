@@ -17,12 +17,13 @@ from pathlib import Path
 import torch
 
 from masquerade.config import toml as configuration
-from masquerade.config.resolve import Training, arrange, trainings
+from masquerade.config.resolve import Training, alone, resolve, trainings
 from masquerade.config.settings import Config
-from masquerade.evaluation.summary import verdict
-from masquerade.experiments.run import carry_on, simulate
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.report.tables import half_width
 from masquerade.reproduce.table import settings
+from masquerade.simulation.build import simulating
+from masquerade.simulation.server import train as rounds
 from masquerade.simulation.state import Record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,10 +50,11 @@ FIGURES: dict[str, Callable[[Record], float]] = {
 
 def train(config: Config, training: Training) -> tuple[list[Record], Record]:
     """Train and judge; return the summaries by name, and what they were made on."""
-    with simulate(**arrange(config, training)) as simulation:
-        progress = carry_on(simulation, simulation.begin())
-        summaries, _ = verdict(simulation, progress)
-        cuda = simulation.device.type == "cuda"
+    with simulating(resolve(config, training)) as simulation:
+        evaluator, progress = Evaluator.of(simulation), simulation.begin()
+        rounds(simulation.server, simulation.engine, progress, evaluator.between_rounds)
+        summaries, _ = evaluator.final(progress)
+        cuda = simulation.server.device.type == "cuda"
         made = {
             "date": datetime.date.today().isoformat(),
             "device": torch.cuda.get_device_name() if cuda else "CPU",
@@ -76,18 +78,18 @@ def run(source: Path, assignments: Sequence[str], folder: Path) -> None:
         config = configuration.parse(configuration.apply(tables, chosen))
         for training in trainings(config):
             # As a file gives it back, so that the two can be compared.
-            alone = json.loads(json.dumps(settings(training.config(config))))
+            own = json.loads(json.dumps(settings(alone(config, training))))
             files = [
                 folder / f"{source.stem}-{name}-{precision}-seed{training.seed}.json"
                 for name in training.names
             ]
-            if all(file.is_file() and _read(file)["settings"] == alone for file in files):
+            if all(file.is_file() and _read(file)["settings"] == own for file in files):
                 continue
             summaries, made = train(config, training)
             for name, file, summary in zip(training.names, files, summaries, strict=True):
                 title = configuration.title_of(name, config)
                 record = {"source": named, "title": title, "precision": precision}
-                record |= {"made": made, "result": summary, "settings": alone}
+                record |= {"made": made, "result": summary, "settings": own}
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
                 figures = ", ".join(f"{name} {read(summary):.2f}" for name, read in FIGURES.items())

@@ -24,9 +24,10 @@ import torch
 
 from masquerade.config import resolve as plan
 from masquerade.config import toml as configuration
-from masquerade.evaluation.summary import verdict
-from masquerade.experiments.run import simulate
+from masquerade.config.resolve import TrainingSpec
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL
+from masquerade.simulation.build import simulating
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVED = ROOT / "docs/results/dmpfl-readings"
@@ -58,7 +59,7 @@ AT_THE_END: list[dict[str, Any]] = [
 """Readings in which every client refines once, after all rounds; a rate of 0 shows its mask."""
 
 
-def settings(device: str, precision: str, quick: bool) -> dict[str, Any]:
+def settings(device: str, precision: str, quick: bool) -> TrainingSpec:
     """Return what simulations of all readings share."""
     table = configuration.read_file(ROOT / "runs/dmpfl/table1/table.toml")
     row = configuration.read_file(ROOT / "runs/dmpfl/table1/dmpfl.toml")
@@ -73,14 +74,14 @@ def settings(device: str, precision: str, quick: bool) -> dict[str, Any]:
         tables = configuration.merged(tables, {k: table["quick"][k] for k in ("data", "train")})
     config = configuration.parse(tables)
     (training,) = plan.trainings(config)
-    return plan.arrange(config, training) | {"views": VIEWS}
+    return dataclasses.replace(plan.resolve(config, training), views=VIEWS)
 
 
 def measured(
-    course: dict[str, Any], shared: dict[str, Any], done: list[dict[str, Any]]
+    course: dict[str, Any], shared: TrainingSpec, done: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Train a course once, and every reading that is not done from where it leaves the course."""
-    rounds = shared["train"].rounds
+    rounds = shared.train.rounds
     dual = course["dual"] * rounds // 300
     early = rounds - rounds // 4
     state: tuple[Any, ...] | None = None
@@ -90,18 +91,22 @@ def measured(
             continue
         phases = (dual, until - dual, rounds - until)
         changes = {"iterations": 1, "phases": phases, "readjust": course["readjust"]}
-        method: DMPFL = dataclasses.replace(shared["method"], **changes)
-        with simulate(**shared | {"method": method}) as made:
-            progress = made.begin() if state is None else made.restore(*state)
+        method: DMPFL = dataclasses.replace(shared.method, **changes)
+        with simulating(dataclasses.replace(shared, method=method)) as made:
+            progress = made.begin()
+            if state is not None:
+                progress.restore(*state)
             while progress.number < until:
                 made.advance(progress)
             state = (until, progress.tensors(), progress.facts())
         for reading in missing:
-            with simulate(**shared | {"method": dataclasses.replace(method, **reading)}) as made:
-                progress = made.restore(state[0], state[1], json.loads(json.dumps(state[2])))
+            read = dataclasses.replace(method, **reading)
+            with simulating(dataclasses.replace(shared, method=read)) as made:
+                progress = made.begin()
+                progress.restore(state[0], state[1], json.loads(json.dumps(state[2])))
                 while progress.number < rounds:
                     made.advance(progress)
-                summaries, _ = verdict(made, progress)
+                summaries, _ = Evaluator.of(made).final(progress)
             shift = {each["view"]: each["accuracy"]["shift"] for each in summaries}
             found = {view: {d: f["mean"] for d, f in shift[view].items()} for view in VIEWS}
             rest = {"dual": dual, "global": until - dual}
@@ -178,7 +183,7 @@ def main() -> int:
     return 0
 
 
-def measure(course: int, shared: dict[str, Any], path: Path, precision: str) -> None:
+def measure(course: int, shared: TrainingSpec, path: Path, precision: str) -> None:
     """Do what is missing of a course; write every reading as soon as it is done."""
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     made = f"torch {torch.__version__}, {where}, {precision}, {date.today()}"

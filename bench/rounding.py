@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 
 from masquerade.config import toml as configuration
-from masquerade.config.resolve import arrange, trainings
-from masquerade.evaluation.summary import verdict
-from masquerade.experiments.run import carry_on, simulate
+from masquerade.config.resolve import resolve, trainings
+from masquerade.evaluation.evaluate import Evaluator
+from masquerade.simulation.build import simulating
+from masquerade.simulation.server import train as rounds
 
 SHOWN = ("fedavg", "dmpfl")
 WIRES = ("same", "bfloat16", "int8")
@@ -45,13 +46,14 @@ The sizes of single messages are measured by `python bench/wire.py`.
 def trained(name: str, wire: str, seed: int) -> dict:
     """Train a method; return the summary of its default view."""
     config = configuration.parse(configuration.read_file(Path("runs/digits.toml")))
-    train = replace(config.train, wire=wire, seeds=(seed,))
+    train = replace(config.train, message_dtype=wire, seeds=(seed,))
     config = replace(
         config, methods=(name,), train=train, evaluate=replace(config.evaluate, every=0)
     )
     (training,) = trainings(config)
-    with simulate(**arrange(config, training)) as simulation:
-        summaries, _ = verdict(simulation, carry_on(simulation, simulation.begin()))
+    with simulating(resolve(config, training)) as simulation:
+        progress = rounds(simulation.server, simulation.engine, simulation.begin())
+        summaries, _ = Evaluator.of(simulation).final(progress)
     return summaries[0] | {"data": simulation.federation.name}
 
 

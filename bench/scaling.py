@@ -31,15 +31,16 @@ from typing import Any
 
 import torch
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Task
 from masquerade.core.tree import leaves
 from masquerade.data import Federation
-from masquerade.evaluation.summary import look
-from masquerade.experiments.run import simulate
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.models import MLP
-from masquerade.simulation.state import Progress, Record
+from masquerade.simulation.build import simulating
+from masquerade.simulation.state import Record, RunState
 from masquerade.storage.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
@@ -162,15 +163,17 @@ def measure(point: Point, device: str, seconds: float) -> Record:
         with watch.timed("build"):
             task = Task(MLP(FEATURES, (hidden, hidden), CLASSES))
             simulation = stack.enter_context(
-                simulate(
-                    method=method,
-                    task=task,
-                    federation=federation(point.clients),
-                    train=Train("", ROUNDS, BATCH, clients_per_round=point.cohort),
-                    evaluate=Evaluate(every=0),
-                    compute=Compute(device=device),
-                    seed=1,
-                    views=method.views[:1],
+                simulating(
+                    TrainingSpec(
+                        method=method,
+                        task=task,
+                        federation=federation(point.clients),
+                        train=Train("", ROUNDS, BATCH, clients_per_round=point.cohort),
+                        evaluate=Evaluate(every=0),
+                        compute=Compute(device=device),
+                        seed=1,
+                        views=method.views[:1],
+                    )
                 )
             )
             progress = simulation.begin()
@@ -178,7 +181,7 @@ def measure(point: Point, device: str, seconds: float) -> Record:
             simulation.advance(progress)
         watch.rounds(lambda: simulation.advance(progress), seconds)
         with watch.timed("look"):
-            look(simulation, progress)
+            Evaluator.of(simulation).on_own_data(progress)
         disk = committed(progress, watch)
         return asdict(point) | {
             "exactly": task.parameters,
@@ -191,7 +194,7 @@ def measure(point: Point, device: str, seconds: float) -> Record:
         }
 
 
-def committed(progress: Progress, watch: Watch) -> int:
+def committed(progress: RunState, watch: Watch) -> int:
     """Commit a state as a run does; return its bytes on the disk."""
     with tempfile.TemporaryDirectory() as folder:
         with RunDirectory.create(Path(folder) / "run", "") as directory, watch.timed("commit"):

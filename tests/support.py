@@ -5,14 +5,16 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.core.random import fold, normal
 from masquerade.data import Federation
-from masquerade.experiments import run as experiment
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import BNN, METHODS
 from masquerade.models import BinaryMLP
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import Simulation, build, simulating
+from masquerade.simulation.server import train
 
 SIZES = (7, 12, 3, 9, 16, 5)
 """Training samples per client: ragged, some smaller than a batch of 4."""
@@ -98,11 +100,39 @@ METHOD_TABLE = {
 """Every method under law. A new line of METHODS is here by itself."""
 
 
+def built(
+    method, task, data, train, evaluate, compute, seed, views, budgets=(), novel=()
+) -> Simulation:
+    """A simulation of what is given."""
+    return build(
+        specified(method, task, data, train, evaluate, compute, seed, views, budgets, novel)
+    )
+
+
+def specified(
+    method, task, data, train, evaluate, compute, seed, views, budgets=(), novel=()
+) -> TrainingSpec:
+    """The specification of a training."""
+    return TrainingSpec(
+        method=method,
+        task=task,
+        federation=data,
+        train=train,
+        evaluate=evaluate,
+        compute=compute,
+        seed=seed,
+        views=tuple(views),
+        names=tuple((type(method).__name__, view) for view in views),
+        budgets=tuple(budgets or ()),
+        novel=tuple(novel),
+    )
+
+
 def simulation(
     method, *, rounds=8, task=None, seed=5, participation=0.67, evaluate=None, novel=(), **compute
 ):
     """A simulation of the toy federation."""
-    return Simulation(
+    return built(
         method,
         task or Task(network_of(method)),
         federation(),
@@ -117,28 +147,65 @@ def simulation(
 
 
 def scheduled(method, rounds, **compute):
-    """The toy as runs make it, for some rounds of falling rates: to be entered."""
-    return experiment.simulate(
-        method=method,
-        task=Task(network_of(method)),
-        federation=federation(),
-        train=Train("", rounds, 4, 0.67, 0.9),
-        evaluate=Evaluate(every=0),
-        compute=Compute(**compute),
-        seed=5,
-        views=method.views,
-        budgets=BUDGETS,
+    """The toy as runs make it, for some rounds of falling learning rates: to be entered."""
+    return simulating(
+        specified(
+            method,
+            Task(network_of(method)),
+            federation(),
+            Train("", rounds, 4, 0.67, 0.9),
+            Evaluate(every=0),
+            Compute(**compute),
+            5,
+            method.views,
+            BUDGETS,
+        )
     )
 
 
+def advance(made, state):
+    """Do one round; return the line of metrics."""
+    lines = []
+    train(
+        made.server,
+        made.engine,
+        state,
+        commit=lambda _, line: lines.append(line),
+        until=state.number + 1,
+    )
+    return lines[0]
+
+
+def carry_on(made, state):
+    """Do all rounds that are left, evaluating between them."""
+    return train(made.server, made.engine, state, Evaluator.of(made).between_rounds)
+
+
+def measure(made, state, view, samples, novel=False):
+    """Use a view at every client, and score it on some samples of each."""
+    return Evaluator.of(made).measure(state, view, samples, novel)
+
+
+def final(made, state):
+    """Evaluate a run at its end: summaries, and models by view."""
+    return Evaluator.of(made).final(state)
+
+
+def restored(made, number, tensors, facts):
+    """The state that a commit holds."""
+    state = made.begin()
+    state.restore(number, tensors, facts)
+    return state
+
+
 def simulate(method, **settings):
-    """Run a simulation to its end: (simulation, progress)."""
+    """Run a simulation to its end: (simulation, state)."""
     made = simulation(method, **settings)
-    progress = made.begin()
-    while progress.number < made.train.rounds:
-        made.advance(progress)
+    state = made.begin()
+    while state.number < made.server.rounds:
+        advance(made, state)
     made.close()
-    return made, progress
+    return made, state
 
 
 def owed(costs):

@@ -31,15 +31,15 @@ ARROWS = {
     "config": {"core", "cost", "data", "errors", "methods", "models"},
     "engine": {"core", "cost", "data", "errors", "wire"},
     "simulation": {"config", "core", "cost", "data", "engine", "errors", "wire"},
-    "evaluation": {"core", "cost", "data", "engine", "errors", "simulation"},
+    "evaluation": {"config", "core", "cost", "data", "engine", "errors", "simulation"},
     "report": {"cost", "errors"},
     "export": {
         *("__version__", "config", "core", "data", "errors", "evaluation", "methods", "models"),
         *("simulation", "storage"),
     },
     "experiments": {
-        *("config", "core", "cost", "data", "engine", "errors", "evaluation", "export", "methods"),
-        *("report", "simulation", "storage", "wire"),
+        *("config", "core", "cost", "data", "errors", "evaluation", "export", "methods", "report"),
+        *("simulation", "storage", "wire"),
     },
     "reproduce": {
         *("__version__", "config", "errors", "experiments", "methods", "report", "simulation"),

@@ -16,13 +16,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from protocol import JUDGED, Data, Ledger, Work, given, network
 
 import masquerade
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Part, Task
 from masquerade.data import Federation
-from masquerade.experiments.run import carry_on, simulate
+from masquerade.evaluation.evaluate import Evaluator
+from masquerade.experiments.checkpoints import checkpointed
 from masquerade.methods import APFL, DMPFL, Ditto, FedAvg, FedRep
 from masquerade.models import build
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import Simulation, simulating
+from masquerade.simulation.server import train
+from masquerade.simulation.state import Record, RunState
 from masquerade.storage.run_directory import RunDirectory
 
 METHODS = {
@@ -59,7 +63,11 @@ def task_of(work: Work, data: Data) -> Task:
 
 def central(simulation, progress, data: Data) -> tuple[float, float]:
     """Return loss and accuracy of the server's model on the central test set."""
-    method, task, loader = simulation.method, simulation.task, simulation.engine.context.loader
+    method, task, loader = (
+        simulation.server.method,
+        simulation.server.task,
+        simulation.engine.context.loader,
+    )
     model = {"params": Part(progress.server["params"])}
     loss, right, size = 0.0, 0.0, JUDGED[data.test_x.device.type]
     with torch.no_grad():
@@ -80,15 +88,17 @@ def per_sample(work: Work, data: Data) -> float:
 def made(work: Work, data: Data) -> AbstractContextManager[Simulation]:
     """Make the simulation; a CPU's engine is chosen by our own rule."""
     method = replace(METHODS[work.method], lr=work.rate)
-    return simulate(
-        method=method,
-        task=task_of(work, data),
-        federation=federation(data),
-        train=Train("", work.total, work.batch, clients_per_round=work.cohort),
-        evaluate=Evaluate(every=0, degrees=(0,)),
-        compute=Compute(device=work.device, workers=work.workers, precision=work.precision),
-        seed=1,
-        views=method.views[:1],
+    return simulating(
+        TrainingSpec(
+            method=method,
+            task=task_of(work, data),
+            federation=federation(data),
+            train=Train("", work.total, work.batch, clients_per_round=work.cohort),
+            evaluate=Evaluate(every=0, degrees=(0,)),
+            compute=Compute(device=work.device, workers=work.workers, precision=work.precision),
+            seed=1,
+            views=method.views[:1],
+        )
     )
 
 
@@ -98,16 +108,20 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
     with made(work, data) as simulation:
         progress = simulation.begin()
 
-        def ended(done: int, record: object) -> None:
-            if ledger.due():
-                central(simulation, progress, data)
-                ledger.looked()
-            ledger.mark()
-
         directory = None
         if work.commits:
             directory = RunDirectory.create(Path(work.folder).with_name("run"), "")
-        carry_on(simulation, progress, directory, ended)
+        every = simulation.spec.compute.commit_every
+        with checkpointed(directory, every, {}, progress) as commit:
+
+            def ended(state: RunState, record: Record) -> None:
+                commit(state, record, state.number == work.total)
+                if ledger.due():
+                    central(simulation, state, data)
+                    ledger.looked()
+                ledger.mark()
+
+            train(simulation.server, simulation.engine, progress, commit=ended)
         if work.method == "fedavg":
             ledger.loss, ledger.accuracy = central(simulation, progress, data)
             # What was trained, read off the run's own account of its operations.
@@ -117,7 +131,9 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
         else:
             ledger.steps = None
             own = list(simulation.federation.test)
-            scores = simulation.judge(progress, simulation.views[0], own).scores
+            scores = (
+                Evaluator.of(simulation).measure(progress, simulation.spec.views[0], own).scores
+            )
             ledger.accuracy = sum(float(score.mean()) for score in scores) / len(scores)
         ledger.version = f"masquerade {masquerade.__version__}, {simulation.engine.name}"
     return ledger

@@ -24,6 +24,7 @@ with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade.cli import app as cli
+    from masquerade.cli import train as training
 
 COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
 COMMANDS += ["export", "predict", "bench-model"]
@@ -192,7 +193,7 @@ def test_an_unforeseen_error_is_one_line_and_a_hint(
         error.add_note("in client 3")
         raise error
 
-    monkeypatch.setattr(cli, "_go", go)
+    monkeypatch.setattr(training, "_go", go)
     status, out, err = call("run")
     assert (status, out) == (1, "")
     assert err.splitlines()[0] == "E100 ZeroDivisionError: by nothing (in client 3)"
@@ -363,7 +364,7 @@ def test_a_view_with_settings_of_its_own_is_run_for_itself(
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Collect the configurations that commands would run."""
     found: list[Config] = []
-    monkeypatch.setattr(cli, "_go", lambda config, *rest, **more: found.append(config))
+    monkeypatch.setattr(training, "_go", lambda config, *rest, **more: found.append(config))
     return found
 
 

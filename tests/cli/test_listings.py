@@ -1,4 +1,4 @@
-"""The catalog: every method and setting is explained, every sample is counted once."""
+"""Listings: every method and setting is explained, every sample is counted once."""
 
 import dataclasses
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from masquerade.cli import listings as catalog
+from masquerade.cli import listings
 from masquerade.data import IID, Dataset, Federation, Pathological, load, partition
 from masquerade.errors import MasqueradeError
 from masquerade.methods import METHODS
@@ -27,17 +27,17 @@ def federation() -> Federation:
 
 
 def test_every_method_is_described_in_full() -> None:
-    for line in catalog.table():
+    for line in listings.method_records():
         words = {"name", "title", "paper", "view", "personal", "sent"}
         assert line.keys() == words | {"bytes", "flops", "foreseen"}
         assert all(line[key] for key in words)
-    assert [line["name"] for line in catalog.table()] == list(METHODS)
+    assert [line["name"] for line in listings.method_records()] == list(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_setting_has_its_default_and_a_meaning(name: str) -> None:
     made = METHODS[name].method()
-    listed = catalog.settings(name)
+    listed = listings.setting_records(name)
     assert [each["name"] for each in listed] == [each.name for each in dataclasses.fields(made)]
     assert all(each["default"] == getattr(made, each["name"]) for each in listed)
     assert [each["name"] for each in listed if not each["meaning"]] == []
@@ -45,14 +45,14 @@ def test_every_setting_has_its_default_and_a_meaning(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_sheet_shows_the_text_and_every_setting(name: str) -> None:
-    text = drawn(catalog.sheet(name))
+    text = drawn(listings.method_page(name))
     assert METHODS[name].title in text
-    for setting in catalog.settings(name):
+    for setting in listings.setting_records(name):
         assert f"{setting['name']} " in text
 
 
 def test_costs_are_shares_of_fedavg() -> None:
-    costs = catalog.relative_costs()
+    costs = listings.relative_costs()
     assert costs["fedavg"] == costs["fedprox"] == (1, 1)
     assert costs["local"] == (0, 1)
     bytes_, flops = costs["dmpfl"]
@@ -61,8 +61,8 @@ def test_costs_are_shares_of_fedavg() -> None:
 
 
 def test_what_is_not_foreseen_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "relative_costs", lambda: dict.fromkeys(METHODS, (1.0, 1.0)))
-    lines = drawn(catalog.overview()).splitlines()
+    monkeypatch.setattr(listings, "relative_costs", lambda: dict.fromkeys(METHODS, (1.0, 1.0)))
+    lines = drawn(listings.methods_table()).splitlines()
     marked = {line.split("│")[1].strip() for line in lines if line.count("*") == 2}
     assert marked == {name for name, line in METHODS.items() if not line.method.foreseen}
     assert {"lotteryfl", "subfedavg", "pfedgate"} <= marked
@@ -70,16 +70,16 @@ def test_what_is_not_foreseen_is_marked(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page_that_names_it(name: str) -> None:
-    assert f"`{name}`" in catalog.page(name)
+    assert f"`{name}`" in listings.page_text(name)
 
 
 def test_an_unknown_method_is_refused_with_the_nearest() -> None:
     with pytest.raises(MasqueradeError, match=r"^E201 .*`DMPLF` .did you mean `dmpfl`"):
-        catalog.settings("DMPLF")
+        listings.setting_records("DMPLF")
 
 
 def test_every_sample_is_counted_once(federation: Federation) -> None:
-    counted = catalog.census(federation)
+    counted = listings.sample_counts(federation)
     assert (counted["data"], counted["classes"]) == ("digits", 10)
     splits = ("train", "validation", "test")
     assert sum(client[split] for client in counted["clients"] for split in splits) == 1797
@@ -91,9 +91,9 @@ def test_every_sample_is_counted_once(federation: Federation) -> None:
 def test_a_picture_has_a_row_for_every_client_and_a_cell_for_every_class_it_holds(
     federation: Federation,
 ) -> None:
-    rows = [line.split("│")[1:-1] for line in drawn(catalog.picture(federation)).splitlines()]
+    rows = [line.split("│")[1:-1] for line in drawn(listings.label_table(federation)).splitlines()]
     cells = {row[0].strip(): row[4:] for row in rows if len(row) == 14}
-    counted = catalog.census(federation)["clients"]
+    counted = listings.sample_counts(federation)["clients"]
     assert list(cells) == [str(id) for id in range(10)]
     for id, client in enumerate(counted):
         assert [bool(cell.strip()) for cell in cells[str(id)]] == [
@@ -104,5 +104,5 @@ def test_a_picture_has_a_row_for_every_client_and_a_cell_for_every_class_it_hold
 def test_targets_without_classes_are_counted_without_them() -> None:
     x = torch.arange(20.0)
     data = partition(Dataset("slope", x[:, None], x, None), 2, IID())
-    assert "classes" not in catalog.census(data)["clients"][0]
-    assert "slope" in drawn(catalog.picture(data))
+    assert "classes" not in listings.sample_counts(data)["clients"][0]
+    assert "slope" in drawn(listings.label_table(data))

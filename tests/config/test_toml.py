@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from masquerade.config.resolve import Training, trainings
 from masquerade.config.settings import SECTIONS, Compute, Config, Data, Evaluate, Train
 from masquerade.config.toml import (
     Limits,
@@ -25,7 +26,6 @@ from masquerade.config.toml import (
     read,
     read_file,
     title_of,
-    trainings,
 )
 from masquerade.config.words import ELSEWHERE, RENAMED
 from masquerade.core import Method
@@ -59,7 +59,7 @@ def test_a_configuration_survives_toml() -> None:
         data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
         evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps"),
-        compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0),
+        compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0, "off"),
         method=method | {"local_epochs": 2},
     )
     for name, cls in SECTIONS.items():
@@ -329,15 +329,18 @@ def test_a_setting_below_a_value_is_refused() -> None:
 
 def test_views_share_one_training() -> None:
     config = with_methods("fedavg", "dmpfl_plus", "fedavg_ft", "dmpfl", fedavg={"lr": 0.5})
-    assert trainings(config) == {
-        FedAvg(lr=0.5): ("fedavg", "fedavg_ft"),
-        DMPFL(): ("dmpfl_plus", "dmpfl"),
-    }
+    assert trainings(config) == [
+        Training(FedAvg(lr=0.5), ("fedavg", "fedavg_ft"), 1),
+        Training(DMPFL(), ("dmpfl_plus", "dmpfl"), 1),
+    ]
 
 
 def test_views_with_settings_of_their_own_are_trained_apart() -> None:
     config = with_methods("fedavg", "fedavg_ft", fedavg={"lr": 0.5}, fedavg_ft={"lr": 0.25})
-    assert trainings(config) == {FedAvg(lr=0.5): ("fedavg",), FedAvg(lr=0.25): ("fedavg_ft",)}
+    assert trainings(config) == [
+        Training(FedAvg(lr=0.5), ("fedavg",), 1),
+        Training(FedAvg(lr=0.25), ("fedavg_ft",), 1),
+    ]
 
 
 TABLES = complete(parse({"methods": list(METHODS)}))

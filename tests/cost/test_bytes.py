@@ -10,11 +10,10 @@ from torch import Tensor
 from masquerade.core import Message, Part, tree
 from masquerade.core.random import uniform
 from masquerade.cost.bytes import Traffic, measure
-from masquerade.evaluation.summary import verdict
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.wire import digest, encode, nbytes
 from masquerade.wire.session import ANY, Seen, Session, begin
-from tests.support import METHOD_TABLE, network, simulate
+from tests.support import METHOD_TABLE, final, network, simulate
 
 FLAG = 24 + 1
 """A header and one part that is as the other side has it."""
@@ -142,7 +141,7 @@ def test_a_cohort_costs_what_its_clients_cost() -> None:
 def test_a_run_is_charged_for_the_messages_that_were_sent(engine: str) -> None:
     run: Callable[..., Any] = simulate
     made, progress = run(FedAvg(local_epochs=1), rounds=3, participation=1.0, engine=engine)
-    whole = len(encode({"params": Part(made.task.initial)}))
+    whole = len(encode({"params": Part(made.server.task.initial)}))
     # Six clients, three rounds; in round 0 everybody has the initial model already.
     assert progress.costs["train"]["up"] == 3 * 6 * whole
     assert progress.costs["train"]["down"] == 6 * FLAG + 2 * 6 * whole
@@ -199,8 +198,8 @@ def test_dmpfl_sends_its_masks_when_they_change(engine: str) -> None:
     settings = {"rounds": 4, "participation": 1.0, "engine": engine}
     made, progress = run(DMPFL(local_epochs=1, readjust=0.0, phases=(1, 0, 0)), **settings)
     costs = progress.costs["train"]
-    bits = 2 * 4 * 6 * sum(-(-made.task.shapes[name].numel() // 8) for name in MASKED)
-    flags = 2 * 4 * 6 * (24 + 1 + len(made.task.shapes) + len(MASKED))
+    bits = 2 * 4 * 6 * sum(-(-made.server.task.shapes[name].numel() // 8) for name in MASKED)
+    flags = 2 * 4 * 6 * (24 + 1 + len(made.server.task.shapes) + len(MASKED))
     masks = costs["down"] + costs["up"] - costs["values_down"] - costs["values_up"] - flags
     # Every client is sent the first mask once at most, instead of in each of four rounds each way.
     assert 0 < masks <= bits / 8 + 6
@@ -219,7 +218,9 @@ def test_a_first_download_is_sent_only_if_it_comes_with_a_mask(method: Any, sent
     if not sent:
         assert received == 6 * FLAG
     else:
-        kept = sum(int(part.sum()) for part in made.method._first_mask(made.task).values())
+        kept = sum(
+            int(part.sum()) for part in made.server.method._first_mask(made.server.task).values()
+        )
         assert received > 6 * 8 * kept
 
 
@@ -243,7 +244,7 @@ def test_a_run_adds_up_by_part(name: str, engine: str) -> None:
             headers = sums[way] - sum(parts.values())
             assert headers % 24 == 0
             assert 0 < headers <= 24 * 3 * 6
-    summary = verdict(made, progress)[0][0]
+    summary = final(made, progress)[0][0]
     sent = progress.costs["train"]
     assert summary["parts"]["up"] == {
         n.removeprefix("up/"): size / 6 for n, size in sent.items() if n.startswith("up/")

@@ -14,12 +14,11 @@ from masquerade.core import Round, Stage, State, Task, sgd_step
 from masquerade.cost.flops import Flops, Meter, shares
 from masquerade.data.loader import StackedBatches
 from masquerade.engine.base import Job
-from masquerade.engine.replay.cuda_graphs import Graphs
+from masquerade.engine.replay.cuda_graphs import CudaGraphs
 from masquerade.engine.replay.recorded import Recordings
-from masquerade.evaluation.summary import verdict
 from masquerade.methods import FedRep, HeteroFL
 from masquerade.simulation.state import WAYS
-from tests.support import METHOD_TABLE, SIZES, simulate
+from tests.support import METHOD_TABLE, SIZES, final, simulate
 
 run: Callable[..., Any] = simulate
 
@@ -88,7 +87,7 @@ def test_what_is_frozen_costs_its_forward_pass_alone() -> None:
     # all forward, weight gradients of the body, input gradients down to the second layer.
     head = {"0": 96, "2": 96, "4": 36 + 36}
     body = {"0": 96 + 96, "2": 96 + 96 + 96, "4": 36 + 36}
-    layers = verdict(made, progress)[0][0]["layers"]["train"]
+    layers = final(made, progress)[0][0]["layers"]["train"]
     dense = {name: counts["dense"] * len(SIZES) / samples for name, counts in layers.items()}
     assert dense == pytest.approx({n: head[n] + body[n] for n in head} | {"beside": 0})
 
@@ -112,7 +111,7 @@ def test_no_engine_runs_less_than_the_masks_ask_for(name: str, engine: str) -> N
 def test_phases_of_dmpfl_stand_apart() -> None:
     made, progress = run(METHOD_TABLE["dmpfl"], rounds=8)
     assert set(progress.layers) == {"dual", "global", "personal"}
-    summary = verdict(made, progress)[0][0]
+    summary = final(made, progress)[0][0]
     for way in WAYS:
         parts = [c[way] for layers in summary["layers"].values() for c in layers.values()]
         assert sum(parts) == pytest.approx(summary["flops"][way])
@@ -133,7 +132,7 @@ def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
         made.engine.clients_per_chunk = width
     begun, chosen = made.begin(), torch.tensor(ids)
     known = {name: value[chosen] for name, value in begun.session.items()}
-    round = made.context.round("train", made.method.schedule(0, 1), 0)
+    round = made.context.round("train", made.server.method.schedule(0, 1), 0)
     rows, clients = begun.rows.take(chosen), begun.clients.take(chosen)
     return Job(begun.server, rows, clients, known, chosen, round, 0)
 
@@ -153,7 +152,7 @@ def test_what_graphs_run_for_nobody_is_shared() -> None:
     made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
     rows = torch.zeros(5, 4, 10 + 2, dtype=torch.int64)
     pack = StackedBatches(rows, rows[..., 0], [5, 5, 5, 2], 1)
-    with_graphs = replace(made.engine, repeats=Graphs())
+    with_graphs = replace(made.engine, steps=CudaGraphs())
     assert made.engine._ran(pack, 4).tolist() == [50, 50, 50, 20]
     assert with_graphs._ran(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]
 
@@ -166,7 +165,7 @@ def test_what_the_batched_engine_runs_is_what_torch_counts(
     """The whole engine under torch's own counter, which sees every operation that really runs."""
     made, _ = run(METHOD_TABLE["fedavg"], rounds=1, engine="batched")
     job = _job(made, chosen, width)
-    made.engine.repeats = Recordings(often=often)
+    made.engine.steps = Recordings(often=often)
     for _ in range(3):
         made.engine.work(job)  # What is measured, recorded or compared once is so before.
     with FlopCounterMode(display=False) as counter:

@@ -208,7 +208,9 @@ def test_a_run_is_charged_for_the_samples_that_were_seen(engine: str) -> None:
     method = METHOD_TABLE["fedavg"]
     made, progress = run(method, rounds=4, engine=engine)
     # 6 → 8 → 6 → 3: forward 2 · (48 + 48 + 18) = 228; a step 3 · 228 less the first layer's 96.
-    seen = sum(SIZES[id] for number in range(4) for id in made.cohort(number).tolist())
+    seen = sum(
+        SIZES[id] for number in range(4) for id in made.server.participation.cohort(number).tolist()
+    )
     assert progress.costs["train"]["dense"] == (3 * 228 - 96) * seen * method.local_epochs
     assert progress.costs["train"]["masked"] == progress.costs["train"]["dense"]
     assert progress.costs["train"]["paper"] == 3 * 228 * seen * method.local_epochs

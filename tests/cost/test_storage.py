@@ -8,9 +8,8 @@ import torch
 
 from masquerade.core import Axis, Message, Part
 from masquerade.cost.storage import model_bytes, session_bytes, state_bytes
-from masquerade.evaluation.summary import verdict
 from masquerade.wire.words import packed
-from tests.support import METHOD_TABLE, simulate
+from tests.support import METHOD_TABLE, final, simulate
 
 run: Callable[..., Any] = simulate
 
@@ -81,7 +80,7 @@ def test_parts_in_a_state_are_counted_by_their_masks() -> None:
 )
 def test_storage_of_methods_by_hand(name: str, model: int, state: int, session: int) -> None:
     made, progress = run(METHOD_TABLE[name], rounds=3, participation=1.0)
-    found = verdict(made, progress)[0][0]["storage"]
+    found = final(made, progress)[0][0]["storage"]
     assert found == {"model": model, "state": state, "session": session}
 
 
@@ -103,7 +102,7 @@ def test_a_session_is_the_last_download_and_the_bits_sent_last() -> None:
 def test_a_device_of_dmpfl_holds_two_sparse_models_at_most() -> None:
     """The model that it uses takes the newest shared weights; its own stay for the next round."""
     made, progress = run(METHOD_TABLE["dmpfl"], rounds=3)
-    found = verdict(made, progress)[0][0]["storage"]
+    found = final(made, progress)[0][0]["storage"]
     # Half of the two last layers' 48 + 18 weights go; their 66 bits take 6 + 3 bytes.
     assert found["model"] == (131 - 33) * 8 + 9
     assert 8 <= found["state"] <= found["model"] + 8

@@ -22,8 +22,8 @@ from masquerade.core.random import normal
 from masquerade.data import Federation, load, parse, partition
 from masquerade.methods import FedAvg, FedMask
 from masquerade.models import MLP, RowLSTM, build
-from masquerade.simulation.server import Simulation
 from tests.real import convert
+from tests.support import advance, built, measure
 
 Data = tuple[Tensor, Tensor, int]
 """Images, labels, and how many of them, the first ones, are for training."""
@@ -38,10 +38,10 @@ def central(method: Method, model: nn.Module, data: Data, batch: int) -> float:
     federation = Federation("central", x, y, 10, (train,), (test,), (test,))
     judged, loop = Evaluate(0, (0,)), Compute("loop", "cpu")
     setting = Train("", 1, batch)
-    made = Simulation(method, Task(model), federation, setting, judged, loop, 1, method.views)
+    made = built(method, Task(model), federation, setting, judged, loop, 1, method.views)
     progress = made.begin()
-    made.advance(progress)
-    return float(made.judge(progress, method.views[0], [test]).scores[0].mean())
+    advance(made, progress)
+    return float(measure(made, progress, method.views[0], [test]).scores[0].mean())
 
 
 def mlp(inputs: int) -> nn.Module:
@@ -184,9 +184,9 @@ def test_vgg16_does_a_round_with_two_clients() -> None:
     task = Task(build("vgg16", (3, 32, 32), 10, seed=1))
     method = FedMask(pruned_layers=8, local_epochs=1)
     setting, loop = Train("", 1, 3), Compute("loop", "cpu")
-    made = Simulation(method, task, federation, setting, Evaluate(0, (0,)), loop, 1, method.views)
+    made = built(method, task, federation, setting, Evaluate(0, (0,)), loop, 1, method.views)
     progress = made.begin()
-    cost = made.advance(progress)
+    cost = advance(made, progress)
     # 134,301,514 bits each way, and a few flags, for each of the two clients.
     for way in ("down", "up"):
         assert 2 * 134_301_514 / 8 <= cost[way] < 2 * 134_301_514 / 8 + 1000

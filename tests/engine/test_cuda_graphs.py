@@ -9,7 +9,7 @@ import torch
 from masquerade.core import Round, tree
 from masquerade.engine.replay.cuda_graphs import _Graph
 from masquerade.engine.replay.recorded import Recordings
-from tests.support import METHOD_TABLE, scheduled
+from tests.support import METHOD_TABLE, advance, scheduled
 
 ROUNDS = 6
 
@@ -23,14 +23,14 @@ def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], in
     """The state after every round, and how many steps were captured or recorded."""
     with simulation(name) as made:
         assert made.engine.name == "batched"
-        graphs = made.engine.repeats
-        made.engine.repeats = graphs if captured else Recordings(often=math.inf)
+        graphs = made.engine.steps
+        made.engine.steps = graphs if captured else Recordings(often=math.inf)
         progress, found = made.begin(), []
         while progress.number < ROUNDS:
-            made.advance(progress)
+            advance(made, progress)
             found.append(progress.tensors())
         assert not graphs._failed
-        return found, len(made.engine.repeats._made)
+        return found, len(made.engine.steps._made)
 
 
 @pytest.mark.cuda
@@ -68,7 +68,7 @@ def test_nothing_is_waited_for_inside_a_round(name: str) -> None:
         made.engine.work = watched
         progress = made.begin()
         while progress.number < ROUNDS:
-            made.advance(progress)
+            advance(made, progress)
 
 
 def test_what_moves_to_another_place_is_read_before_that_is_written() -> None:

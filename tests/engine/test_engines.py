@@ -30,16 +30,16 @@ from masquerade.core.random import normal
 from masquerade.data import Federation
 from masquerade.engine.base import Job
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.evaluation.summary import look, spread, verdict
-from masquerade.experiments.run import carry_on
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.simulation.server import Progress, Simulation
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from tests import support
-from tests.support import SIZES, federation, network
+from tests.support import SIZES, advance, built, carry_on, federation, final, network
 
 EMPTY = torch.empty(0, dtype=torch.int64)
 each_engine = pytest.mark.parametrize("engine", ["loop", "batched"])
-simulate: Callable[..., tuple[Simulation, Progress]] = support.simulate
+simulate: Callable[..., tuple[Simulation, RunState]] = support.simulate
 simulation: Callable[..., Simulation] = support.simulation
 
 
@@ -47,7 +47,7 @@ def world(
     method: Method, task: Task, data: Federation, rounds: int = 3, **compute: Any
 ) -> Simulation:
     """A simulation of any data, with batches of 4."""
-    return Simulation(
+    return built(
         method,
         task,
         data,
@@ -59,15 +59,15 @@ def world(
     )
 
 
-def finish(made: Simulation) -> Progress:
+def finish(made: Simulation) -> RunState:
     progress = made.begin()
-    while progress.number < made.train.rounds:
-        made.advance(progress)
+    while progress.number < made.spec.train.rounds:
+        advance(made, progress)
     made.close()
     return progress
 
 
-def assert_same(left: Progress, right: Progress) -> None:
+def assert_same(left: RunState, right: RunState) -> None:
     """Bit for bit."""
     one, two = left.tensors(), right.tensors()
     assert one.keys() == two.keys()
@@ -75,7 +75,7 @@ def assert_same(left: Progress, right: Progress) -> None:
     assert left.costs == right.costs
 
 
-def assert_close(left: Progress, right: Progress) -> None:
+def assert_close(left: RunState, right: RunState) -> None:
     """Equal to rounding."""
     one, two = left.tensors(), right.tensors()
     assert one.keys() == two.keys()
@@ -170,7 +170,7 @@ def test_an_error_in_use_names_the_client() -> None:
     made = simulation(Breaking(place="predict"), rounds=1)
     progress = finish(made)
     with pytest.raises(Broken) as caught:
-        verdict(made, progress)
+        final(made, progress)
     assert any("client 0" in note for note in getattr(caught.value, "__notes__", []))
 
 
@@ -294,7 +294,7 @@ def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
     assert int(server["1.num_batches_tracked"]) == 2 * 2 * 3
     assert server["1.running_mean"].any()
     verdicts = [
-        verdict(one, progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
+        final(one, progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
     ]
     for left, right in zip(*verdicts, strict=True):
         assert left["accuracy"] == right["accuracy"]
@@ -313,12 +313,14 @@ def test_the_width_of_a_chunk_changes_nothing(width: int) -> None:
 
 
 @each_engine
-def test_judging_in_pieces_changes_no_figure(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluating_in_pieces_changes_no_figure(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = simulation(FedAvg(local_epochs=1, tune_epochs=1), rounds=1, engine=engine)
     progress = finish(made)
-    whole, _ = verdict(made, progress)
-    monkeypatch.setattr(f"masquerade.engine.{engine}.JUDGED", 12)
-    pieces, _ = verdict(made, progress)
+    whole, _ = final(made, progress)
+    monkeypatch.setattr(f"masquerade.engine.{engine}.EVALUATED", 12)
+    pieces, _ = final(made, progress)
     assert [one["per_client"] for one in pieces] == [one["per_client"] for one in whole]
     assert [one["accuracy"] for one in pieces] == [one["accuracy"] for one in whole]
 
@@ -376,7 +378,8 @@ def test_a_regression_from_end_to_end(engine: str) -> None:
 
 def test_the_bottom_decile_of_an_accuracy_is_its_low_end() -> None:
     made = simulation(FedAvg())
-    figures = spread(made, [50.0, 10.0, 90.0, 80.0, 70.0, 60.0])
+    over = Evaluator.of(made).over_clients
+    figures = over.describe([50.0, 10.0, 90.0, 80.0, 70.0, 60.0], range(6))
     assert figures["bottom_decile"] == 10.0
     assert figures["mean"] == 60.0
     # Weighted by test samples, the larger halves of 7, 12, 3, 9, 16, 5: it is the share of all.
@@ -397,10 +400,12 @@ def without(split: str, *ids: int) -> Federation:
 @each_engine
 def test_a_client_without_training_data_is_never_sampled(engine: str) -> None:
     made = world(FedAvg(local_epochs=1), Task(network()), without("train", 0, 3), 4, engine=engine)
-    assert {id for number in range(50) for id in made.cohort(number).tolist()} == {1, 2, 4, 5}
+    assert {
+        id for number in range(50) for id in made.server.participation.cohort(number).tolist()
+    } == {1, 2, 4, 5}
     progress = made.begin()
     for _ in range(4):
-        assert made.advance(progress)["clients"] == [1, 2, 4, 5]
+        assert advance(made, progress)["clients"] == [1, 2, 4, 5]
     assert all(value.isfinite().all() for value in tree.leaves(progress.server))
 
 
@@ -409,7 +414,7 @@ def test_a_client_without_training_data_uses_the_shared_model_untuned(engine: st
     method = FedAvg(local_epochs=1, momentum=0.5, weight_decay=0.1, tune_epochs=2)
     made = world(method, Task(network()), without("train", 0, 3), engine=engine)
     progress = finish(made)
-    summaries, personal = verdict(made, progress)
+    summaries, personal = final(made, progress)
     for id, model in enumerate(personal["tuned"]):
         same = [
             torch.equal(value, progress.server["params"][name])
@@ -433,7 +438,7 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
     loop, batched = map(finish, made)
     assert_close(loop, batched)
     (left, models), (right, others) = (
-        verdict(one, progress) for one, progress in zip(made, (loop, batched), strict=True)
+        final(one, progress) for one, progress in zip(made, (loop, batched), strict=True)
     )
     for one, two in zip(left, right, strict=True):
         assert one["accuracy"] == two["accuracy"]
@@ -447,7 +452,7 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
 def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
     made = world(FedAvg(local_epochs=1), Task(network()), without("test", 1, 5), 2, engine=engine)
     progress = finish(made)
-    for summary in verdict(made, progress)[0]:
+    for summary in final(made, progress)[0]:
         own = summary["per_client"]["own"]
         assert [id for id, figure in enumerate(own) if figure is None] == [1, 5]
         present = [figure for figure in own if figure is not None]
@@ -456,8 +461,8 @@ def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
             math.isfinite(entry["mean"])
             for entry in list(summary["accuracy"]["shift"].values())[:-1]
         )
-    assert look(made, progress)["views"]["global"]["mean"] == pytest.approx(
-        verdict(made, progress)[0][0]["accuracy"]["own"]["mean"]
+    assert Evaluator.of(made).on_own_data(progress)["views"]["global"]["mean"] == pytest.approx(
+        final(made, progress)[0][0]["accuracy"]["own"]["mean"]
     )
 
 
@@ -488,7 +493,7 @@ def test_training_whose_updates_leave_the_finite_numbers_is_said_and_counted() -
     ignored, lost = (str(each.message) for each in seen)
     assert "round 0: values that are not finite; its update is ignored" in ignored
     assert "round 1: no update is finite" in lost
-    assert verdict(made, progress)[0][0]["refused"] == progress.refused > 0
+    assert final(made, progress)[0][0]["refused"] == progress.refused > 0
 
 
 def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
@@ -502,9 +507,9 @@ def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
     made = world(Overflowing(local_epochs=1), Task(network()), federation(), rounds=1)
     with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0"):
         progress = finish(made)
-    assert verdict(made, progress)[0][0]["diverged"] == 0
+    assert final(made, progress)[0][0]["diverged"] == 0
     fine = world(FedAvg(local_epochs=1), Task(network()), federation(), rounds=1)
-    assert verdict(fine, finish(fine))[0][0]["diverged"] is None
+    assert final(fine, finish(fine))[0][0]["diverged"] is None
 
 
 def test_a_method_that_writes_into_what_it_was_given_is_refused() -> None:

@@ -12,8 +12,7 @@ from masquerade.core import Message, Part, State, Task
 from masquerade.core.round import ClientInfo, Round, client_round
 from masquerade.data import Federation
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.simulation.server import Simulation
-from tests.support import network, simulation
+from tests.support import advance, built, network, simulation
 
 
 class Fetches(TorchFunctionMode):
@@ -31,9 +30,11 @@ class Fetches(TorchFunctionMode):
 
 def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(DMPFL(local_epochs=2, readjust_every=1), engine="batched")
-    readjusts = made.context.round("train", made.method.schedule(0, made.train.rounds), 0)
+    readjusts = made.context.round(
+        "train", made.server.method.schedule(0, made.spec.train.rounds), 0
+    )
     # Two stages, each with masks of several tensors.
-    assert len(made.method.stages(made.task, readjusts)) == 2
+    assert len(made.server.method.stages(made.server.task, readjusts)) == 2
     fetches = Fetches()
 
     def watched(*arguments: Any) -> Any:
@@ -45,7 +46,7 @@ def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.Monke
     monkeypatch.setattr("masquerade.engine.batched.client_round", watched)
     progress = made.begin()
     with fetches:
-        made.advance(progress)
+        advance(made, progress)
     # The densities, and the bytes.
     assert fetches.places == [False, False]
 
@@ -58,10 +59,11 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
     )
     left, right = plain.begin(), ahead.begin()
     for number in range(4):
-        plain.advance(left)
-        ahead._expect(number)
+        advance(plain, left)
+        ids, round = ahead.server.participation.cohort(number), ahead.server.round("train", number)
+        ahead.engine.expect(ids, round, number)
         assert ahead.engine._ready
-        ahead.advance(right)
+        advance(ahead, right)
         assert not ahead.engine._ready
     for name, value in left.tensors().items():
         assert torch.equal(value, right.tensors()[name]), name
@@ -69,10 +71,15 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
 
 def test_a_round_that_nobody_takes_part_in_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(DMPFL(local_epochs=1), engine="batched")
-    monkeypatch.setattr(made, "cohort", lambda number: torch.empty(0, dtype=torch.int64))
-    made._expect(1)
+    monkeypatch.setattr(type(made.engine), "prepares", True)
+    made.server.announce(made.engine, 1)
+    assert made.engine._ready
+    made.engine._ready.clear()
+    nobody = torch.empty(0, dtype=torch.int64)
+    monkeypatch.setattr(type(made.server.participation), "cohort", lambda self, number: nobody)
+    made.server.announce(made.engine, 1)
     assert not made.engine._ready
-    made._expect(made.train.rounds)
+    made.server.announce(made.engine, made.spec.train.rounds)
 
 
 class Passing(FedAvg):
@@ -107,7 +114,7 @@ def test_what_a_row_sent_stays_with_its_client(compute: dict[str, Any]) -> None:
     parts = tuple(torch.arange(24).split(6))
     data = Federation("even", x, y, 3, parts, parts, parts)
     method = Passing(local_epochs=1)
-    made = Simulation(
+    made = built(
         method,
         Task(network()),
         data,
@@ -119,6 +126,6 @@ def test_what_a_row_sent_stays_with_its_client(compute: dict[str, Any]) -> None:
     )
     progress = made.begin()
     for number in range(3):
-        made.advance(progress)
+        advance(made, progress)
         assert progress.clients.state["got"].tolist() == [number] * 4
     made.close()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from masquerade.core import Method, Part, Round, Stage, Task, tree
 from masquerade.engine.replay.recorded import MOST, Recordings, form
 from masquerade.errors import MasqueradeError
-from tests.support import METHOD_TABLE, scheduled
+from tests.support import METHOD_TABLE, advance, measure, scheduled
 
 ROUNDS = 6
 ROWS = torch.arange(6.0).reshape(3, 2)
@@ -26,15 +26,15 @@ def states(name: str, often: float) -> tuple[list[Any], list[Any]]:
     method = METHOD_TABLE[name]
     with scheduled(method, ROUNDS, engine="batched") as made:
         assert made.engine.name == "batched"
-        made.engine.repeats = Recordings(often=often)
+        made.engine.steps = Recordings(often=often)
         progress, found = made.begin(), []
         while progress.number < ROUNDS:
-            made.advance(progress)
+            advance(made, progress)
             found.append(tree.named(progress.tensors()))
         for view in method.views:
-            scores = made.judge(progress, view, list(made.federation.test)).scores
+            scores = measure(made, progress, view, list(made.federation.test)).scores
             found += [{view: torch.cat(scores)}]
-        return found, list(made.engine.repeats._made.values())
+        return found, list(made.engine.steps._made.values())
 
 
 @pytest.mark.parametrize("name", METHOD_TABLE)
@@ -79,7 +79,7 @@ def test_numbers_of_a_round_cannot_be_read_in_a_plan(engine: str, reads: str) ->
         pytest.raises(MasqueradeError, match=r"^E204 `plan`.* asks for a number of the round"),
         scheduled(Planned(reads=reads), ROUNDS, engine=engine) as made,
     ):
-        made.advance(made.begin())
+        advance(made, made.begin())
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,19 @@ from masquerade.engine.batched import Batched
 from masquerade.engine.select import FEWEST, LARGEST, choose, make, obstacle
 from masquerade.engine.vmapped import VmappedMethod
 from masquerade.errors import MasqueradeWarning
-from masquerade.experiments.run import carry_on
-from masquerade.experiments.run import simulate as trained
 from masquerade.methods import FedAvg
 from masquerade.models import MLP, DigitsCNN
-from tests.support import METHOD_TABLE, federation, network, simulate, simulation
+from masquerade.simulation.build import simulating
+from tests.support import (
+    METHOD_TABLE,
+    carry_on,
+    federation,
+    measure,
+    network,
+    simulate,
+    simulation,
+    specified,
+)
 
 CPU = torch.device("cpu")
 
@@ -115,23 +123,24 @@ def test_channels_lie_side_by_side_for_one_clients_convolutions(
 ) -> None:
     method, data, ends = FedAvg(local_epochs=1, lr=0.1), images(), []
     for plain in (False, True):
-        with trained(
-            method=method,
-            task=Task(model),
-            federation=data,
-            train=Train("", 2, 4),
-            evaluate=Evaluate(every=0),
-            compute=Compute(engine=engine),
-            seed=1,
-            views=method.views,
-        ) as made:
+        spec = specified(
+            method,
+            Task(model),
+            data,
+            Train("", 2, 4),
+            Evaluate(every=0),
+            Compute(engine=engine),
+            1,
+            method.views,
+        )
+        with simulating(spec) as made:
             loader = made.engine.context.loader
             assert loader.layout is (torch.channels_last if last else torch.preserve_format)
             if plain:
                 loader = replace(loader, layout=torch.preserve_format)
                 made.engine.context = replace(made.engine.context, loader=loader)
             progress = carry_on(made, made.begin())
-            judged = made.judge(progress, "global", list(data.test))
+            judged = measure(made, progress, "global", list(data.test))
             ends.append((progress.server["params"], torch.cat(judged.scores)))
     torch.testing.assert_close(ends[0], ends[1])
 
@@ -141,7 +150,7 @@ def test_a_gpu_is_always_batched() -> None:
 
 
 def test_a_loop_that_was_asked_for_is_given_without_a_trial() -> None:
-    assert make(setting(FedAvg(), droppy()), "loop", 1, 64).name == "loop"
+    assert make(setting(FedAvg(), droppy()), "loop", clients=6).name == "loop"
 
 
 def droppy() -> nn.Module:
@@ -198,7 +207,7 @@ def test_what_cannot_be_batched_is_looped_with_one_warning(
     method: Method, model: Callable[[], nn.Module], data: Federation, word: str
 ) -> None:
     with pytest.warns(MasqueradeWarning) as caught:
-        engine = make(setting(method, model(), data), "batched", 1, 64)
+        engine = make(setting(method, model(), data), "batched", clients=6)
     assert engine.name == "loop"
     (warning,) = caught
     assert str(warning.message).startswith("W501 ")
@@ -210,7 +219,7 @@ def test_what_cannot_be_batched_is_looped_with_one_warning(
 def test_batchnorm_with_full_batches_of_equal_clients_is_batched() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert make(setting(FedAvg(), normed(), even(8)), "batched", 1, 64).name == "batched"
+        assert make(setting(FedAvg(), normed(), even(8)), "batched", clients=6).name == "batched"
 
 
 def test_a_method_that_fails_in_a_later_phase_is_found() -> None:

@@ -20,6 +20,7 @@ from masquerade.engine.shared_memory import Layout, Memory, Place, shared
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
 from tests import support
+from tests.support import advance
 
 
 def state() -> Any:
@@ -79,7 +80,7 @@ def test_workers_share_the_samples_evenly() -> None:
     """Of 7, 12, 3, 9, 16 and 5 samples one has 16 + 7 + 3, the other 12 + 9 + 5."""
     made = support.simulation(FedAvg(local_epochs=1), participation=1.0, workers=2)
     assert isinstance(made.engine, Loop)
-    assert made.engine._pieces(made.eligible) == [[4, 0, 2], [1, 3, 5]]
+    assert made.engine._pieces(made.server.participation.eligible) == [[4, 0, 2], [1, 3, 5]]
 
 
 def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
@@ -88,9 +89,9 @@ def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
     made = support.simulation(FedAvg(local_epochs=1, lr=0.5), participation=1.0, workers=2)
     assert isinstance(made.engine, Loop)
     progress = made.begin()
-    made.advance(progress)
+    advance(made, progress)
     first = list(made.engine._shared)
-    made.advance(progress)
+    advance(made, progress)
     assert made.engine._shared == first
     outcomes: list[Outcome] = []
     work = Loop.work
@@ -100,10 +101,10 @@ def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
         return outcomes[-1]
 
     monkeypatch.setattr(Loop, "work", noted)
-    made.advance(progress)
+    advance(made, progress)
     assert made.engine._shared == first
     kept = tree.transform(torch.clone, outcomes[0].uploads)
-    made.advance(progress)
+    advance(made, progress)
     assert made.engine._shared != first
     assert_same(outcomes[0].uploads, kept)
     assert not torch.equal(*(tree.leaves(each.uploads)[0] for each in outcomes))
@@ -121,9 +122,9 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
     made = support.simulation(Deadly(local_epochs=1), rounds=3, workers=2)
     progress = made.begin()
     before = open_files()
-    made.advance(progress)
+    advance(made, progress)
     with pytest.warns(match="W505"), pytest.raises(MasqueradeError, match="E505"):
-        made.advance(progress)
+        advance(made, progress)
     made.close()
     assert open_files() <= before
     assert not [
@@ -160,7 +161,7 @@ def test_where_one_client_fails_the_others_are_waited_for(tmp_path: Path) -> Non
 
     made = support.simulation(Failing(lr=0.1, local_epochs=1), participation=1.0, workers=2)
     with pytest.raises(ValueError, match="the first one fails"):
-        made.advance(made.begin())
+        advance(made, made.begin())
     assert len(list(tmp_path.iterdir())) == 2
     made.close()
 
@@ -174,7 +175,7 @@ def test_shapes_that_differ_between_processes_are_an_error() -> None:
 
     made = support.simulation(Ragged(lr=0.1, local_epochs=1), participation=1.0, workers=2)
     with pytest.raises(RuntimeError, match="different shapes"):
-        made.advance(made.begin())
+        advance(made, made.begin())
     made.close()
 
 
@@ -189,5 +190,5 @@ def test_clients_that_give_other_shapes_are_an_error(workers: int) -> None:
 
     made = support.simulation(Ragged(lr=0.1, local_epochs=1), participation=1.0, workers=workers)
     with pytest.raises(RuntimeError, match="different shapes"):
-        made.advance(made.begin())
+        advance(made, made.begin())
     made.close()

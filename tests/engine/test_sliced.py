@@ -16,8 +16,10 @@ from masquerade.cost.flops import Meter, Step
 from masquerade.data import Federation
 from masquerade.methods import HeteroFL, SubFedAvg
 from masquerade.models import MLP, DigitsCNN
-from masquerade.simulation.server import Progress, Simulation
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from tests import support
+from tests.support import advance, built
 
 STRUCTURED = SubFedAvg(
     structured=True, local_epochs=2, lr=0.2, momentum=0.5, threshold=-1.0, distance=-1.0, target=0.3
@@ -34,8 +36,8 @@ def images(sizes: tuple[int, ...] = (6, 9, 5, 7)) -> Federation:
     return Federation("images", x, y, 3, parts[:4], parts[4:8], parts[8:])
 
 
-def ended(method: Method, task: Task, engine: str) -> Progress:
-    made = Simulation(
+def ended(method: Method, task: Task, engine: str) -> RunState:
+    made = built(
         method,
         task,
         images(),
@@ -47,7 +49,7 @@ def ended(method: Method, task: Task, engine: str) -> Progress:
     )
     progress = made.begin()
     while progress.number < 3:
-        made.advance(progress)
+        advance(made, progress)
     return progress
 
 
@@ -94,7 +96,7 @@ def shapes_run(method: Method, engine: str, monkeypatch: pytest.MonkeyPatch) -> 
     progress = made.begin()
     seen.clear()
     for _ in range(2):
-        made.advance(progress)
+        advance(made, progress)
     return set(seen)
 
 

@@ -15,7 +15,7 @@ from masquerade.config.toml import parse
 from masquerade.core.random import fold, uniform
 from masquerade.data import Federation, cache, from_arrays
 from masquerade.data import corrupted_sets as corrupted
-from masquerade.data.corrupted_sets import Corrupted, kinds_of
+from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.data.corruption import KINDS, corrupt
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
@@ -114,9 +114,9 @@ def test_without_kinds_nothing_is_said_of_corruption() -> None:
 
 def test_only_one_corrupted_copy_is_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Tensor]] = []
-    fresh = Corrupted.x
+    fresh = CorruptedSets.x
 
-    def watched(self: Corrupted, kind: str, severity: int) -> Tensor:
+    def watched(self: CorruptedSets, kind: str, severity: int) -> Tensor:
         gc.collect()
         assert [copy for copy in made if copy() is not None] == []
         found = fresh(self, kind, severity)
@@ -124,7 +124,7 @@ def test_only_one_corrupted_copy_is_there_at_a_time(monkeypatch: pytest.MonkeyPa
         made.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(Corrupted, "x", watched)
+    monkeypatch.setattr(CorruptedSets, "x", watched)
     judged("loop", federation())
     assert len(made) == 4
 
@@ -158,7 +158,7 @@ def cifar10(*test: list[int], name: str = "cifar10") -> Federation:
 
 
 def test_published_images_are_used_row_by_row(published: Tensor) -> None:
-    made = Corrupted.of(cifar10([9, 6], [8]))
+    made = CorruptedSets.of(cifar10([9, 6], [8]))
     assert made.source == "published"
     assert made.y.tolist() == [0, 2, 3]
     assert [part.tolist() for part in made.own] == [[2, 0], [1]]
@@ -177,7 +177,7 @@ def test_published_images_are_used_row_by_row(published: Tensor) -> None:
     ids=["a training image is among them", "another dataset", "other labels"],
 )
 def test_what_is_not_published_is_generated(data: Federation, published: Tensor) -> None:
-    made = Corrupted.of(data)
+    made = CorruptedSets.of(data)
     assert made.source == "generated"
     assert torch.equal(made.x("fog", 2), corrupt(data.x[made.places], "fog", 2, ids=made.places))
 
@@ -188,7 +188,7 @@ def test_without_cifar10c_in_the_cache_images_are_generated(
     monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path))
     monkeypatch.setattr(corrupted, "FIRST", 6)
     monkeypatch.setattr(corrupted, "ROWS", 4)
-    assert Corrupted.of(cifar10([9, 6])).source == "generated"
+    assert CorruptedSets.of(cifar10([9, 6])).source == "generated"
 
 
 def test_data_that_are_no_images_are_refused_before_any_work(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_a_run_from_pretrained_weights_begins_there_and_knows_its_file(
     config = dataclasses.replace(config, train=train)
     halted(config, run, 3)
     (training,) = plan.trainings(config)
-    begun = plan.arrange(config, training)["task"].initial
+    begun = plan.resolve(config, training).task.initial
     assert all(torch.equal(begun[name], value) for name, value in model.state_dict().items())
     # It is found again from anywhere; another file in its place is refused.
     monkeypatch.chdir("/")

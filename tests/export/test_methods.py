@@ -20,6 +20,7 @@ from masquerade.methods import METHODS, FedAvg, PFedGate
 from masquerade.models import VGG16, build
 from tests import support
 from tests.export.test_sliced import SmallResNet
+from tests.support import measure
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def models() -> dict[str, Model]:
         x = made.federation.x.float()
         nothing = [torch.zeros(0, dtype=torch.int64)] * made.federation.clients
         for view in method.views:
-            parts = made.judge(progress, view, nothing).models[1]
-            found[f"{name} {view}"] = Model(method, made.task, parts, x[:9])
+            parts = measure(made, progress, view, nothing).models[1]
+            found[f"{name} {view}"] = Model(method, made.server.task, parts, x[:9])
     return found
 
 

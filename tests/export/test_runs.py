@@ -11,6 +11,7 @@ import torch
 from masquerade.config import toml as configuration
 from masquerade.config.resolve import settle, trainings
 from masquerade.core.part import Message
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments import run as experiment
 from masquerade.export import from_run as exporting
 from masquerade.methods import METHODS
@@ -35,13 +36,13 @@ def test_a_model_read_from_a_run_answers_as_the_run_had_it(
     }
     held: dict[str, list[Message]] = {}
 
-    def verdict(*given: Any) -> Any:
-        summaries, personal = judged(*given)
+    def watched(*given: Any) -> Any:
+        summaries, personal = final(*given)
         held.update(personal)
         return summaries, personal
 
-    judged = experiment.verdict
-    monkeypatch.setattr(experiment, "verdict", verdict)
+    final = Evaluator.final
+    monkeypatch.setattr(Evaluator, "final", watched)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = settle(configuration.parse(table))

@@ -12,11 +12,21 @@ from masquerade.core.part import ROUNDED as WIRES
 from masquerade.engine.base import Job
 from masquerade.engine.batched import where_busy
 from masquerade.engine.vmapped import VmappedMethod
-from masquerade.evaluation.summary import verdict
 from masquerade.methods import METHODS, FedAvg, FedEM, FedSelect, HeteroFL, PFedGate, TopK
 from masquerade.wire import count, decode, digest, encode, nbytes
 from masquerade.wire.session import moved
-from tests.support import BUDGETS, METHOD_TABLE, network, owed, simulate, simulation
+from tests.support import (
+    BUDGETS,
+    METHOD_TABLE,
+    advance,
+    final,
+    measure,
+    network,
+    owed,
+    restored,
+    simulate,
+    simulation,
+)
 
 every_method = pytest.mark.parametrize("name", METHOD_TABLE)
 
@@ -50,7 +60,7 @@ def kinds(made, method):
     found = [("train", phase) for phase in phases] + [
         ("adapt", (view, False)) for view in method.views
     ]
-    if method.setup(made.task, made.context.round("setup", None, 0)):
+    if method.setup(made.server.task, made.context.round("setup", None, 0)):
         found.insert(0, ("setup", None))
     return found
 
@@ -63,7 +73,7 @@ def exchanges(name, number=4):
         round = made.context.round(kind, phase, 3)
         for id in (1, 4):
             row, client = (tree.take(s.state, id) for s in (progress.rows, progress.clients))
-            download = method.download(made.task, progress.server, row, round)
+            download = method.download(made.server.task, progress.server, row, round)
             yield made, progress, round, id, row, client, download
 
 
@@ -83,20 +93,23 @@ def test_law_1_functions_are_pure(name):
         inputs = {"server": progress.server, "row": row, "client": client, "message": download}
         before = {key: value.clone() for key, value in tree.named(inputs).items()}
         results = [
-            client_round(method, made.task, download, client, feed_of(made, id, round), round)
+            client_round(
+                method, made.server.task, download, client, feed_of(made, id, round), round
+            )
             for _ in range(2)
         ]
-        again = method.download(made.task, progress.server, row, round)
+        again = method.download(made.server.task, progress.server, row, round)
         assert_equal(*map(tree.named, results))
         assert_equal(tree.named(download), tree.named(again))
         assert_equal(before, tree.named(inputs))
         if round.kind == "adapt":
             personal = [
-                method.personalize(made.task, download, held, round.phase[0]) for _, held in results
+                method.personalize(made.server.task, download, held, round.phase[0])
+                for _, held in results
             ]
             assert_equal(*map(tree.named, personal))
             x = made.federation.x[:5]
-            assert torch.equal(*(method.predict(made.task, one, x) for one in personal))
+            assert torch.equal(*(method.predict(made.server.task, one, x) for one in personal))
         assert_equal(before, tree.named(inputs))
 
 
@@ -112,9 +125,9 @@ def test_law_1_aggregation_is_pure(name):
         uploads = made.engine.work(job).uploads
         inputs = {"server": progress.server, "rows": rows, "uploads": uploads}
         before = {key: value.clone() for key, value in tree.named(inputs).items()}
-        cohort = Cohort(ids, made.samples[ids], 3, 6)
+        cohort = Cohort(ids, made.server.samples[ids], 3, 6)
         results = [
-            method.aggregate(made.task, progress.server, rows, uploads, cohort, round)
+            method.aggregate(made.server.task, progress.server, rows, uploads, cohort, round)
             for _ in range(2)
         ]
         assert_equal(*map(tree.named, results))
@@ -132,7 +145,7 @@ def test_law_2_loop_equals_batched(name):
     for kind, sums in owed(ended.costs).items():
         assert owed(also.costs)[kind] == pytest.approx(sums, rel=1e-12), kind
     (summaries, models), (others, also_models) = (
-        verdict(one, progress) for one, progress in ((loop, ended), (batched, also))
+        final(one, progress) for one, progress in ((loop, ended), (batched, also))
     )
     for left, right in zip(summaries, others, strict=True):
         assert left["accuracy"] == right["accuracy"]
@@ -156,7 +169,7 @@ def test_law_3_counted_bytes_are_encoded_bytes(name):
     messages = 0
     for made, progress, round, id, _, client, download in exchanges(name):
         upload, _ = client_round(
-            method, made.task, download, client, feed_of(made, id, round), round
+            method, made.server.task, download, client, feed_of(made, id, round), round
         )
         for message in (download, upload):
             for wire in ("", *WIRES) if id == 1 else ("",):
@@ -197,17 +210,15 @@ def test_law_4_the_order_of_clients_does_not_matter(name):
     method = METHOD_TABLE[name]
     forward = simulation(method)
     one, two = forward.begin(), forward.begin()
-    if method.setup(forward.task, forward.context.round("setup", None, 0)):
-        for progress in (one, two):
-            progress.costs["setup"] = dict.fromkeys(progress.costs["train"], 0.0)
-            forward._exchange(progress, "setup", None, forward.eligible, 0)
-    round = forward.context.round("train", method.schedule(0, 8), 0)
+    for state in (one, two):
+        advance(forward, state)
+    round = forward.server.round("train", 1)
     ids, mixed = torch.tensor([0, 1, 3, 4]), torch.tensor([3, 0, 4, 1])
     outcomes = []
     for progress, order in ((one, ids), (two, mixed)):
         states = progress.rows.take(order), progress.clients.take(order)
         known = tree.take(progress.session, order)
-        job = Job(progress.server, *states, known, order, round, 0)
+        job = Job(progress.server, *states, known, order, round, 1)
         outcomes.append(forward.engine.work(job))
     sort = mixed.argsort()
     assert_equal(
@@ -288,10 +299,10 @@ def test_law_5_can_fail():
 def test_law_6_an_unsampled_client_is_untouched(name):
     made = simulation(METHOD_TABLE[name])
     progress = made.begin()
-    made.advance(progress)  # Round 0 may setup everybody.
+    advance(made, progress)  # Round 0 may setup everybody.
     before = progress.tensors()
-    sampled = set(made.cohort(progress.number).tolist())
-    made.advance(progress)
+    sampled = set(made.server.participation.cohort(progress.number).tolist())
+    advance(made, progress)
     after = progress.tensors()
     for key, value in before.items():
         if key.split("/")[0] in ("rows", "clients", "session"):
@@ -306,12 +317,12 @@ def test_law_7_save_load_continue_is_continue(name):
     made, whole = simulate(method)
     part = made.begin()
     for _ in range(3):
-        made.advance(part)
-    restored = made.restore(part.number, part.tensors(), part.facts())
-    while restored.number < made.train.rounds:
-        made.advance(restored)
-    assert_equal(whole.tensors(), restored.tensors())
-    assert whole.costs == restored.costs
+        advance(made, part)
+    resumed = restored(made, part.number, part.tensors(), part.facts())
+    while resumed.number < made.spec.train.rounds:
+        advance(made, resumed)
+    assert_equal(whole.tensors(), resumed.tensors())
+    assert whole.costs == resumed.costs
 
 
 @every_method
@@ -320,19 +331,19 @@ def test_law_8_densities_stay_within_the_limit(name):
     made = simulation(method)
     progress = made.begin()
     checked = 0
-    while progress.number < made.train.rounds:
-        made.advance(progress)
+    while progress.number < made.spec.train.rounds:
+        advance(made, progress)
     own = [index[:1] for index in made.federation.test]
-    models = made.judge(progress, method.views[0], own).models
-    for info, model in zip(made.infos, models, strict=True):
-        limit = method.limit(made.task, info)
+    models = measure(made, progress, method.views[0], own).models
+    for info, model in zip(made.server.clients, models, strict=True):
+        limit = method.limit(made.server.task, info)
         row, client = (tree.take(s.state, info.id) for s in (progress.rows, progress.clients))
         for kind, phase in kinds(made, method):
             if kind != "adapt":
                 round = made.context.round(kind, phase, 3)
-                download = method.download(made.task, progress.server, row, round)
+                download = method.download(made.server.task, progress.server, row, round)
                 upload, _ = client_round(
-                    method, made.task, download, client, feed_of(made, info.id, round), round
+                    method, made.server.task, download, client, feed_of(made, info.id, round), round
                 )
                 checked += within(upload, limit["upload" if kind == "train" else kind])
         checked += within(model, limit["use"])
@@ -366,9 +377,9 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
     ids = torch.arange(len(BUDGETS))
     for kind, phase in kinds(made, method):
         round = made.context.round(kind, phase, 1)
-        download = vmapped.download(made.task, progress.server, rows, round)
-        work = vmapped.start(made.task, download, clients, round)
-        for stage in vmapped.stages(made.task, round):
+        download = vmapped.download(made.server.task, progress.server, rows, round)
+        work = vmapped.start(made.server.task, download, clients, round)
+        for stage in vmapped.stages(made.server.task, round):
             work = stage.prepare(work, round)
             loader = made.context.loader
             pack = loader.stack(loader.shuffle(ids, stage, round, 1))
@@ -420,9 +431,9 @@ def test_a_step_without_samples_changes_nothing():
     progress = made.begin()
     vmapped = VmappedMethod(method, len(BUDGETS))
     round = made.context.round("train", ("dual", True), 0)
-    download = vmapped.download(made.task, progress.server, progress.rows.state, round)
-    work = vmapped.start(made.task, download, progress.clients.state, round)
-    stage = vmapped.stages(made.task, round)[0]
+    download = vmapped.download(made.server.task, progress.server, progress.rows.state, round)
+    work = vmapped.start(made.server.task, download, progress.clients.state, round)
+    stage = vmapped.stages(made.server.task, round)[0]
     work = stage.prepare(work, round)
     loader = made.context.loader
     pack = loader.stack(loader.shuffle(torch.arange(6), stage, round, 0))

@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Message, Method, Task
 from masquerade.data import Federation
-from masquerade.simulation.server import Progress, Simulation
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
+from tests.support import advance, built, measure
 
 BODY, HEAD = "0.weight", "1.weight"
 SAMPLES = [[(1.0, 3.0)], [(1.0, -1.0)] * 3]
@@ -30,28 +32,26 @@ def play(
     rounds: int = 1,
     samples: list[list[tuple[float, float]]] = SAMPLES,
     behind: nn.Module | None = None,
-) -> tuple[Simulation, Progress]:
+) -> tuple[Simulation, RunState]:
     """Play rounds with every client, from b = h = 1; `behind` stands in the place of the head."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), behind or nn.Linear(1, 1, bias=False))
     for value in model.parameters():
         value.data.fill_(1)
     task = Task(model.double(), loss=square, metric=square, better="lower")
     train, compute = Train("", rounds, 8, 1.0), Compute("loop", "cpu")
-    made = Simulation(
-        method, task, federation(samples), train, Evaluate(0), compute, 1, method.views
-    )
+    made = built(method, task, federation(samples), train, Evaluate(0), compute, 1, method.views)
     progress = made.begin()
     for _ in range(rounds):
-        made.advance(progress)
+        advance(made, progress)
     return made, progress
 
 
-def models(made: Simulation, progress: Progress) -> list[Message]:
+def models(made: Simulation, progress: RunState) -> list[Message]:
     """Return what the clients use, in the method's first view."""
-    return made.judge(progress, made.method.views[0], list(made.federation.test)).models
+    return measure(made, progress, made.server.method.views[0], list(made.federation.test)).models
 
 
-def used(made: Simulation, progress: Progress) -> list[tuple[float, float]]:
+def used(made: Simulation, progress: RunState) -> list[tuple[float, float]]:
     """Return (b, h) of every client's model in use, without the rounding of means over three."""
     values = [model["params"].values for model in models(made, progress)]
     return [(round(float(value[BODY]), 12), round(float(value[HEAD]), 12)) for value in values]

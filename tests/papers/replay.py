@@ -16,8 +16,9 @@ from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Round, Stage, Task
 from masquerade.data import Federation
 from masquerade.data.loader import BatchLoader
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import Progress
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
+from tests.support import advance, built, measure
 
 Weights = dict[str, Tensor]
 
@@ -103,10 +104,10 @@ def stage(
     """Return a simulation of a method, and the world in which the reference is to follow it."""
     data, module = data or federation(), network()
     train = Train("", rounds, 4, 0.67, lr_decay)
-    made = Simulation(
+    made = built(
         method, Task(module), data, train, Evaluate(0), Compute("loop", "cpu"), 5, method.views
     )
-    cohorts = [made.cohort(number).tolist() for number in range(rounds)]
+    cohorts = [made.server.participation.cohort(number).tolist() for number in range(rounds)]
     return made, World(data, module, cohorts, 5, 4, lr_decay)
 
 
@@ -144,7 +145,7 @@ def line(
     samples: list[list[tuple[float, float]]],
     rounds: int = 1,
     participation: float = 1.0,
-) -> tuple[Simulation, Progress]:
+) -> tuple[Simulation, RunState]:
     """Play rounds of the model y = w · x from w = 0 with squared loss, on (x, y) of every client.
 
     With x = 1 the slope is 2 (w − y), and everything can be worked out by hand.
@@ -155,16 +156,14 @@ def line(
     parts = torch.split(torch.arange(len(flat)), [len(part) for part in samples])
     data = Federation("hand", flat[:, :1], flat[:, 1:], None, parts, parts, parts)
     task, train = Task(model, loss=square, metric=square), Train("", rounds, 4, participation)
-    made = Simulation(
-        method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views
-    )
+    made = built(method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views)
     progress = made.begin()
     for _ in range(rounds):
-        made.advance(progress)
+        advance(made, progress)
     return made, progress
 
 
-def used(made: Simulation, progress: Progress, view: str) -> list[Mapping[str, Tensor]]:
+def used(made: Simulation, progress: RunState, view: str) -> list[Mapping[str, Tensor]]:
     """Return the weights that every client uses in a view."""
-    models = made.judge(progress, view, list(made.federation.test)).models
+    models = measure(made, progress, view, list(made.federation.test)).models
     return [model["params"].values for model in models]

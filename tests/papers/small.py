@@ -12,6 +12,7 @@ from masquerade.core.tree import stack
 from masquerade.data import Federation
 from masquerade.data.loader import BatchLoader
 from tests import support
+from tests.support import advance
 
 
 def rows(*values: list[float]) -> Tensor:
@@ -87,11 +88,14 @@ def assert_test_labels_do_not_matter(
     for y in (data.y, flipped):
         made = support.simulation(method, participation=1.0)
         given = wire(replace(data, y=y))
-        made.context = replace(made.context, loader=replace(made.context.loader, federation=given))
+        made = replace(
+            made,
+            context=replace(made.context, loader=replace(made.context.loader, federation=given)),
+        )
         made.engine.context = made.context
         progress = made.begin()
         for _ in range(4):
-            made.advance(progress)
+            advance(made, progress)
         ended.append(progress.tensors())
     one, two = ended
     assert [name for name in one if not torch.equal(one[name], two[name])] == []

@@ -22,6 +22,7 @@ from tests.papers.replay import (
     used,
     weights_of,
 )
+from tests.support import advance, measure
 
 HAND: dict[str, Any] = {"lr": 0.25, "local_epochs": 2, "mixture": 0.5}
 SAMPLES = [[(1.0, 2.0)], [(1.0, -2.0)]]
@@ -125,16 +126,16 @@ def assert_three_rounds_equal_the_replay(method: APFL) -> None:
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     w, own, alpha = replayed(world, method, 3)
     assert_same(progress.server["params"], w)
     assert shares(progress) == pytest.approx(alpha, abs=1e-9)
     assert len(set(alpha)) > 3
     x = made.federation.x
-    judged = made.judge(progress, "personal", list(made.federation.test)).models
+    judged = measure(made, progress, "personal", list(made.federation.test)).models
     for model, v, a in zip(judged, own, alpha, strict=True):
         mixed = {name: a * v[name] + (1 - a) * w[name] for name in w}
-        output = method.predict(made.task, model, x)
+        output = method.predict(made.server.task, model, x)
         torch.testing.assert_close(output, world.output(mixed, x), rtol=0, atol=1e-9)
 
 

@@ -27,9 +27,10 @@ from masquerade.errors import MasqueradeError
 from masquerade.methods import BNN
 from masquerade.models import BinaryMLP, build
 from masquerade.models.binary import sign
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import Simulation
 from masquerade.wire import nbytes
 from tests.papers import replay
+from tests.support import advance, built, measure
 
 ONE = torch.ones((), dtype=torch.float64)
 ROUND = Round("train", "train", 0 * ONE, ONE, ONE)
@@ -158,7 +159,7 @@ def binary_world(method: BNN, rounds: int) -> Simulation:
         torch.manual_seed(3)
         task = Task(BinaryMLP(3, (8,), 3).double())
     train, compute = Train("", rounds, 4, 0.67), Compute("loop", "cpu")
-    return Simulation(method, task, data, train, Evaluate(0), compute, 5, method.views)
+    return built(method, task, data, train, Evaluate(0), compute, 5, method.views)
 
 
 def assert_bits_flip(method: BNN) -> None:
@@ -166,8 +167,8 @@ def assert_bits_flip(method: BNN) -> None:
     progress = made.begin()
     first = progress.server["params"]
     for _ in range(3):
-        made.advance(progress)
-    names = method.binarized(made.task)
+        advance(made, progress)
+    names = method.binarized(made.server.task)
     flips = sum(int((first[n] != progress.server["params"][n]).sum()) for n in names)
     assert flips > 0
 
@@ -260,13 +261,11 @@ def test_training_learns() -> None:
         task = Task(BinaryMLP(8, (64,), 3))
     method = BNN(local_epochs=2)
     train = Train("", 10, 10)
-    made = Simulation(
-        method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views
-    )
+    made = built(method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views)
     progress = made.begin()
     for _ in range(10):
-        made.advance(progress)
-    scores = torch.cat(made.judge(progress, "global", list(parts)).scores)
+        advance(made, progress)
+    scores = torch.cat(measure(made, progress, "global", list(parts)).scores)
     assert scores.mean() > 75
 
 

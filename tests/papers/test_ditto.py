@@ -21,6 +21,7 @@ from tests.papers.replay import (
     used,
     weights_of,
 )
+from tests.support import advance
 
 HAND: dict[str, Any] = {"lr": 0.25, "local_epochs": 1, "personal_epochs": 2, "lam": 1.0}
 
@@ -114,7 +115,7 @@ def test_three_rounds_equal_a_replay() -> None:
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     w, own = replayed(world, method, 3)
     assert_same(progress.server["params"], w)
     for found, v in zip(used(made, progress, "personal"), own, strict=True):
@@ -128,7 +129,7 @@ def test_the_view_global_is_fedavg_and_personal_models_never_travel() -> None:
         made, _ = stage(method, 3)
         progress = made.begin()
         for _ in range(3):
-            made.advance(progress)
+            advance(made, progress)
         runs.append((used(made, progress, "global"), progress.costs["train"]["up"]))
     (theirs, sent), (ours, also_sent) = runs
     assert sent == also_sent

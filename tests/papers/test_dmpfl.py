@@ -27,6 +27,7 @@ from masquerade.methods import DMPFL
 from tests.papers import replay
 from tests.papers.reference import DualMasks
 from tests.papers.replay import assert_same, stage
+from tests.support import advance, measure
 
 EIGHT = DMPFL(sparsity=0.5, first_dense=False, lr=1.0, local_epochs=1)
 """The method of the examples by hand: one layer of eight weights, four of them kept."""
@@ -364,7 +365,7 @@ def test_masks_may_be_readjusted_after_the_last_epoch(settings: dict[str, Any]) 
     made, _ = stage(DMPFL(**settings), 3)
     progress = made.begin()
     before = progress.clients.state["keep"]["2.weight"].clone()
-    made.advance(progress)
+    advance(made, progress)
     assert not torch.equal(progress.clients.state["keep"]["2.weight"], before)
 
 
@@ -468,16 +469,16 @@ def test_personal_refine_moves_personal_weights_alone(momentum: float) -> None:
     progress = made.begin()
     first = names(method, 8).index("personal")
     for _ in range(first):
-        made.advance(progress)
+        advance(made, progress)
     w_g = {name: value.clone() for name, value in progress.server["params"].items()}
     before = {name: value.clone() for name, value in progress.clients.state["params"].items()}
     m_g = progress.server["keep"]
     sent = progress.costs["train"]["values_up"]
-    made.advance(progress)
+    advance(made, progress)
     assert all(torch.equal(value, w_g[name]) for name, value in progress.server["params"].items())
     assert progress.costs["train"]["values_up"] == sent > 0
     personal = 0
-    for id in made.cohort(first).tolist():
+    for id in made.server.participation.cohort(first).tolist():
         for name, values in progress.clients.state["params"].items():
             if name not in m_g:
                 assert torch.equal(values[id], w_g[name])
@@ -667,7 +668,7 @@ def test_twelve_rounds_equal_the_reference(variant: str, validation: bool) -> No
     made, world = stage(method, 12, replay.federation(validation))
     paper, progress = DualMasks(world, method, 12), made.begin()
     for number, phase in enumerate(PHASES):
-        made.advance(progress)
+        advance(made, progress)
         if phase == "dual":
             paper.dual(number, number in READJUSTED)
         elif phase == "global":
@@ -682,10 +683,10 @@ def test_twelve_rounds_equal_the_reference(variant: str, validation: bool) -> No
             keep = {name: value[id] for name, value in held["keep"].items()}
             assert_masks(keep, paper.m[id], paper.sparse)
     assert_told_apart(paper)
-    models = made.judge(progress, "adaptive", list(made.federation.test)).models
+    models = measure(made, progress, "adaptive", list(made.federation.test)).models
     by_own: list[bool] = []
     for id, model in enumerate(models):
-        output = method.predict(made.task, model, made.federation.x)
+        output = method.predict(made.server.task, model, made.federation.x)
         expected, own = paper.answer(id, made.federation.x)
         torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
         by_own += own

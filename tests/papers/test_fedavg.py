@@ -9,11 +9,12 @@ from torch import Tensor
 
 from masquerade.core import Batch, Cohort, Message, Method, Round, Stage, State, Task, Tree, tree
 from masquerade.methods import FedAvg, FedProx, Local
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import Progress
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from tests.papers import replay
 from tests.papers.reference import Plain
 from tests.papers.replay import Weights, assert_same, line, stage
+from tests.support import advance, measure
 
 ROUNDS = 4
 SGD: dict[str, Any] = {"lr": 0.2, "local_epochs": 2, "momentum": 0.5, "weight_decay": 0.01}
@@ -25,11 +26,11 @@ def played(method: Method) -> tuple[Simulation, Plain]:
     return made, Plain(world, method.lr, method.local_epochs, method.momentum, method.weight_decay)
 
 
-def follow(made: Simulation, plain: Plain) -> Progress:
+def follow(made: Simulation, plain: Plain) -> RunState:
     """Advance a simulation to its end and compare the server with the reference in every round."""
     progress, weights = made.begin(), replay.weights_of(plain.world.network)
     for number in range(ROUNDS):
-        made.advance(progress)
+        advance(made, progress)
         weights = plain.average(weights, number)
         assert_same(progress.server["params"], weights)
     return progress
@@ -44,16 +45,16 @@ def test_a_tuned_copy_equals_its_reference_and_never_feeds_back() -> None:
     tune = Plain(plain.world, 0.05, 3, plain.momentum, plain.decay)
     progress, weights = made.begin(), replay.weights_of(plain.world.network)
     for number in range(ROUNDS):
-        made.advance(progress)
+        advance(made, progress)
         weights = plain.average(weights, number)
-        models = made.judge(progress, "tuned", list(made.federation.test)).models
+        models = measure(made, progress, "tuned", list(made.federation.test)).models
         for client, model in enumerate(models):
             copy = tune.train(weights, client, number + 1, "adapt")
             assert_same(model["params"].values, copy)
             assert not torch.equal(copy["0.weight"], weights["0.weight"])
         # Were a tuned copy averaged or kept, the next round would show it.
         assert_same(progress.server["params"], weights)
-        shared = made.judge(progress, "global", list(made.federation.test)).models
+        shared = measure(made, progress, "global", list(made.federation.test)).models
         assert all(
             torch.equal(value, model["params"].values[name])
             for model in shared
@@ -146,10 +147,10 @@ def test_local_equals_its_reference() -> None:
     progress = made.begin()
     own = [replay.weights_of(plain.world.network) for _ in replay.SIZES]
     for number in range(ROUNDS):
-        made.advance(progress)
+        advance(made, progress)
         for client in plain.world.cohorts[number]:
             own[client] = plain.train(own[client], client, number)
-        models = made.judge(progress, "personal", list(made.federation.test)).models
+        models = measure(made, progress, "personal", list(made.federation.test)).models
         for model, weights in zip(models, own, strict=True):
             assert_same(model["params"].values, weights)
     assert progress.server == {}

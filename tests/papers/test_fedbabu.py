@@ -9,6 +9,7 @@ from masquerade.core import Batch, ClientInfo, Message, Method, Round, Stage, St
 from masquerade.methods import FedAvg, FedBABU
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
+from tests.support import advance, measure
 
 HAND = {"lr": 0.125, "local_epochs": 1, "tune_lr": 0.125, "tune_epochs": 1}
 
@@ -47,8 +48,8 @@ def assert_heads_are_the_common_initial_one(method: FedBABU) -> None:
     made, _ = stage(method, 2)
     progress = made.begin()
     for _ in range(2):
-        made.advance(progress)
-    body, head = made.task.divide(1)
+        advance(made, progress)
+    body, head = made.server.task.divide(1)
     for model in models(made, progress):
         values = model["params"].values
         assert all(torch.equal(values[name], value) for name, value in head.items())
@@ -106,9 +107,9 @@ def test_only_the_body_crosses_and_nothing_is_stored() -> None:
     method = FedBABU(**HAND)
     made, progress = play(method)
     round = made.context.round("train", "train", 1)
-    down = method.download(made.task, progress.server, {}, round)
-    work = method.start(made.task, down, {}, round)
-    up, held = method.finish(made.task, work, down, {}, round)
+    down = method.download(made.server.task, progress.server, {}, round)
+    work = method.start(made.server.task, down, {}, round)
+    up, held = method.finish(made.server.task, work, down, {}, round)
     assert set(down["params"].values) == set(up["params"].values) == {BODY}
     assert held == {}
 
@@ -117,7 +118,7 @@ def test_fine_tuning_never_feeds_back() -> None:
     _, progress = play(FedBABU(**HAND), 2)
     again, other = play(FedBABU(**HAND), 1)
     models(again, other)
-    again.advance(other)
+    advance(again, other)
     assert torch.equal(progress.server["params"][BODY], other.server["params"][BODY])
 
 
@@ -127,8 +128,8 @@ def test_without_a_head_it_is_fedavg_with_fine_tuning() -> None:
         made, _ = stage(method, 2)
         progress = made.begin()
         for _ in range(2):
-            made.advance(progress)
-        found.append(made.judge(progress, "tuned", list(made.federation.test)).models)
+            advance(made, progress)
+        found.append(measure(made, progress, "tuned", list(made.federation.test)).models)
     for ours, theirs in zip(*found, strict=True):
         for name, value in theirs["params"].values.items():
             assert torch.equal(ours["params"].values[name], value)

@@ -4,22 +4,23 @@ import pytest
 import torch
 
 from masquerade.config import toml as config
-from masquerade.config.resolve import arrange, trainings
+from masquerade.config.resolve import resolve, trainings
 from masquerade.core import ClientInfo, Cohort, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg, FedBN
 from masquerade.models import MLP, ChannelBatchNorm, DigitsCNN
-from masquerade.simulation.server import Progress, Simulation
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from tests.papers.chain import BODY, models, play
-from tests.support import SIZES, simulate, simulation
+from tests.support import SIZES, advance, restored, simulate, simulation
 
 MEAN, SPREAD = "1.running_mean", "1.running_var"
 STATISTICS = [[(0.0, 0.0), (2.0, 0.0)], [(4.0, 0.0), (4.0, 0.0), (4.0, 0.0), (8.0, 0.0)]]
 """Two clients whose inputs have means 1 and 5, unbiased variances 2 and 4."""
 
 
-def statistics(method: Method) -> tuple[Simulation, Progress, list[tuple[float, float]]]:
+def statistics(method: Method) -> tuple[Simulation, RunState, list[tuple[float, float]]]:
     """Play a round that moves nothing but statistics; return also (mean, variance) in use."""
     made, progress = play(method, 1, STATISTICS, ChannelBatchNorm(1))
     values = [model["params"].values for model in models(made, progress)]
@@ -115,11 +116,11 @@ def normed() -> Task:
 
 def test_scales_and_statistics_of_clients_differ_and_all_else_is_shared() -> None:
     made, progress = simulate(FedBN(local_epochs=1), task=normed(), rounds=3)
-    assert not set(made.task.norms) & set(progress.server["params"])
+    assert not set(made.server.task.norms) & set(progress.server["params"])
     values = [model["params"].values for model in models(made, progress)]
-    for name in made.task.initial:
+    for name in made.server.task.initial:
         pairs = [torch.equal(values[0][name], other[name]) for other in values[1:]]
-        if name not in made.task.norms:
+        if name not in made.server.task.norms:
             assert all(pairs)
         elif "tracked" not in name:
             assert not any(pairs), name
@@ -128,10 +129,10 @@ def test_scales_and_statistics_of_clients_differ_and_all_else_is_shared() -> Non
 def test_a_last_batch_of_one_sample_is_trained_on() -> None:
     made = simulation(FedBN(local_epochs=1), task=normed(), participation=1.0)
     progress = made.begin()
-    made.advance(progress)
+    advance(made, progress)
     batches = [-(-size // 4) - (size % 4 == 1) for size in SIZES]
     # Statistics count the batches that had a variance; a single sample moves weights alone.
-    name = next(name for name in made.task.norms if "tracked" in name)
+    name = next(name for name in made.server.task.norms if "tracked" in name)
     assert progress.clients.state["norms"][name].tolist() == batches
 
 
@@ -139,24 +140,24 @@ def test_a_stopped_run_goes_on_with_the_same_norm_layers() -> None:
     made, whole = simulate(FedBN(local_epochs=1), task=normed(), rounds=4)
     part = made.begin()
     for _ in range(2):
-        made.advance(part)
-    restored = made.restore(part.number, part.tensors(), part.facts())
+        advance(made, part)
+    resumed = restored(made, part.number, part.tensors(), part.facts())
     for _ in range(2):
-        made.advance(restored)
-    assert all(torch.equal(value, restored.tensors()[n]) for n, value in whole.tensors().items())
+        advance(made, resumed)
+    assert all(torch.equal(value, resumed.tensors()[n]) for n, value in whole.tensors().items())
 
 
 @pytest.mark.parametrize("given", ["auto", "digits_cnn", "digits_cnn_bn"])
 def test_a_configured_run_takes_the_network_with_batch_norm(given: str) -> None:
     tables = {"methods": ["fedbn"], "train": {"model": given}, "data": {"clients": 2}}
     chosen = config.parse(tables)
-    made = arrange(chosen, trainings(chosen)[0])
-    assert made["train"].model == "digits_cnn_bn"
-    assert isinstance(made["task"].module, DigitsCNN)
-    assert made["task"].couples_batch
+    made = resolve(chosen, trainings(chosen)[0])
+    assert made.train.model == "digits_cnn_bn"
+    assert isinstance(made.task.module, DigitsCNN)
+    assert made.task.couples_batch
 
 
 def test_a_network_without_such_a_variant_is_refused() -> None:
     chosen = config.parse({"methods": ["fedbn"], "train": {"model": "logistic"}})
     with pytest.raises(MasqueradeError, match=r"^E202 FedBN needs another kind .*mlp_bn"):
-        arrange(chosen, trainings(chosen)[0])
+        resolve(chosen, trainings(chosen)[0])

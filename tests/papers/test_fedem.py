@@ -14,6 +14,7 @@ from masquerade.core.tree import stack
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedEM
 from tests.papers import replay
+from tests.support import advance
 
 ONE = torch.ones((), dtype=torch.float64)
 ROUND = Round("train", "train", 0 * ONE, ONE, ONE)
@@ -140,8 +141,13 @@ def assert_models_grow_apart(method: FedEM) -> None:
     made, _ = replay.stage(method, 2)
     progress = made.begin()
     for _ in range(2):
-        made.advance(progress)
-    sampled = sorted({*made.cohort(0).tolist(), *made.cohort(1).tolist()})
+        advance(made, progress)
+    sampled = sorted(
+        {
+            *made.server.participation.cohort(0).tolist(),
+            *made.server.participation.cohort(1).tolist(),
+        }
+    )
     mixtures = progress.clients.state["mixture"]
     assert (mixtures[sampled] - 1 / method.models).abs().min() > 1e-3
     unsampled = sorted(set(range(len(replay.SIZES))) - set(sampled))
@@ -221,7 +227,7 @@ def test_three_rounds_equal_plain_pytorch() -> None:
         net.load_state_dict(progress.server[name])
     mixture = {client: torch.tensor([0.5, 0.5]).double() for client in range(len(replay.SIZES))}
     for number, cohort in enumerate(world.cohorts):
-        made.advance(progress)
+        advance(made, progress)
         sums: list[dict[str, Tensor]] = [{}, {}]
         for client in cohort:
             own, mass = copy.deepcopy(nets), torch.zeros(2).double()

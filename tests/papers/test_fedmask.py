@@ -25,13 +25,12 @@ from masquerade.core.random import draw, fold
 from masquerade.core.tree import State, Tree, named, stack
 from masquerade.cost.flops import Meter, shares
 from masquerade.errors import MasqueradeError
-from masquerade.evaluation.summary import verdict
 from masquerade.methods import FedAvg, FedMask
 from masquerade.methods.fedmask import _groups
 from masquerade.models import CharLSTM, DigitsCNN, MnistCNN, RowLSTM, build
 from masquerade.wire import decode, encode, nbytes
 from tests.papers import reference, replay
-from tests.support import simulate
+from tests.support import advance, final, simulate
 
 WHO = ClientInfo(0, 1, 0)
 
@@ -398,7 +397,7 @@ def test_a_round_costs_a_thirty_second_of_fedavgs_both_ways() -> None:
 def test_the_structure_crosses_once_at_the_hello_and_is_counted_apart() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
     assert progress.costs["setup"]["up"] > 0
-    task, exchanges = made.task, 3 * len(made.cohort(0))
+    task, exchanges = made.server.task, 3 * len(made.server.participation.cohort(0))
     # Bits per tensor: 48, 8, 48, 6, 18, 3; packed to bytes they are the most that is sent. Two
     # parts have a header and flags, each of six tensors two flags and its number of ones.
     most = (6 + 1 + 6 + 1 + 3 + 1) + 24 + 2 + 6 * 3
@@ -471,26 +470,26 @@ def test_a_personal_model_loads_from_a_seed_and_its_bits(tmp_path: Path) -> None
 
 def test_density_counts_the_ones() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
-    summaries, models = verdict(made, progress)
+    summaries, models = final(made, progress)
     for summary in summaries:
         bits = [model["bits"].values for model in models[summary["view"]]]
         ones = sum(int(value.sum()) for one in bits for value in one.values())
-        assert summary["density"] == pytest.approx(ones / 6 / made.task.parameters)
+        assert summary["density"] == pytest.approx(ones / 6 / made.server.task.parameters)
         assert 0 < summary["density"] < 1
 
 
 def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
-    _, models = verdict(made, progress)
+    _, models = final(made, progress)
     for id in range(6):
         sent = {name: value[id] for name, value in progress.rows.state["structure"].items()}
-        for view in made.method.views:
+        for view in made.server.method.views:
             assert named(models[view][id]["bits"].keep).keys() == sent.keys()
         trained = models["personal"][id]["bits"].values
         held = progress.clients.state["bits"]
         assert all(torch.equal(trained[name], held[name][id]) for name in held)
     # Aggregation changed some bits of the clients that took part in the last round.
-    last = made.cohort(2).tolist()
+    last = made.server.participation.cohort(2).tolist()
     views = [models[view][last[0]]["bits"].values for view in ("personal", "received")]
     assert any(not torch.equal(views[0][name], views[1][name]) for name in views[0])
 
@@ -549,7 +548,7 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
     server: Tree = {name: torch.full_like(value, -1) for name, value in weights.items()}
     progress = made.begin()
     for number in range(3):
-        made.advance(progress)
+        advance(made, progress)
         cohort = world.cohorts[number]
         sent = {}
         for client in cohort:

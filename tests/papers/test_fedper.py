@@ -1,6 +1,6 @@
 """FedPer (Arivazhagan et al., 2019): by hand, and told apart from what is mistaken for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.methods import FedPer
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
-from tests.support import simulation
+from tests.support import advance, measure, simulation
 
 HAND = FedPer(lr=0.125, local_epochs=1)
 
@@ -34,11 +34,11 @@ def test_fedper_by_hand() -> None:
 def test_the_head_is_neither_at_the_server_nor_in_a_message() -> None:
     made, progress = play(HAND, 1)
     round = made.context.round("train", "train", 1)
-    down = HAND.download(made.task, progress.server, {}, round)
+    down = HAND.download(made.server.task, progress.server, {}, round)
     assert set(progress.server["params"]) == set(down["params"].values) == {BODY}
-    client = HAND.client_init(made.task, made.infos[0])
-    work = HAND.start(made.task, down, client, round)
-    up, _ = HAND.finish(made.task, work, down, client, round)
+    client = HAND.client_init(made.server.task, made.server.clients[0])
+    work = HAND.start(made.server.task, down, client, round)
+    up, _ = HAND.finish(made.server.task, work, down, client, round)
     assert set(up["params"].values) == {BODY}
 
 
@@ -80,9 +80,9 @@ def assert_everybody_uses_the_newest_body(method: FedPer) -> None:
     made, _ = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     # Some clients were not sampled in the last round.
-    assert len(made.cohort(2)) < made.federation.clients
+    assert len(made.server.participation.cohort(2)) < made.federation.clients
     for model in models(made, progress):
         for name, value in progress.server["params"].items():
             assert torch.equal(model["params"].values[name], value)
@@ -135,10 +135,10 @@ class Untrained(FedPer):
 def assert_a_newcomer_trains_its_head(method: FedPer) -> None:
     """A client that comes after training uses a head that is not where everybody's began."""
     made = simulation(method)
-    made.novel = [1]
+    made = replace(made, server=replace(made.server, novel=(1,)))
     tests = list(made.federation.test)
-    (model,) = made.judge(made.begin(), "personal", tests, novel=True).models
-    _, head = made.task.divide(method.personal_layers)
+    (model,) = measure(made, made.begin(), "personal", tests, novel=True).models
+    _, head = made.server.task.divide(method.personal_layers)
     used = model["params"].values
     assert all(not torch.equal(used[name], value) for name, value in head.items())
 

@@ -10,6 +10,7 @@ from masquerade.core import Batch, Round, Stage, State, Task
 from masquerade.methods import FedRep
 from tests.papers.chain import models, play, used
 from tests.papers.replay import World, stage
+from tests.support import advance
 
 HAND = {"lr": 0.125, "local_epochs": 1, "head_epochs": 1, "final_epochs": 1}
 
@@ -105,7 +106,7 @@ def assert_equals_the_replay(method: FedRep) -> None:
     made, world = stage(method, ROUNDS)
     progress = made.begin()
     for _ in range(ROUNDS):
-        made.advance(progress)
+        advance(made, progress)
     for model, expected in zip(models(made, progress), replay(world), strict=True):
         for name, value in expected.state_dict().items():
             torch.testing.assert_close(model["params"].values[name], value, rtol=0, atol=1e-6)
@@ -126,9 +127,9 @@ def test_the_frozen_tree_keeps_its_bits_even_with_momentum_and_decay() -> None:
     made, world = stage(method, 1)
     round = made.context.round("train", "train", 0)
     batches = [Batch(x, y, None, torch.tensor(0)) for x, y in world.epoch(1, 0, 0)]
-    body, head = made.task.divide(1)
+    body, head = made.server.task.divide(1)
     work = {"body": body, "head": head}
-    for step in method.plan(made.task, round):
+    for step in method.plan(made.server.task, round):
         before, work = work, step.prepare(work, round)
         for batch in batches:
             work = step.step(work, batch, round)

@@ -25,7 +25,7 @@ from masquerade.core import (
 )
 from masquerade.core.round import steps
 from masquerade.core.tree import stack
-from masquerade.cost.bytes import measure
+from masquerade.cost.bytes import measure as measure_bytes
 from masquerade.cost.flops import Meter, shares
 from masquerade.data import load, parse, partition
 from masquerade.data.loader import BatchLoader
@@ -33,7 +33,9 @@ from masquerade.methods import FedSelect
 from masquerade.models import build
 from masquerade.wire import nbytes, values_bytes
 from masquerade.wire.session import ANY
+from tests import support
 from tests.papers.replay import World, assert_same, stage, weights_of
+from tests.support import advance
 
 WHO = ClientInfo(0, 3, 0)
 
@@ -453,11 +455,13 @@ def test_three_rounds_equal_a_second_text_of_the_algorithms() -> None:
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     theta_g, v, m = replayed(world, method, 3)
     assert_same(progress.server["params"], theta_g)
     moved = 0
-    for k, model in enumerate(made.judge(progress, "personal", list(made.federation.test)).models):
+    for k, model in enumerate(
+        support.measure(made, progress, "personal", list(made.federation.test)).models
+    ):
         own = model["own"]
         for name in theta_g:
             assert torch.equal(own.keep[name], m[k][name] > 0)
@@ -481,7 +485,7 @@ def test_the_upload_falls_with_p_and_masks_are_counted() -> None:
         }
         uploads[p] = {"params": Part(task.initial, keep)}
         download = method.download(task, {"params": task.initial}, {"shared": keep}, round)
-        cost, _ = measure(download, uploads[p], {ANY: torch.tensor(0)}, 0)
+        cost, _ = measure_bytes(download, uploads[p], {ANY: torch.tensor(0)}, 0)
         values = 4 * sum(int(one.sum()) for one in keep.values())
         assert int(cost.values_up) == int(cost.values_down) == values
         # The mask, which the paper leaves out; going up it is the one that came down.
@@ -499,7 +503,7 @@ def test_training_sends_less_where_p_is_larger() -> None:
         method = FedSelect(personal_share=p, iterations=1, search_epochs=1, local_epochs=1)
         made, _ = stage(method, 2)
         progress = made.begin()
-        made.advance(progress)
+        advance(made, progress)
         sent_up.append(progress.costs["train"]["values_up"])
     assert sent_up == sorted(sent_up, reverse=True)
     assert len(set(sent_up)) == 4

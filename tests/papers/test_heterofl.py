@@ -19,6 +19,7 @@ from masquerade.models import CifarCNN
 from tests.papers import reference
 from tests.papers.replay import Weights, assert_same, stage
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
+from tests.support import advance, measure
 
 NARROW = HeteroFL(levels=(0.5,), local_epochs=1, lr=1.0)
 
@@ -78,11 +79,11 @@ def test_budgets_choose_among_the_levels_that_fit() -> None:
 def test_each_client_uses_its_width_and_the_view_full_uses_all() -> None:
     made, _ = stage(replace(NARROW, local_epochs=2), 2)
     progress = made.begin()
-    made.advance(progress)
+    advance(made, progress)
     samples = list(made.federation.test)
-    narrow = made.judge(progress, "global", samples).models[0]["params"]
-    whole = made.judge(progress, "full", samples).models[0]["params"]
-    assert narrow.kept() < whole.kept() == made.task.parameters
+    narrow = measure(made, progress, "global", samples).models[0]["params"]
+    whole = measure(made, progress, "full", samples).models[0]["params"]
+    assert narrow.kept() < whole.kept() == made.server.task.parameters
     assert_same(whole.values, progress.server["params"])
 
 
@@ -125,7 +126,7 @@ class Small(nn.Module):
 def test_three_rounds_equal_small_modules_in_plain_pytorch() -> None:
     method = HeteroFL(lr=0.3, local_epochs=2, levels=(0.5, 1.0))
     made, world = stage(method, 3)
-    rates = [method.width(made.task, info) for info in made.infos]
+    rates = [method.width(made.server.task, info) for info in made.server.clients]
     assert len(set(rates)) == 2
     progress, weights = made.begin(), reference.weights_of(world.network)
     for number, cohort in enumerate(world.cohorts):
@@ -153,7 +154,7 @@ def test_three_rounds_equal_small_modules_in_plain_pytorch() -> None:
             name: torch.where(count[name] > 0, total[name] / count[name].clamp(min=1), old)
             for name, old in weights.items()
         }
-        made.advance(progress)
+        advance(made, progress)
         assert_same(progress.server["params"], weights)
 
 

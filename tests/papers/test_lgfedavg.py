@@ -10,9 +10,11 @@ from masquerade.core import ClientInfo, Message, Method, Round, State, Task
 from masquerade.core.tree import split
 from masquerade.data import Federation
 from masquerade.methods import LGFedAvg
-from masquerade.simulation.server import Progress, Simulation
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from tests.papers.chain import BODY, HEAD, models, play, used
 from tests.papers.replay import federation, stage
+from tests.support import advance, measure, restored
 
 HAND = {"lr": 0.125, "local_epochs": 1}
 
@@ -65,43 +67,45 @@ def kept(message: Message, names: set[str]) -> int:
 def test_the_body_comes_once_and_then_the_head_alone_crosses() -> None:
     method = LGFedAvg(local_epochs=1, warmup=0.25)
     made, _ = stage(method, 8)
-    body, head = map(set, made.task.divide(1))
-    sizes = [sum(made.task.initial[name].numel() for name in names) for names in (body, head)]
+    body, head = map(set, made.server.task.divide(1))
+    sizes = [
+        sum(made.server.task.initial[name].numel() for name in names) for names in (body, head)
+    ]
     progress, begun = made.begin(), set()
     for number in range(8):
         phase = method.schedule(number, 8)
         assert phase == ("everything" if number < 2 else "head")
         round = made.context.round("train", phase, number)
-        for id in made.cohort(number).tolist():
+        for id in made.server.participation.cohort(number).tolist():
             row = {"begun": progress.rows.state["begun"][id]}
-            down = method.download(made.task, progress.server, row, round)
+            down = method.download(made.server.task, progress.server, row, round)
             assert kept(down, head) == sizes[1]
             assert kept(down, body) == (0 if id in begun else sizes[0])
         before = dict(progress.costs["train"])
-        made.advance(progress)
+        advance(made, progress)
         if phase == "head":
-            begun |= set(made.cohort(number).tolist())
+            begun |= set(made.server.participation.cohort(number).tolist())
             up = progress.costs["train"]["values_up"] - before["values_up"]
-            assert up == len(made.cohort(number)) * sizes[1] * 8
+            assert up == len(made.server.participation.cohort(number)) * sizes[1] * 8
         assert progress.clients.state["begun"].nonzero().flatten().tolist() == sorted(begun)
         assert progress.rows.state["begun"].nonzero().flatten().tolist() == sorted(begun)
-    assert len(begun) > len(made.cohort(7))
+    assert len(begun) > len(made.server.participation.cohort(7))
 
 
 def test_whoever_has_not_begun_uses_the_last_model_of_the_warm_up_under_the_newest_head() -> None:
     method = LGFedAvg(local_epochs=1, warmup=0.5)
     made, _ = stage(method, 2)
     progress = made.begin()
-    made.advance(progress)
+    advance(made, progress)
     warm = dict(progress.server["params"])
     assert all(
         torch.equal(model["params"].values[name], value)
         for model in models(made, progress)
         for name, value in warm.items()
     )
-    made.advance(progress)
-    body, head = made.task.divide(1)
-    began = set(made.cohort(1).tolist())
+    advance(made, progress)
+    body, head = made.server.task.divide(1)
+    began = set(made.server.participation.cohort(1).tolist())
     assert began != set(range(made.federation.clients))
     for id, model in enumerate(models(made, progress)):
         values = model["params"].values
@@ -113,25 +117,25 @@ def test_whoever_has_not_begun_uses_the_last_model_of_the_warm_up_under_the_newe
 def test_a_use_does_not_count_as_a_beginning() -> None:
     made, _ = stage(LGFedAvg(local_epochs=1, warmup=0.5), 2)
     progress = made.begin()
-    made.advance(progress)
+    advance(made, progress)
     models(made, progress)
     assert not progress.rows.state["begun"].any()
     assert not progress.clients.state["begun"].any()
 
 
 BLIND = LGFedAvg(local_epochs=1, warmup=0.4)
-Choice = Callable[[Simulation, list[Progress]], list[Message]]
+Choice = Callable[[Simulation, list[RunState]], list[Message]]
 """From a run's states after its rounds to the models that are reported."""
 
 
-def last(made: Simulation, states: list[Progress]) -> list[Message]:
+def last(made: Simulation, states: list[RunState]) -> list[Message]:
     """Report the models of the last round, as we do."""
     return models(made, states[-1])
 
 
-def best_on_test_data(made: Simulation, states: list[Progress]) -> list[Message]:
+def best_on_test_data(made: Simulation, states: list[RunState]) -> list[Message]:
     """Report each client's model of the round in which its test data liked it best."""
-    judged = [made.judge(state, "personal", list(made.federation.test)) for state in states]
+    judged = [measure(made, state, "personal", list(made.federation.test)) for state in states]
     rounds = range(len(judged))
     chosen = []
     for id in range(made.federation.clients):
@@ -151,8 +155,8 @@ def assert_blind_to_test_data(choose: Choice, method: Method = BLIND) -> None:
         made, _ = stage(method, 5, other)
         progress, states = made.begin(), []
         for _ in range(5):
-            made.advance(progress)
-            states.append(made.restore(progress.number, progress.tensors(), progress.facts()))
+            advance(made, progress)
+            states.append(restored(made, progress.number, progress.tensors(), progress.facts()))
         reported.append(choose(made, states))
     for one, two in zip(*reported, strict=True):
         for name, value in one["params"].values.items():
@@ -181,9 +185,9 @@ def test_a_garbled_body_that_was_not_sent_is_never_read() -> None:
         "body": {BODY: torch.full((1, 1), 5.0, dtype=torch.float64)},
         "begun": torch.tensor(True),
     }
-    down = method.download(made.task, progress.server, {"begun": torch.tensor(True)}, round)
+    down = method.download(made.server.task, progress.server, {"begun": torch.tensor(True)}, round)
     part = down["params"]
     garbled = {"params": replace(part, values={**part.values, BODY: part.values[BODY] / 0})}
-    work = method.start(made.task, garbled, client, round)
+    work = method.start(made.server.task, garbled, client, round)
     assert float(work["params"][BODY]) == 5
     assert float(work["params"][HEAD]) == float(progress.server["params"][HEAD])

@@ -23,6 +23,7 @@ from tests.papers.small import (
     units,
 )
 from tests.papers.test_lgfedavg import assert_blind_to_test_data, best_on_test_data, last
+from tests.support import measure
 
 INITIAL = rows([1, 1, 1, 1, 1], [-1, -1, -1, -1, -1])
 GLOBAL = rows([9, 8, 7, 6, 5], [-1, -2, -3, -4, -0.5])
@@ -75,7 +76,7 @@ def test_the_server_remembers_masks_and_sends_inside_them() -> None:
     made, progress = support.simulate(support.METHOD_TABLE["lotteryfl"], rounds=6)
     masks = progress.rows.state["keep"]["0.weight"]
     assert len({tuple(one.flatten().tolist()) for one in masks}) > 1
-    models = made.judge(progress, "personal", list(made.federation.test)).models
+    models = measure(made, progress, "personal", list(made.federation.test)).models
     for keep, model in zip(masks, models, strict=True):
         value = model["params"].values["0.weight"]
         assert torch.equal(value, torch.where(keep, progress.server["params"]["0.weight"], 0))

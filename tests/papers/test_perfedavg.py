@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from masquerade.core import Batch, Round, Stage, State, Task
 from masquerade.data import Federation
 from masquerade.methods import PerFedAvg
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import Progress
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from tests.papers import replay
 from tests.papers.replay import (
     SIZES,
@@ -27,6 +27,7 @@ from tests.papers.replay import (
     used,
     weights_of,
 )
+from tests.support import advance
 
 NOW = Round("train", "train", *torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64))
 
@@ -87,7 +88,7 @@ def test_one_batch_used_twice_is_noticed() -> None:
         assert_a_step_by_hand(OneBatchTwice(lr=0.25, inner_lr=0.25, local_epochs=1))
 
 
-Tuned = Callable[[Simulation, Progress], list[Any]]
+Tuned = Callable[[Simulation, RunState], list[Any]]
 
 
 def assert_test_data_are_never_read(tuned: Tuned) -> None:
@@ -99,20 +100,20 @@ def assert_test_data_are_never_read(tuned: Tuned) -> None:
     for given in (data, replace(data, x=noise)):
         made, _ = stage(replace(FIRST, tune_epochs=2), 1, given)
         progress = made.begin()
-        made.advance(progress)
+        advance(made, progress)
         found.append(tuned(made, progress))
     for one, other in zip(*found, strict=True):
         assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def as_it_is(made: Simulation, progress: Progress) -> list[Any]:
+def as_it_is(made: Simulation, progress: RunState) -> list[Any]:
     return used(made, progress, "tuned")
 
 
-def on_test_data(made: Simulation, progress: Progress) -> list[Any]:
+def on_test_data(made: Simulation, progress: RunState) -> list[Any]:
     """The mistake of adapting to the samples that the model is then judged on."""
     data: Federation = replace(made.federation, train=made.federation.test)
-    return used(stage(made.method, 1, data)[0], progress, "tuned")
+    return used(stage(made.server.method, 1, data)[0], progress, "tuned")
 
 
 def test_adapting_reads_training_data_alone() -> None:
@@ -162,7 +163,7 @@ def test_three_rounds_equal_a_replay(variant: str, draws: int) -> None:
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     assert_same(progress.server["params"], replayed(world, method, 3, draws), 1e-6)
     # A client adapts what it downloads by plain steps on its training batches.
     for client in range(len(SIZES)):
@@ -179,7 +180,7 @@ def test_without_adaptation_it_is_fedavg_on_the_second_batches() -> None:
     progress = made.begin()
     w = weights_of(world.network)
     for number in range(2):
-        made.advance(progress)
+        advance(made, progress)
         trained = []
         for client in world.cohorts[number]:
             local = dict(w)

@@ -33,6 +33,7 @@ from masquerade.methods.pfedgate.gate import Gate, Gated
 from masquerade.models import build
 from tests.papers import replay
 from tests.papers.replay import assert_same, federation, network
+from tests.support import advance, built
 
 DATA = federation()
 TASK = Task(network()).with_example(DATA.x)
@@ -358,10 +359,10 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1() -> None:
     method = replace(SMALL, local_epochs=2, pre_norm=False, lr=0.2)
     made, world = replay.stage(method, 3)
     progress = made.begin()
-    second = SecondText(method, world, made.task, progress.clients.state["gate"])
+    second = SecondText(method, world, made.server.task, progress.clients.state["gate"])
     theta = torch.cat([value.flatten() for value in replay.weights_of(world.network).values()])
     for number in range(3):
-        made.advance(progress)
+        advance(made, progress)
         before, theta = theta, second.round(theta, number)
         assert not torch.equal(before, theta)
         assert_same(progress.server["params"], second.unflat(theta))
@@ -510,11 +511,11 @@ def test_engines_agree_also_where_samples_or_clients_are_gated(gating: str) -> N
     for engine in ("loop", "batched"):
         method = replace(SMALL, gating=gating, chunk=3, momentum=0.5, solver="exact")
         made, _ = replay.stage(method, 2)
-        made = type(made)(
+        made = built(
             method,
             TASK,
             DATA,
-            made.train,
+            made.spec.train,
             Evaluate(0),
             Compute(engine, "cpu", clients_per_chunk=3),
             5,
@@ -522,7 +523,7 @@ def test_engines_agree_also_where_samples_or_clients_are_gated(gating: str) -> N
         )
         assert made.engine.name == engine
         progress = made.begin()
-        made.advance(progress)
+        advance(made, progress)
         ended.append(progress)
     assert_same(ended[0].server["params"], ended[1].server["params"])
     for left, right in zip(*(p.clients.state["gate"].values() for p in ended), strict=True):

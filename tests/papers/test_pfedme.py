@@ -20,6 +20,7 @@ from tests.papers.replay import (
     used,
     weights_of,
 )
+from tests.support import advance
 
 HAND: dict[str, Any] = {
     "lr": 0.25,
@@ -105,7 +106,7 @@ def test_three_rounds_equal_a_replay() -> None:
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     w, own = replayed(world, method, 3)
     assert_same(progress.server["params"], w)
     for found, theta in zip(used(made, progress, "personal"), own, strict=True):

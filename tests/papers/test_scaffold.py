@@ -18,6 +18,7 @@ from tests.papers.replay import (
     stage,
     weights_of,
 )
+from tests.support import advance
 
 WANTED = (2.0, -4.0, 8.0, 16.0)
 
@@ -29,7 +30,7 @@ def assert_a_round_by_hand(method: Scaffold) -> None:
     # Option II: c_i = (0 − 3y/4) / (2 · 1/4) = −3y/2, the mean of the two slopes.
     # The model is the mean of the two clients; the control is their sum over all four.
     made, progress = line(method, [[(1.0, y)] for y in WANTED], participation=0.5)
-    sampled = made.cohort(0).tolist()
+    sampled = made.server.participation.cohort(0).tolist()
     assert len(sampled) == 2
     total = sum(WANTED[client] for client in sampled)
     assert total != 0
@@ -108,7 +109,7 @@ def test_three_rounds_equal_a_replay(controls: str) -> None:
     made, world = stage(method, 3)
     progress = made.begin()
     for _ in range(3):
-        made.advance(progress)
+        advance(made, progress)
     x, c = replayed(world, method, 3)
     assert_same(progress.server["params"], x)
     assert_same(progress.server["control"], c)
@@ -120,7 +121,7 @@ def test_controls_double_what_is_sent() -> None:
         made, _ = stage(method, 2)
         progress = made.begin()
         for _ in range(2):
-            made.advance(progress)
+            advance(made, progress)
         sent.append(progress.costs["train"])
     plain, controlled = sent
     assert controlled["values_up"] == 2 * plain["values_up"]

@@ -11,6 +11,7 @@ from masquerade.methods import TopK
 from masquerade.wire import nbytes
 from tests.papers import replay
 from tests.papers.reference import Plain
+from tests.support import advance
 
 ONE = torch.ones((), dtype=torch.float64)
 ROUND = Round("train", "train", 0 * ONE, ONE, ONE)
@@ -140,7 +141,7 @@ def test_three_rounds_equal_plain_pytorch() -> None:
     progress, weights = made.begin(), replay.weights_of(world.network)
     memory: dict[int, dict[str, Tensor]] = {}
     for number, cohort in enumerate(world.cohorts):
-        made.advance(progress)
+        advance(made, progress)
         total = sum(world.share(client) for client in cohort)
         new = dict(weights)
         for client in cohort:

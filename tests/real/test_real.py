@@ -198,7 +198,7 @@ def test_an_impossible_minimum_is_refused_in_time(cifar10: Path) -> None:
 CORRUPTED = """
 import masquerade.data.corrupted_sets
 held = []
-make = masquerade.data.corrupted_sets.Corrupted.x
+make = masquerade.data.corrupted_sets.CorruptedSets.x
 
 def watched(self, kind, severity):
     held.append(memory("RssAnon"))
@@ -206,7 +206,7 @@ def watched(self, kind, severity):
     held.append(memory("RssAnon"))
     return found
 
-masquerade.data.corrupted_sets.Corrupted.x = watched
+masquerade.data.corrupted_sets.CorruptedSets.x = watched
 dataset = mq.load("cifar10")
 federation = mq.partition(dataset, 20, mq.Dirichlet(0.3), seed=1, merge=False)
 model = mq.models.build("logistic", (3, 32, 32), 10, seed=1)

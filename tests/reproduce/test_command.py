@@ -10,6 +10,7 @@ import pytest
 from masquerade.config import resolve as plan
 from masquerade.config import toml as configuration
 from masquerade.errors import MasqueradeError
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments import run as experiment
 from masquerade.reproduce import page
 from masquerade.reproduce import table as tables
@@ -108,15 +109,15 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_figures(
     whole = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
     expected = stored(whole.results / "fedprox-seed1.json")["result"]
     (whole.results / "fedprox-seed1.json").unlink()
-    look, resumed, looks = experiment.look, [], []
+    own, resumed, looks = Evaluator.on_own_data, [], []
 
     def stopping(*arguments):
         looks.append(1)
         if len(looks) == 2:
             raise KeyboardInterrupt
-        return look(*arguments)
+        return own(*arguments)
 
-    monkeypatch.setattr(experiment, "look", stopping)
+    monkeypatch.setattr(Evaluator, "on_own_data", stopping)
     with pytest.raises(KeyboardInterrupt):
         reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
     assert not (whole.results / "fedprox-seed1.json").exists()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from masquerade.core import mask
+from tests.support import advance, measure
 
 HERE = Path(__file__).parents[2] / "bench" / "peers"
 
@@ -69,9 +70,9 @@ def test_a_bare_loop_ends_with_the_same_personal_models(
     with run_ours.made(work, data) as simulation:
         progress = simulation.begin()
         while progress.number < work.total:
-            simulation.advance(progress)
+            advance(simulation, progress)
         none = [torch.empty(0, dtype=torch.int64)] * 3
-        models = simulation.judge(progress, simulation.views[0], none).models
+        models = measure(simulation, progress, simulation.spec.views[0], none).models
     for ours, bare in zip(models, theirs, strict=True):
         for left, right in zip(ours["params"].values.values(), bare, strict=True):
             assert torch.allclose(left, right, rtol=0, atol=1e-9)

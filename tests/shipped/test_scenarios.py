@@ -12,9 +12,10 @@ from masquerade.config import resolve as plan
 from masquerade.config.settings import Config
 from masquerade.config.toml import apply, parse, read_file
 from masquerade.errors import MasqueradeWarning
+from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments import run as experiment
 from masquerade.report.clients import difference
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import build
 
 FOLDER = Path(__file__).parents[2] / "runs" / "scenarios"
 SMALL = (
@@ -94,9 +95,9 @@ SHIFT = ("data.partition=dirichlet:0.3", "train.model=digits_cnn", "method.local
 def test_shift_replaces_its_share_of_a_clients_test_samples() -> None:
     config = small("shift", *SHIFT, methods=["fedavg"])
     (training,) = plan.trainings(config)
-    made = Simulation(**plan.arrange(config, training))
+    made = build(plan.resolve(config, training))
     own = [set(part.tolist()) for part in made.federation.test]
-    for name, sets in made.sets.items():
+    for name, sets in Evaluator.of(made).shifted.items():
         for degree, draws in sets.items():
             for (client, chosen), draw in itertools.product(enumerate(own), draws):
                 judged = draw[client].tolist()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from masquerade.config.toml import parse, read_file, trainings
+from masquerade.config.resolve import trainings
+from masquerade.config.toml import parse, read_file
 from masquerade.data import parse as parse_partition
 from masquerade.models import MODELS
 

@@ -15,19 +15,28 @@ from masquerade.config.toml import parse
 from masquerade.core import Part, Task, tree
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import Progress
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
 from masquerade.wire import encode
-from tests.support import BUDGETS, METHOD_TABLE, federation, network, network_of
+from tests.support import (
+    BUDGETS,
+    METHOD_TABLE,
+    advance,
+    built,
+    federation,
+    network,
+    network_of,
+    restored,
+)
 
 make: Callable[..., Any] = network_of
 data: Callable[..., Any] = federation
 
 
-def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, Progress]:
+def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, RunState]:
     """Four rounds of the toy federation."""
     method = METHOD_TABLE[name]
-    made = Simulation(
+    made = built(
         method,
         Task(make(method)),
         data(),
@@ -40,12 +49,12 @@ def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, Progres
     )
     progress = made.begin()
     while progress.number < 4:
-        made.advance(progress)
+        advance(made, progress)
     made.close()
     return made, progress
 
 
-def numbers(progress: Progress) -> dict[str, torch.Tensor]:
+def numbers(progress: RunState) -> dict[str, torch.Tensor]:
     found = progress.tensors().items()
     return {name: value for name, value in found if not name.startswith("session/version/")}
 
@@ -73,8 +82,8 @@ def test_workers_and_interruptions_change_no_bit() -> None:
         assert torch.equal(value, together.tensors()[name]), name
     progress = made.begin()
     for _ in range(4):
-        made.advance(progress)
-        progress = made.restore(progress.number, progress.tensors(), progress.facts())
+        advance(made, progress)
+        progress = restored(made, progress.number, progress.tensors(), progress.facts())
     made.close()
     for name, value in alone.tensors().items():
         assert torch.equal(value, progress.tensors()[name]), name
@@ -83,10 +92,10 @@ def test_workers_and_interruptions_change_no_bit() -> None:
 @pytest.mark.parametrize(("wire", "size"), [("float16", 2), ("bfloat16", 2), ("int8", 1)])
 def test_bytes_follow(wire: str, size: int) -> None:
     made, progress = simulated("fedavg", wire)
-    whole = Part(made.task.initial)
+    whole = Part(made.server.task.initial)
     sent = len(encode({"params": whole.to(wire, 1)}))
     assert progress.costs["train"]["up"] == 4 * 4 * sent
-    assert progress.costs["train"]["values_up"] == 4 * 4 * size * made.task.parameters
+    assert progress.costs["train"]["values_up"] == 4 * 4 * size * made.server.task.parameters
 
 
 def test_clients_and_server_go_on_with_what_was_received() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 import masquerade as mq
 from masquerade.config.budgets import budgets_of
@@ -13,10 +14,11 @@ from masquerade.config.resolve import rehearse, settle
 from masquerade.config.toml import parse
 from masquerade.core import Stage
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.evaluation.summary import verdict
 from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
+from masquerade.simulation.build import Simulation
 from masquerade.simulation.participation import Participation
-from tests.support import federation, network, simulation
+from masquerade.simulation.state import RunState
+from tests.support import advance, federation, final, measure, network, simulation
 
 EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
 
@@ -29,9 +31,12 @@ def participation(**changes):
 def trained(method, rounds=4, **settings):
     """A simulation of the toy with other people in it, at its end."""
     made = simulation(method, rounds=rounds)
-    made.participation = replace(made.participation, **settings)
+    made = replace(
+        made,
+        server=replace(made.server, participation=replace(made.server.participation, **settings)),
+    )
     progress = made.begin()
-    lines = [made.advance(progress) for _ in range(rounds)]
+    lines = [advance(made, progress) for _ in range(rounds)]
     return made, progress, lines
 
 
@@ -44,7 +49,10 @@ def test_a_fixed_number_is_sampled() -> None:
 
 def test_groups_are_available_in_turn() -> None:
     made = participation(available="cycle:2", asked=9)
-    assert [made.cohort(number).tolist() for number in range(2)] == [[0, 4, 6, 8], [1, 3, 7, 9]]
+    assert [made.cohort(number).tolist() for number in range(2)] == [
+        [0, 4, 6, 8],
+        [1, 3, 7, 9],
+    ]
 
 
 def test_a_share_is_available_at_random() -> None:
@@ -81,23 +89,41 @@ def test_a_round_in_which_nobody_is_there_changes_nothing() -> None:
     # In round 1 the second of three groups has its turn, and nobody of it can train.
     made = simulation(DMPFL(local_epochs=1), rounds=3)
     few = torch.tensor([0, 2, 3, 5])
-    made.participation = replace(made.participation, eligible=few, available="cycle:3")
+    some = replace(made.server.participation, eligible=few, available="cycle:3")
+    made = replace(made, server=replace(made.server, participation=some))
     progress = made.begin()
-    assert made.advance(progress)["clients"] == [0, 3]
-    before = {name: value.clone() for name, value in progress.tensors().items()}
+    assert advance(made, progress)["clients"] == [0, 3]
+    before = kept(progress)
     spent = dict(progress.costs["train"])
-    line = made.advance(progress)
+    line = advance(made, progress)
     assert (line["round"], line["clients"], line["down"], line["masked"]) == (2, [], 0, 0)
     assert progress.costs["train"] == spent
-    assert before.keys() == progress.tensors().keys()
-    for name, value in progress.tensors().items():
+    assert before.keys() == kept(progress).keys()
+    for name, value in kept(progress).items():
         assert torch.equal(value, before[name]), name
-    assert made.advance(progress)["clients"] == [2, 5]
+    assert advance(made, progress)["clients"] == [2, 5]
 
 
 def test_a_run_in_which_nobody_is_ever_there_ends() -> None:
     (summary,) = run(FedAvg(local_epochs=1), novel=(), available="random:1e-9").summaries[:1]
     assert (summary["never_sampled"], summary["participations"]) == (6, 0)
+
+
+def kept(state: RunState) -> dict[str, Tensor]:
+    """All tensors but the counts of who was asked and who answered."""
+    found = state.tensors()
+    return {name: value for name, value in found.items() if not name.startswith("participation/")}
+
+
+def others_alone(made: Simulation, state: RunState, ids: Tensor, asked: int) -> None:
+    """Do a round with some clients, as if more had been asked."""
+    server, round = made.server, made.server.round("train", 0)
+    job = server.send(state, ids, round)
+    done = made.engine.work(job)
+    state.server, rows = server.method.aggregate(
+        server.task, state.server, job.rows, done.uploads, server.cohort(ids, asked), round
+    )
+    state.keep(ids, rows, done)
 
 
 def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
@@ -110,11 +136,11 @@ def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
     others = made.begin()
     asked = len(line["lost"]) + len(back)
     # The others alone, in a cohort of which as many were asked.
-    made._exchange(others, "train", made.method.schedule(0, 1), torch.arange(asked), 0, back)
-    for name, value in ended.tensors().items():
+    others_alone(made, others, back, asked)
+    for name, value in kept(ended).items():
         assert torch.equal(value, others.tensors()[name]), name
     fresh = lost.begin().tensors()
-    for name, value in ended.tensors().items():
+    for name, value in kept(ended).items():
         # What nobody has sent yet is not there; it starts as the initial model, or as a zero mask.
         first = fresh["session/version/"] if "/version/" in name else torch.zeros_like(value)
         fresh.setdefault(name, first)
@@ -135,11 +161,16 @@ def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
 
 def test_a_round_that_everybody_leaves_changes_nothing() -> None:
     made = simulation(FedAvg(local_epochs=1), rounds=1)
-    made.participation = replace(made.participation, drop=1 - 1e-12)
+    made = replace(
+        made,
+        server=replace(
+            made.server, participation=replace(made.server.participation, drop=1 - 1e-12)
+        ),
+    )
     progress = made.begin()
-    before = progress.tensors()
-    assert made.advance(progress)["clients"] == []
-    for name, value in progress.tensors().items():
+    before = kept(progress)
+    assert advance(made, progress)["clients"] == []
+    for name, value in kept(progress).items():
         assert torch.equal(value, before[name]), name
 
 
@@ -254,7 +285,7 @@ def test_those_never_sampled_are_counted() -> None:
 
 def test_those_who_are_sampled_and_lost_are_never_heard() -> None:
     made, progress, _ = trained(FedAvg(local_epochs=1), rounds=1, drop=1 - 1e-12, asked=6)
-    summary = verdict(made, progress)[0][0]
+    summary = final(made, progress)[0][0]
     assert (summary["never_sampled"], summary["never_heard"]) == (0, 6)
 
 
@@ -323,7 +354,9 @@ def test_a_novel_client_keeps_the_mask_that_the_server_would_know() -> None:
     """LotteryFL's masks live at the server: a newcomer's model is as sparse as its first round."""
     method = LotteryFL(local_epochs=1, threshold=0.0, prune=0.5)
     made = simulation(method)
-    made.novel = [1]
-    (model,) = made.judge(made.begin(), "personal", list(made.federation.test), novel=True).models
+    made = replace(made, server=replace(made.server, novel=(1,)))
+    (model,) = measure(
+        made, made.begin(), "personal", list(made.federation.test), novel=True
+    ).models
     kept = sum(int(keep.sum()) for keep in model["params"].keep.values())
     assert kept < sum(keep.numel() for keep in model["params"].keep.values())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -24,16 +24,15 @@ from masquerade.core import (
     Tree,
 )
 from masquerade.data import Federation
-from masquerade.evaluation.summary import verdict
-from masquerade.experiments.run import carry_on
+from masquerade.engine.base import Job, Outcome
 from masquerade.methods import DMPFL
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import WAYS, Progress, Record
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import WAYS, Record, RunState
 from masquerade.wire import encode
 from tests import support
-from tests.support import SIZES
+from tests.support import SIZES, built, carry_on, final
 
-simulate: Callable[..., tuple[Simulation, Progress]] = support.simulate
+simulate: Callable[..., tuple[Simulation, RunState]] = support.simulate
 
 TEST, VALIDATION, TRAIN = (10, 5, 20, 4), (2, 6, 1, 3), (3, 3, 3, 3)
 """Samples of each of four clients."""
@@ -139,7 +138,7 @@ def world(
     views: tuple[str, ...] = Known.views,
 ) -> Simulation:
     """Three rounds with half of the clients; every client is shifted toward each other one."""
-    return Simulation(
+    return built(
         method or Known(),
         Task(nn.Linear(3, 1).double(), loss=score, metric=score),
         data or owned(),
@@ -155,7 +154,7 @@ def summaries(made: Simulation) -> dict[str, Record]:
     """Run to the end and return the summary of every view."""
     progress = carry_on(made, made.begin())
     made.close()
-    return {summary["view"]: summary for summary in verdict(made, progress)[0]}
+    return {summary["view"]: summary for summary in final(made, progress)[0]}
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +350,7 @@ class Growing(Known):
 def test_the_rounds_to_80_percent_of_the_final_figure(
     rounds: int, better: str, expected: int
 ) -> None:
-    made = Simulation(
+    made = built(
         Growing(),
         Task(nn.Linear(3, 1).double(), loss=score, metric=score, better=better),
         owned(),
@@ -370,7 +369,7 @@ def ones(keep: Tree) -> int:
 
 def test_the_density_of_dmpfl_counts_every_distinct_weight_once() -> None:
     made, progress = simulate(DMPFL(local_epochs=2, lr=0.1), rounds=4)
-    density = {one["view"]: one["density"] for one in verdict(made, progress)[0]}
+    density = {one["view"]: one["density"] for one in final(made, progress)[0]}
     # 6 → 8 → 6 → 3 has 131 parameters; the 48 + 18 weights of the last two layers are masked by
     # half, the other 65 are dense.
     mine, ours = progress.clients.state["keep"], progress.server["keep"]
@@ -397,7 +396,7 @@ def test_a_readjusting_round_of_dmpfl_pays_for_whole_weight_gradients(readjust: 
     costs = progress.costs["train"]
     assert costs["masked"] == pytest.approx(per_sample * sum(SIZES))
     assert costs["dense"] == pytest.approx(3 * 588 * sum(SIZES))
-    flops = verdict(made, progress)[0][0]["flops"]
+    flops = final(made, progress)[0][0]["flops"]
     assert flops["masked"] == pytest.approx(per_sample * sum(SIZES) / len(SIZES))
 
 
@@ -405,17 +404,16 @@ def test_start_up_is_counted_apart_from_training(monkeypatch: pytest.MonkeyPatch
     # Making takes 3 s; the first round 9 s, of which 7 are start-up, and four others 2 s each.
     made = support.simulation(DMPFL(local_epochs=1), rounds=5)
     now, laps = [0.0], iter([9.0, 2.0, 2.0, 2.0, 2.0])
-    advance: Callable[[Progress], Record] = made.advance
+    work = made.engine.work
 
-    def slow(progress: Progress) -> Record:
+    def slow(job: Job) -> Outcome:
         now[0] += next(laps)
-        return advance(progress)
+        return work(job)
 
-    monkeypatch.setattr(made, "seconds", 3.0)
-    monkeypatch.setattr(made, "advance", slow)
+    monkeypatch.setattr(made.engine, "work", slow)
     monkeypatch.setattr(
-        "masquerade.simulation.state.time", SimpleNamespace(monotonic=lambda: now[0])
+        "masquerade.simulation.clock.time", SimpleNamespace(monotonic=lambda: now[0])
     )
-    progress = carry_on(made, made.begin())
-    assert progress.seconds["training"] == 5 * 2.0
-    assert progress.seconds["start-up"] == 3.0 + 7.0
+    progress = carry_on(made, replace(made, seconds=3.0).begin())
+    assert progress.clock.seconds["training"] == 5 * 2.0
+    assert progress.clock.seconds["start-up"] == 3.0 + 7.0

@@ -14,12 +14,11 @@ from masquerade.core.part import Axis, Blocks, Message, Part
 from masquerade.core.tree import named, stack
 from masquerade.engine.base import Engine, Job, Outcome
 from masquerade.errors import MasqueradeWarning
-from masquerade.evaluation.summary import verdict
-from masquerade.simulation import update_checks as admission
+from masquerade.simulation import update_checks
+from masquerade.simulation.build import Simulation
 from masquerade.simulation.participation import Participation
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import Progress
-from tests.support import METHOD_TABLE, simulation
+from masquerade.simulation.state import RunState
+from tests.support import METHOD_TABLE, advance, final, measure, restored, simulation
 
 make: Callable[..., Any] = simulation
 Poison = Callable[[Message, int], Message]
@@ -87,25 +86,33 @@ def inflated(uploads: Message, place: int) -> Message:
     return spoilt
 
 
-def trained(name: str, places: tuple[int, ...], poison: Poison | None) -> Progress:
+def trained(name: str, places: tuple[int, ...], poison: Poison | None) -> RunState:
     """Train with some places of every cohort of four spoiled, or lost where nothing spoils them."""
     made: Simulation = make(METHOD_TABLE[name], rounds=2)
     progress = made.begin()
     if poison is None:
         rest = torch.tensor([place for place in range(4) if place not in places], dtype=torch.int64)
-        made.participation = Returning(**vars(made.participation), rest=rest)
+        made = replace(
+            made,
+            server=replace(
+                made.server, participation=Returning(**vars(made.server.participation), rest=rest)
+            ),
+        )
     else:
-        made.engine = Poisoned(made.engine, poison, places)
+        made = replace(made, engine=Poisoned(made.engine, poison, places))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MasqueradeWarning)
         while progress.number < 2:
-            made.advance(progress)
+            advance(made, progress)
     return progress
 
 
-def assert_same(one: Progress, other: Progress) -> None:
+def assert_same(one: RunState, other: RunState) -> None:
     """Server, rows, clients and sessions, bit for bit."""
-    left, right = one.tensors(), other.tensors()
+    left, right = (
+        {n: v for n, v in state.tensors().items() if not n.startswith("participation/")}
+        for state in (one, other)
+    )
     assert left.keys() == right.keys()
     assert [name for name in left if not torch.equal(left[name], right[name])] == []
 
@@ -143,11 +150,11 @@ def test_a_mask_over_its_budget_is_refused() -> None:
 def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
     """FedMask's structures are sent there and nowhere else; who has none decides no pruned bit."""
     made: Simulation = make(METHOD_TABLE["fedmask"], rounds=1, participation=1.0)
-    made.engine = Poisoned(made.engine, inflated, (1,))
+    made = replace(made, engine=Poisoned(made.engine, inflated, (1,)))
     progress = made.begin()
-    bad = int(made.eligible[1])
+    bad = int(made.server.participation.eligible[1])
     with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
-        line = made.advance(progress)
+        line = advance(made, progress)
     assert line["refused_setup"] == {str(bad): "W607"}
     assert progress.refused == 1
     assert bad in line["clients"]
@@ -165,40 +172,40 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
     poison: Poison, code: str
 ) -> None:
     made, progress = make_novel("dmpfl")
-    view, asked = made.method.views[0], [torch.arange(2)] * 6
-    honest = made.judge(progress, view, asked, novel=True).models
-    made.engine = Poisoned(made.engine, poison, (0,))
+    view, asked = made.server.method.views[0], [torch.arange(2)] * 6
+    honest = measure(made, progress, view, asked, novel=True).models
+    made = replace(made, engine=Poisoned(made.engine, poison, (0,)))
     with pytest.warns(MasqueradeWarning, match=f"{code} client 1, round 2"):
-        found = made.judge(progress, view, asked, novel=True).models
+        found = measure(made, progress, view, asked, novel=True).models
     assert_equal(found[1], honest[1])
     # Nobody asked client 1: it has what every client begins with, and the server's model of now.
     ids = torch.tensor([1])
     rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-    job = Job(progress.server, rows, clients, {}, ids, made.now(progress), 2)
+    job = Job(progress.server, rows, clients, {}, ids, made.server.round("train", 1), 2)
     used = replace(job, round=made.context.round("adapt", (view, True), 2))
-    assert_equal(found[0], made.engine.judge(used, [torch.arange(2)]).models[0])
-    summary = verdict(made, progress)[0][0]
+    assert_equal(found[0], made.engine.evaluate(used, [torch.arange(2)]).models[0])
+    summary = final(made, progress)[0][0]
     assert summary["novel"]["refused"] == {"1": code}
     assert summary["refused"] == 0
 
 
 def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
     made, progress = make_novel("fedmask")
-    made.engine = Poisoned(made.engine, inflated, (0,))
+    made = replace(made, engine=Poisoned(made.engine, inflated, (0,)))
     with pytest.warns(MasqueradeWarning, match="W607 client 1, round 2"):
-        found = made.judge(progress, "personal", [torch.arange(2)] * 6, novel=True).models
+        found = measure(made, progress, "personal", [torch.arange(2)] * 6, novel=True).models
     refused, taken = ([keep.all() for keep in one["bits"].keep.values()] for one in found)
     assert refused
     assert all(refused)
     assert not all(taken)
 
 
-def make_novel(name: str) -> tuple[Simulation, Progress]:
+def make_novel(name: str) -> tuple[Simulation, RunState]:
     """Train with clients 1 and 4 kept out."""
     made: Simulation = make(METHOD_TABLE[name], rounds=2, novel=(1, 4))
     progress = made.begin()
     for _ in range(2):
-        made.advance(progress)
+        advance(made, progress)
     return made, progress
 
 
@@ -217,21 +224,21 @@ def test_what_a_mask_hides_may_be_anything() -> None:
 
 def test_a_refusal_is_reported_once_and_counted_always() -> None:
     made: Simulation = make(METHOD_TABLE["fedavg"], rounds=3)
-    made.engine = Poisoned(made.engine, spoiled(math.nan), (1,))
+    made = replace(made, engine=Poisoned(made.engine, spoiled(math.nan), (1,)))
     progress = made.begin()
     with pytest.warns(MasqueradeWarning) as seen:
-        lines = [made.advance(progress) for _ in range(3)]
+        lines = [advance(made, progress) for _ in range(3)]
     (warning,) = (str(each.message) for each in seen)
-    cohort = made.cohort(0).tolist()
+    cohort = made.server.participation.cohort(0).tolist()
     assert f"W604 client {cohort[1]}, round 0: values that are not finite" in warning
     for number, line in enumerate(lines):
-        bad = made.cohort(number).tolist()[1]
+        bad = made.server.participation.cohort(number).tolist()[1]
         assert line["refused"] == {str(bad): "W604"}
         assert bad not in line["clients"]
         assert len(line["clients"]) == 3
-    restored = made.restore(progress.number, progress.tensors(), progress.facts())
-    assert restored.refused == 3
-    summary = verdict(made, progress)[0][0]
+    resumed = restored(made, progress.number, progress.tensors(), progress.facts())
+    assert resumed.refused == 3
+    summary = final(made, progress)[0][0]
     assert (summary["refused"], summary["diverged"]) == (3, None)
 
 
@@ -243,16 +250,18 @@ def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() 
     assert (absent.diverged, refused.diverged) == (None, None)
     assert (absent.refused, refused.refused) == (0, 8)
     made: Simulation = make(METHOD_TABLE["fedavg"], rounds=2)
-    made.engine = Poisoned(made.engine, spoiled(math.nan), everybody)
+    made = replace(made, engine=Poisoned(made.engine, spoiled(math.nan), everybody))
     progress = made.begin()
     with pytest.warns(MasqueradeWarning) as seen:
-        lines = [made.advance(progress) for _ in range(2)]
+        lines = [advance(made, progress) for _ in range(2)]
     first, round = (str(each.message) for each in seen)
     assert "round 0: values that are not finite; its update is ignored" in first
     assert "W604 round 0: no update is finite, so the round changes nothing" in round
     for number, line in enumerate(lines):
         assert line["clients"] == []
-        assert line["refused"] == {str(id): "W604" for id in made.cohort(number).tolist()}
+        assert line["refused"] == {
+            str(id): "W604" for id in made.server.participation.cohort(number).tolist()
+        }
 
 
 def test_entries_are_counted_by_what_a_bit_covers() -> None:
@@ -262,17 +271,17 @@ def test_entries_are_counted_by_what_a_bit_covers() -> None:
     for part, entries in ((rows, 8), (blocks, 9), (whole, 5), (flags, 2)):
         uploads = stack([{"p": part}] * 3)
         limits = [{"w": entries}, {"w": entries - 1}, {"other": 0}]
-        assert admission.judge(uploads, limits) == {1: "W607"}
+        assert update_checks.refusals(uploads, limits) == {1: "W607"}
 
 
 def test_no_upload_is_no_refusal() -> None:
-    assert admission.judge({}, [{}, {}]) == {}
-    assert admission.judge({"p": Part({"w": torch.ones(0, 3)})}, []) == {}
-    assert admission.judge({"p": Part({})}, [{"w": 1}]) == {}
+    assert update_checks.refusals({}, [{}, {}]) == {}
+    assert update_checks.refusals({"p": Part({"w": torch.ones(0, 3)})}, []) == {}
+    assert update_checks.refusals({"p": Part({})}, [{"w": 1}]) == {}
 
 
 def test_finite_values_are_taken_whatever_their_sum_and_shape() -> None:
     """Their sum is infinite, and one of them is a scalar."""
     fine = {"p": Part({"w": torch.tensor([3e38, 3e38]), "s": torch.tensor(2.0)})}
     bad = {"p": Part({"w": torch.tensor([1.0, 3e38]), "s": torch.tensor(math.nan)})}
-    assert admission.judge(stack([fine, bad, fine]), [{}] * 3) == {1: "W604"}
+    assert update_checks.refusals(stack([fine, bad, fine]), [{}] * 3) == {1: "W604"}

@@ -9,7 +9,7 @@ from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.tree import named
 from masquerade.storage import model_files as parts
 from masquerade.storage.run_directory import RunDirectory
-from tests.support import METHOD_TABLE, simulate
+from tests.support import METHOD_TABLE, measure, simulate
 
 
 def through_a_file(path: Path, message: Message) -> Message:
@@ -44,7 +44,7 @@ def test_every_grain_and_rounding_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pfedgate", "fedmask", "dmpfl", "fedem"])
 def test_models_of_methods_come_back(tmp_path: Path, name: str) -> None:
     made, progress = simulate(METHOD_TABLE[name], rounds=1)
-    for view in made.views:
+    for view in made.spec.views:
         some = [torch.arange(2)] * made.federation.clients
-        (model, *_) = made.judge(progress, view, some).models
+        (model, *_) = measure(made, progress, view, some).models
         assert_same(model, through_a_file(tmp_path / view, model))

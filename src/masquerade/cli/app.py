@@ -1,27 +1,20 @@
 """The command `masquerade`: it trains, reports, reproduces, and takes models out to use them."""
 
-import dataclasses
-import json
-import math
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
-from masquerade.cli.data import AsJson, Clients, Debug, Partition, Quiet, data_app, show_models
+from masquerade.cli.data import data_app
 from masquerade.cli.export import bench_model, export, predict
-from masquerade.cli.progress import echo, live
-from masquerade.cli.report import report, show
+from masquerade.cli.methods import methods, models
+from masquerade.cli.report import report
 from masquerade.cli.reproduce import reproduce
+from masquerade.cli.train import Stopped, compare, resume, run
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-
-if TYPE_CHECKING:
-    from masquerade.config.settings import Config
 
 app = typer.Typer(
     help="Personal, sparse models for every client of a federation.",
@@ -32,34 +25,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
-app.command("models")(show_models)
-for each in (export, predict, bench_model):
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, compare, resume, report, reproduce, methods, models),
+    *(export, predict, bench_model),
+)
+for each in _COMMANDS:
     app.command(each.__name__.replace("_", "-"))(each)
-
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML file; flags stand over it.")
-]
-DataName = Annotated[
-    str | None,
-    typer.Option(
-        "--data", help="Dataset: a name of `masquerade data list`, or the path of an .npz file."
-    ),
-]
-Model = Annotated[
-    str | None, typer.Option("--model", help="Network: a name of `masquerade models`.")
-]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
-Seeds = Annotated[
-    list[int] | None, typer.Option("--seed", help="Seed; give several for several runs.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="section.key=value, for instance method.mu=0.5; repeatable."),
-]
-Out = Annotated[
-    Path | None, typer.Option(help="Directory for results; a fresh one under out/ by default.")
-]
-EngineName = Annotated[str | None, typer.Option("--engine", help="auto, loop or batched.")]
 
 
 def _version(wanted: bool) -> None:
@@ -77,14 +48,6 @@ def about(
     ] = False,
 ) -> None:
     """Train a personal, sparse model for every client of a federation."""
-
-
-class Stopped(BaseException):
-    """The process was asked to end; no handler of errors may take this for one."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__()
-        self.status = status
 
 
 STATUS_WHEN_STOPPED: dict[int, int] = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -130,236 +93,3 @@ def _stop(number: int, frame: object) -> None:
 def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
     if issubclass(category, MasqueradeWarning):
         print(message, file=sys.stderr)
-
-
-@app.command()
-def run(
-    method: Annotated[
-        str | None, typer.Option(help="Method; see `masquerade methods`. By default the file's.")
-    ] = None,
-    config: ConfigFile = None,
-    data: DataName = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    model: Model = None,
-    rounds: Rounds = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of training; data.seed places the samples.")
-    ] = None,
-    settings: Settings = None,
-    out: Out = None,
-    engine: EngineName = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Train one method and judge every view of it.
-
-    Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
-    """
-    from masquerade.config.toml import like_of, method_of, parse, trainings
-    from masquerade.methods import METHODS
-
-    seeds = None if seed is None else [seed]
-    named = None if method is None else [method]
-    flags = (named, data, clients, partition, model, rounds, seeds, engine, settings)
-    tables = _tables(config, *flags)
-    parsed = parse(tables, _where(config, flags))
-    if len(trainings(parsed)) > 1:
-        text = f"`run` trains one method, and here are {', '.join(parsed.methods)}"
-        raise MasqueradeError("E201", f"{text}; name one with --method, or use `compare`")
-    method = parsed.methods[0]
-    if len(parsed.train.seeds) > 1:
-        raise MasqueradeError("E201", "`run` takes one seed; `compare` takes several")
-    asked = method_of(method, parsed)
-    names = [
-        name
-        for name, line in METHODS.items()
-        if line.method is type(asked)
-        and method_of(name, parsed) == asked
-        and like_of(name, parsed) == like_of(method, parsed)
-    ]
-    parsed = dataclasses.replace(parsed, methods=tuple(names))
-    _go(parsed, out or _fresh(method), quiet, as_json, single=True, named="methods" in tables)
-
-
-DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
-"""What is compared unless methods are named."""
-
-
-@app.command()
-def compare(
-    methods: Annotated[
-        str | None, typer.Option("--methods", "--method", help="Methods, separated by commas.")
-    ] = None,
-    config: ConfigFile = None,
-    data: DataName = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    model: Model = None,
-    rounds: Rounds = None,
-    seed: Seeds = None,
-    settings: Settings = None,
-    out: Out = None,
-    engine: EngineName = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Train several methods on the same clients and put them side by side.
-
-    Views of one training (FedAvg and FedAvg+FT, DM-PFL and DM-PFL+) are trained once.
-
-    Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
-    """
-    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
-    if names is None and config is None:
-        names = list(DEMO)
-    from masquerade.config.toml import parse
-
-    flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
-    parsed = parse(_tables(config, *flags), _where(config, flags))
-    _go(parsed, out or _fresh("compare"), quiet, as_json, single=False)
-
-
-@app.command()
-def resume(
-    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Continue what was stopped, to the same bits as if it had not been.
-
-    Example: masquerade resume out/compare-1
-    """
-    from masquerade.config.toml import load
-    from masquerade.experiments import compare as comparison
-    from masquerade.experiments import run as experiment
-    from masquerade.storage.results import is_comparison
-
-    with _resumable(path), live(quiet or as_json) as watch:
-        if is_comparison(path):
-            results = comparison.carry_on(path, watch)
-        else:
-            results = experiment.resume(path, watch)
-            comparison.write_report(path, results, load(path / "config.toml"))
-    show(path, results, quiet, as_json)
-
-
-app.command()(report)
-
-
-@app.command()
-def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, for its page.")] = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """List the methods and what they cost, or show the page and the settings of one.
-
-    Example: masquerade methods dmpfl
-    """
-    from masquerade.cli import listings as catalog
-
-    if as_json:
-        listed = catalog.table() if name is None else catalog.settings(name)
-        # JSON has no infinity; it is written as TOML writes it.
-        finite = [{k: "inf" if v == math.inf else v for k, v in line.items()} for line in listed]
-        typer.echo(json.dumps(finite, indent=1))
-    else:
-        echo(catalog.overview() if name is None else catalog.sheet(name))
-
-
-app.command()(reproduce)
-
-
-def _tables(
-    config: Path | None,
-    methods: list[str] | None,
-    data: str | None,
-    clients: int | None,
-    partition: str | None,
-    model: str | None,
-    rounds: int | None,
-    seeds: list[int] | None,
-    engine: str | None,
-    settings: list[str] | None,
-) -> dict[str, Any]:
-    """Put flags over the file, and settings over both."""
-    from masquerade.config.toml import apply, read_file
-
-    tables = read_file(config) if config is not None else {}
-    flags = {
-        ("data", "name"): data,
-        ("data", "clients"): clients,
-        ("data", "partition"): partition,
-        ("train", "model"): model,
-        ("train", "rounds"): rounds,
-        ("train", "seeds"): seeds,
-        ("compute", "engine"): engine,
-    }
-    for (section, key), value in flags.items():
-        if value is not None:
-            tables.setdefault(section, {})[key] = value
-    if methods is not None:
-        tables["methods"] = methods
-    return apply(tables, settings or [])
-
-
-def _where(config: Path | None, flags: tuple[object, ...]) -> str:
-    """Say whence the settings of a command come."""
-    sources = [str(config)] * (config is not None)
-    sources += ["command line"] * any(flag is not None for flag in flags)
-    return " and ".join(sources) or "configuration"
-
-
-def _fresh(name: str) -> Path:
-    """Return a directory under out/ that does not exist yet."""
-    number = 1
-    while (path := Path("out") / f"{name}-{number}").exists():
-        number += 1
-    return path
-
-
-def _go(
-    config: "Config", out: Path, quiet: bool, as_json: bool, single: bool, named: bool = True
-) -> None:
-    from masquerade.config import resolve as plan
-    from masquerade.experiments import compare as comparison
-    from masquerade.experiments import run as experiment
-
-    if not quiet and not as_json:
-        default = "" if named else " No method was named; --method takes another."
-        # Like progress, it is no part of the results that are printed.
-        typer.echo(_announced(config) + default, err=True)
-    with _resumable(out), live(quiet or as_json) as watch:
-        if single:
-            config = plan.settle(config)
-            (training,) = plan.trainings(config)
-            results = experiment.start(config, training, out, watch)
-            comparison.write_report(out, results, config)
-        else:
-            results = comparison.start(config, out, watch)
-    show(out, results, quiet, as_json)
-
-
-def _announced(config: "Config") -> str:
-    """Say in one line what is about to be trained."""
-    from masquerade.config.toml import title_of
-
-    names = ", ".join(title_of(name, config) for name in config.methods)
-    seeds = ", ".join(map(str, config.train.seeds))
-    many = "seeds" if len(config.train.seeds) > 1 else "seed"
-    return f"Training {names} on {config.data.name}: {config.train.rounds} rounds, {many} {seeds}."
-
-
-@contextmanager
-def _resumable(path: Path) -> Iterator[None]:
-    """Say how to go on when the work is stopped."""
-    try:
-        yield
-    except Stopped as error:
-        if (path / "config.toml").exists():
-            error.add_note(f"Resume with: masquerade resume {path}")
-        raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from masquerade.cli.options import AsJson, Clients, Debug, Partition, Quiet
 from masquerade.cli.progress import echo
 from masquerade.errors import MasqueradeError
 
@@ -17,19 +18,6 @@ if TYPE_CHECKING:
     from masquerade.data.fetch import Watch
     from masquerade.simulation.state import Record
 
-Clients = Annotated[
-    int | None, typer.Option(help="Number of clients; by default the dataset's own, or 20.")
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="iid, dirichlet:0.3, pathological, shards:2, client, fedselect:2, lottery:20:0.25, "
-        "groups:5, outliers:5; a name alone lists its forms."
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for programs.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Force = Annotated[bool, typer.Option("--force", help="Put it in the place of one that is there.")]
 
 data_app = typer.Typer(
@@ -97,12 +85,12 @@ def data_list(as_json: AsJson = False, debug: Debug = False) -> None:
 
     Example: masquerade data list
     """
-    from masquerade.cli import listings as catalog
+    from masquerade.cli import listings
 
     if as_json:
-        typer.echo(json.dumps(catalog.datasets()))
+        typer.echo(json.dumps(listings.dataset_records()))
     else:
-        echo(catalog.shelf())
+        echo(listings.datasets_table())
 
 
 @data_app.command("show")
@@ -121,7 +109,7 @@ def data_show(
 
     Example: masquerade data show digits --clients 10 --partition pathological --out pairs.svg
     """
-    from masquerade.cli import listings as catalog
+    from masquerade.cli import listings
     from masquerade.config.resolve import federation_of
     from masquerade.config.settings import Data
     from masquerade.data.source import about
@@ -129,49 +117,36 @@ def data_show(
     federation, _ = federation_of(Data(name, clients or 0, partition or "auto", seed=seed))
     known = about(name)
     if out is not None:
-        _draw(catalog.census(federation), out)
+        _draw(listings.sample_counts(federation), out)
     if as_json:
         told = {} if known is None else {"about": dataclasses.asdict(known)}
-        typer.echo(json.dumps(catalog.census(federation) | told))
+        typer.echo(json.dumps(listings.sample_counts(federation) | told))
         return
     if known is not None:
-        echo(catalog.card(known))
-    echo(catalog.picture(federation))
+        echo(listings.dataset_table(known))
+    echo(listings.label_table(federation))
 
 
-def show_models(as_json: AsJson = False, debug: Debug = False) -> None:
-    """List the networks that can be named, their sizes, and whose they are.
-
-    Example: masquerade models
-    """
-    from masquerade.cli import listings as catalog
-
-    if as_json:
-        typer.echo(json.dumps(catalog.networks(), indent=1))
-    else:
-        echo(catalog.gallery())
-
-
-def _draw(census: "Record", path: Path) -> None:
+def _draw(counts: "Record", path: Path) -> None:
     from masquerade.report.labels import over_classes
 
     if path.suffix != ".svg":
         raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg")
-    if census["classes"] is None:
-        raise MasqueradeError("E202", f"`{census['data']}` has no classes to be drawn")
+    if counts["classes"] is None:
+        raise MasqueradeError("E202", f"`{counts['data']}` has no classes to be drawn")
     try:
-        path.write_text(over_classes(census), encoding="utf-8")
+        path.write_text(over_classes(counts), encoding="utf-8")
     except OSError as fault:
         raise MasqueradeError("E502", f"cannot write {path}: {fault.strerror}") from None
 
 
 def _told(manifest: "Manifest", quiet: bool, as_json: bool) -> None:
-    from masquerade.cli import listings as catalog
+    from masquerade.cli import listings
 
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(manifest)))
     elif not quiet:
-        echo(catalog.card(manifest))
+        echo(listings.dataset_table(manifest))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from masquerade.cli.data import AsJson, Debug, Quiet
+from masquerade.cli.options import AsJson, Debug, Quiet
 from masquerade.cli.progress import echo
 from masquerade.errors import MasqueradeError, nearest
 

@@ -1,4 +1,4 @@
-"""What there is: methods, networks, datasets, and how samples lie with clients."""
+"""Lists for the terminal and as records: methods, networks, datasets, samples by client."""
 
 import ast
 import dataclasses
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def table() -> list[dict[str, Any]]:
+def method_records() -> list[dict[str, Any]]:
     """Return one record per method; costs are shares of FedAvg's."""
     costs = relative_costs()
     return [
@@ -68,7 +68,7 @@ def relative_costs() -> dict[str, tuple[float, float]]:
     return {name: (sent / whole[0], spent / whole[1]) for name, (sent, spent) in found.items()}
 
 
-def page(name: str) -> str:
+def page_text(name: str) -> str:
     """Return the page of a method, in Markdown; names that share a class share a page."""
     # `masquerade.methods.dmpfl`, or a folder, as `masquerade.methods.pfedgate.method`.
     module = _known(name).method.__module__.split(".")[2]
@@ -89,7 +89,7 @@ def _known(name: str) -> Named:
     return METHODS[name]
 
 
-def settings(name: str) -> list[dict[str, Any]]:
+def setting_records(name: str) -> list[dict[str, Any]]:
     """Return one record per setting of a method: name, default, meaning."""
     cls = _known(name).method
     meanings = _meanings(Method) | _meanings(cls)
@@ -118,7 +118,7 @@ def _meanings(cls: type[Method]) -> dict[str, str]:
     return found
 
 
-def overview() -> "Table":
+def methods_table() -> "Table":
     """Return the methods as a table for the terminal."""
     from rich.table import Table
 
@@ -132,14 +132,14 @@ def overview() -> "Table":
         drawn.add_column(column)
     for column in ("bytes", "FLOPs"):
         drawn.add_column(column, justify="right")
-    for line in table():
+    for line in method_records():
         words = (line[key] for key in ("name", "title", "paper", "personal", "sent"))
         mark = " " if line["foreseen"] else "*"
         drawn.add_row(*words, f"{line['bytes']:.2f}{mark}", f"{line['flops']:.2f}{mark}")
     return drawn
 
 
-def sheet(name: str) -> "Group":
+def method_page(name: str) -> "Group":
     """Return a method's page and settings for the terminal."""
     from rich.console import Group
     from rich.markdown import Markdown
@@ -148,14 +148,14 @@ def sheet(name: str) -> "Group":
     drawn = Table(title="Settings", caption="change one with --set method.NAME=VALUE")
     for column in ("name", "default", "meaning"):
         drawn.add_column(column)
-    for each in settings(name):
+    for each in setting_records(name):
         drawn.add_row(each["name"], str(each["default"]), each["meaning"])
     line = METHODS[name]
     told = f"`{name}` is {line.title} ({line.paper}), judged by its view `{line.view}`.\n\n"
-    return Group(Markdown(told + page(name)), drawn)
+    return Group(Markdown(told + page_text(name)), drawn)
 
 
-def networks() -> list[dict[str, Any]]:
+def model_records() -> list[dict[str, Any]]:
     """Return one record per network; parameters are those for the inputs and classes beside."""
     from masquerade.models import MODELS
 
@@ -172,7 +172,7 @@ def networks() -> list[dict[str, Any]]:
     ]
 
 
-def gallery() -> "Table":
+def models_table() -> "Table":
     """Return the networks as a table for the terminal."""
     from rich.table import Table
 
@@ -180,7 +180,7 @@ def gallery() -> "Table":
     drawn = Table(title="Networks", caption=caption)
     for column in ("name", "what", "takes", "input", "classes", "parameters"):
         drawn.add_column(column, justify="right" if column in ("classes", "parameters") else "left")
-    for line in networks():
+    for line in model_records():
         shape = " x ".join(map(str, line["input"]))
         counts = (_count(line[each]) for each in ("classes", "parameters"))
         drawn.add_row(line["name"], line["about"], line["takes"], shape, *counts)
@@ -190,7 +190,7 @@ def gallery() -> "Table":
 SPLITS = ("train", "validation", "test")
 
 
-def census(federation: Federation) -> dict[str, Any]:
+def sample_counts(federation: Federation) -> dict[str, Any]:
     """Count the samples of every client, by split and by class."""
     clients = []
     for id in range(federation.clients):
@@ -204,7 +204,7 @@ def census(federation: Federation) -> dict[str, Any]:
     return {"data": federation.name, "classes": federation.classes, "clients": clients}
 
 
-def datasets() -> dict[str, dict[str, Any]]:
+def dataset_records() -> dict[str, dict[str, Any]]:
     """Return one record per dataset that can be named, here or to be had."""
     here = {name: dataclasses.asdict(cache.describe(name)) for name in cache.names()}
     known = {
@@ -225,7 +225,7 @@ def datasets() -> dict[str, dict[str, Any]]:
     }
 
 
-def shelf() -> "Table":
+def datasets_table() -> "Table":
     """Return the datasets as a table for the terminal."""
     from rich.table import Table
 
@@ -236,7 +236,7 @@ def shelf() -> "Table":
     )
     for column in ("name", "here", "samples", "classes", "clients", "what", "license"):
         drawn.add_column(column, justify="right" if column in COUNTS else "left")
-    for name, record in datasets().items():
+    for name, record in dataset_records().items():
         counts = [_count(record.get(each)) for each in COUNTS]
         title = record.get("title") or record.get("origin", "")
         license = record.get("license", "")
@@ -244,7 +244,7 @@ def shelf() -> "Table":
     return drawn
 
 
-def card(manifest: Manifest) -> "Table":
+def dataset_table(manifest: Manifest) -> "Table":
     """Return what is known of a dataset for the terminal."""
     from rich.table import Table
     from rich.text import Text
@@ -273,15 +273,15 @@ def _count(number: int | None) -> str:
 
 
 SHOWN = 50
-"""Clients that a picture shows."""
+"""Clients that a table shows."""
 
 
-def picture(federation: Federation) -> "Table":
+def label_table(federation: Federation) -> "Table":
     """Return the classes of clients' training samples as shaded cells."""
     from rich.table import Table
     from rich.text import Text
 
-    counted = census(federation)
+    counted = sample_counts(federation)
     more = federation.clients - SHOWN
     left_out = f"; {more} more clients are not shown" if more > 0 else ""
     drawn = Table(

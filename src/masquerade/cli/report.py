@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from masquerade.cli.data import AsJson, Debug, Quiet
+from masquerade.cli.options import AsJson, Debug, Quiet
 from masquerade.cli.progress import echo
 from masquerade.errors import MasqueradeError
 

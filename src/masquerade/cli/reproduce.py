@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from masquerade.cli.data import AsJson, Debug, Quiet
+from masquerade.cli.options import AsJson, Debug, Quiet
 
 
 def reproduce(

@@ -1,18 +1,17 @@
-"""What a configuration means: its trainings, and what each of them is made of."""
+"""What a configuration means: its trainings, and for each a complete, frozen specification."""
 
 import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from masquerade.config import toml as configuration
+from masquerade.config import toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
-from masquerade.config.settings import Config, Data
+from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.random import Label, choose, fold
 from masquerade.core.round import ClientInfo
@@ -24,8 +23,32 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, Named
 from masquerade.models import MODELS, build, load_weights, suitable
 
+CLIENTS = 20
+"""How many clients share data that names none."""
 SEEN = 64
 """Samples that a forecast sees."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSpec:
+    """One training, complete: data, model, method, settings and seed, all resolved."""
+
+    method: Method
+    task: Task
+    federation: Federation
+    train: Train
+    evaluate: Evaluate
+    compute: Compute
+    seed: int
+    views: tuple[str, ...]
+    names: tuple[tuple[str, str], ...] = ()
+    """For every view, the method's name and title in its summary."""
+    budgets: tuple[float, ...] = ()
+    """Every client's share of the parameters; empty where all have room for all of them."""
+    novel: tuple[int, ...] = ()
+    """Clients that are kept out of training."""
+    data: Data | None = None
+    """How the federation was made; None where a program made it."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +64,13 @@ class Training:
         """Name the run directory."""
         return f"{self.names[0]}-seed{self.seed}"
 
-    def config(self, config: Config) -> Config:
-        """Return the configuration of this training alone."""
-        train = dataclasses.replace(config.train, seeds=(self.seed,))
-        alone = dataclasses.replace(config, methods=self.names, train=train)
-        return dataclasses.replace(alone, method=configuration.complete(alone)["method"])
-
 
 def trainings(config: Config) -> list[Training]:
     """List what a configuration trains: once for all views of one method and its settings."""
-    groups = configuration.trainings(config)
+    groups: dict[Method, tuple[str, ...]] = {}
+    for name in config.methods:
+        method = toml.method_of(name, config)
+        groups[method] = (*groups.get(method, ()), name)
     return [
         Training(method, names, seed)
         for seed in config.train.seeds
@@ -58,11 +78,22 @@ def trainings(config: Config) -> list[Training]:
     ]
 
 
-CLIENTS = 20
-"""How many clients share data that names none."""
+def alone(config: Config, training: Training) -> Config:
+    """Return the configuration of one training alone."""
+    train = dataclasses.replace(config.train, seeds=(training.seed,))
+    own = dataclasses.replace(config, methods=training.names, train=train)
+    return dataclasses.replace(own, method=toml.complete(own)["method"])
 
 
-def resolve(data: Data, dataset: Dataset) -> Data:
+def resolved(config: Config, training: Training, spec: TrainingSpec) -> Config:
+    """Return the same with what "auto" stands for, as it is written into a run directory."""
+    assert spec.data is not None
+    own = alone(config, training)
+    train = dataclasses.replace(spec.train, seeds=(training.seed,))
+    return dataclasses.replace(own, data=spec.data, train=train, compute=spec.compute)
+
+
+def resolve_data(data: Data, dataset: Dataset) -> Data:
     """Say what "auto" and 0 clients mean for a dataset."""
     named = dataset.client is not None
     rule = data.partition
@@ -86,48 +117,61 @@ def resolve(data: Data, dataset: Dataset) -> Data:
 
 
 def federation_of(data: Data) -> tuple[Federation, Data]:
-    """Load data and spread them over clients; return also what was resolved."""
+    """Load data and partition them over clients; return also what was resolved."""
     dataset = share(load(data.name), data.fraction, data.seed)
-    data = resolve(data, dataset)
+    data = resolve_data(data, dataset)
     made = partition(dataset, data.clients, data.partition, data.seed, data.split, data.merge)
     return made, data
 
 
-def arrange(config: Config, training: Training) -> dict[str, Any]:
-    """Return what a training's simulation is made of."""
-    federation, _ = federation_of(config.data)
-    if config.data.novel and not round(config.data.novel * federation.clients):
-        text = f"`data.novel` is {config.data.novel}, which of {federation.clients} clients is none"
+def resolve(config: Config, training: Training) -> TrainingSpec:
+    """Return everything that a training is made of; data are loaded and partitioned once."""
+    federation, data = federation_of(config.data)
+    if data.novel and not round(data.novel * federation.clients):
+        text = f"`data.novel` is {data.novel}, which of {federation.clients} clients is none"
         raise MasqueradeError("E201", f"{text}; give more, or 0")
+    train, task = _network(config.train, METHODS[training.names[0]], federation, training.seed)
+    given = data.budgets if isinstance(data.budgets, str) else data.budgets[: federation.clients]
+    return TrainingSpec(
+        method=training.method,
+        task=task,
+        federation=federation,
+        train=train,
+        evaluate=config.evaluate,
+        compute=config.compute,
+        seed=training.seed,
+        views=tuple(METHODS[name].view for name in training.names),
+        names=tuple((name, toml.title_of(name, config)) for name in training.names),
+        budgets=tuple(budgets_of(given, federation.clients, data.seed)),
+        novel=tuple(novel_clients(federation.clients, data.novel, data.seed).tolist()),
+        data=data,
+    )
+
+
+def _network(train: Train, entry: Named, federation: Federation, seed: int) -> tuple[Train, Task]:
+    """Build the network of a training; return its settings with the network that "auto" means."""
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
         raise MasqueradeError(
             "E202",
             "the command trains classifiers; for other targets call `mq.run` with a `mq.Task`",
         )
-    name = suitable(shape) if config.train.model == "auto" else config.train.model
-    line = METHODS[training.names[0]]
-    name = _network(name, line)
-    train = dataclasses.replace(config.train, model=name)
-    model = build(name, shape, federation.classes, fold(training.seed, Label.INITIAL))
+    name = suitable(shape) if train.model == "auto" else train.model
+    # Some methods need a kind of network of their own, where there is one.
+    wanted = f"{name}_{entry.variant}"
+    name = wanted if wanted in MODELS else name
+    model = build(name, shape, federation.classes, fold(seed, Label.INITIAL))
+    train = dataclasses.replace(train, model=name)
     if train.weights:
         load_weights(model, train.weights)
         # A run can be resumed from any directory.
         train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
     task = Task(model).with_example(federation.x)
-    _check_norms(task, name, line)
-    return {
-        "method": training.method,
-        "task": task,
-        "federation": federation,
-        "train": train,
-        "evaluate": config.evaluate,
-        "compute": config.compute,
-        "seed": training.seed,
-        "views": tuple(METHODS[name].view for name in training.names),
-        "budgets": _budgets(config.data, federation.clients),
-        "novel": novel_clients(federation.clients, config.data.novel, config.data.seed).tolist(),
-    }
+    if entry.variant == "bn" and not task.norms:
+        there = ", ".join(each for each in MODELS if each.endswith("_bn"))
+        text = f"{entry.title} needs another kind of network than {name}, which has no norms"
+        raise MasqueradeError("E202", f"{text}; there are {there}")
+    return train, task
 
 
 def settle(config: Config) -> Config:
@@ -136,16 +180,16 @@ def settle(config: Config) -> Config:
     They are written into the configuration, so that a resumed run has the same. Methods that do not
     follow the devices' budgets are named in a warning.
     """
-    made = ((METHODS[name].title, configuration.method_of(name, config)) for name in config.methods)
+    made = ((METHODS[name].title, toml.method_of(name, config)) for name in config.methods)
     warn_of_budgets(made, config.data.budgets)
     budgets = [name for name in config.methods if METHODS[name].like]
     if not budgets:
         return config
-    tables = configuration.complete(config)["method"]
+    tables = toml.complete(config)["method"]
     for name in budgets:
         tables[name]["spend"] = 1.0
         once = dataclasses.replace(config, method=tables)
-        like = configuration.like_of(name, config)
+        like = toml.like_of(name, config)
         if not METHODS[like].method.foreseen:
             warnings.warn(
                 f"W508 `{name}` gets the FLOPs that {METHODS[like].title} has in its first rounds: "
@@ -160,20 +204,20 @@ def settle(config: Config) -> Config:
 
 def _flops(config: Config, name: str) -> float:
     """Forecast the FLOPs of a method's training, as masks allow, over all seeds."""
-    method, total = configuration.method_of(name, config), 0.0
+    method, total = toml.method_of(name, config), 0.0
     for seed in config.train.seeds:
-        made = arrange(config, Training(method, (name,), seed))
-        data, train = made["federation"], made["train"]
+        spec = resolve(config, Training(method, (name,), seed))
+        data = spec.federation
         trained = [id for id, count in enumerate(data.samples.tolist()) if count]
         some = torch.cat([data.train[id][:2] for id in trained])[:SEEN]
         cost = forecast(
             method,
-            made["task"],
+            spec.task,
             data.x[some],
             data.y[some],
             [len(data.train[id]) for id in trained],
-            train.rounds,
-            train.participation,
+            spec.train.rounds,
+            spec.train.participation,
             seed,
             [len(data.validation[id]) for id in trained],
         )
@@ -181,39 +225,18 @@ def _flops(config: Config, name: str) -> float:
     return total
 
 
-def _network(name: str, line: Named) -> str:
-    """Name the kind of a network that a method needs, where there is one."""
-    wanted = f"{name}_{line.variant}"
-    return wanted if wanted in MODELS else name
-
-
-def _check_norms(task: Task, name: str, line: Named) -> None:
-    """Refuse a network in which a method of norms would be plain FedAvg."""
-    if line.variant == "bn" and not task.norms:
-        there = ", ".join(each for each in MODELS if each.endswith("_bn"))
-        text = f"{line.title} needs another kind of network than {name}, which has no norms"
-        raise MasqueradeError("E202", f"{text}; there are {there}")
-
-
 def rehearse(config: Config) -> None:
     """Try whether every training can begin, so that none fails when others are done."""
     for training in trainings(config):
-        made = arrange(config, training)
-        method, task = made["method"], made["task"]
+        spec = resolve(config, training)
         if config.evaluate.corruptions:
-            check_images(made["federation"].x)
-        method.server_init(task)
+            check_images(spec.federation.x)
+        spec.method.server_init(spec.task)
         # Whoever has more room than the smallest and less than the largest can begin as they do.
-        for budget in {min(made["budgets"]), max(made["budgets"])}:
+        for budget in {min(spec.budgets), max(spec.budgets)}:
             info = ClientInfo(0, 1, 0, budget)
-            method.row_init(task, info)
-            method.client_init(task, info)
-
-
-def _budgets(data: Data, clients: int) -> list[float]:
-    """Return every client's budget; more of them than clients are left out."""
-    given = data.budgets
-    return budgets_of(given if isinstance(given, str) else given[:clients], clients, data.seed)
+            spec.method.row_init(spec.task, info)
+            spec.method.client_init(spec.task, info)
 
 
 def check_novel(novel: Sequence[int], clients: int) -> None:

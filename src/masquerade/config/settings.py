@@ -102,6 +102,9 @@ class Compute:
     """Where clients' states lie between rounds: "device" or "host"."""
     commit_every: float = 5.0
     """Seconds between commits; 0 commits every round."""
+    replay: str = "auto"
+    """Whether steps of the batched engine are recorded (CPU) or captured as CUDA graphs and then
+    repeated: "auto", or "off", which takes every step as it is written."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
+    "compute.replay": ("auto", "off"),
     "compute.precision": ("float32", "tf32", "bfloat16"),
     "compute.store": ("device", "host"),
 }

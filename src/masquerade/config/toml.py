@@ -93,15 +93,26 @@ def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Probl
 
 def _unknown(section: str, key: str, known: Iterable[str]) -> str:
     """Say that a section has no such key, which keys are near, and where there is one."""
+    said = said_of(section, key)
+    near = "" if said and not _homes(section, key) else nearest(key, known, most=3)
+    return f"unknown key `{section}.{key}`{near}{said}"
+
+
+def said_of(section: str, key: str) -> str:
+    """Say where there is a key that a section lacks, or what it is called here."""
+    if homes := _homes(section, key):
+        return f"; there is {' and '.join(homes)}"
+    renamed = hint(section, key)
+    return f"; {renamed}" if renamed else ""
+
+
+def _homes(section: str, key: str) -> list[str]:
     homes = [f"`{name}.{key}`" for name, cls in SECTIONS.items() if key in vars(cls())]
     users = [name for name, line in METHODS.items() if key in _names_of(line.method)]
     if users:
         whose = f"for {listed(users, 4)}"
         homes.append(f"one {whose}" if section == "method" else f"`method.{key}` {whose}")
-    there = f"; there is {' and '.join(homes)}" if homes else ""
-    if not homes and (renamed := hint(section, key)):
-        return f"unknown key `{section}.{key}`; {renamed}"
-    return f"unknown key `{section}.{key}`{nearest(key, known, most=3)}{there}"
+    return homes
 
 
 def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
@@ -262,15 +273,6 @@ def method_of(name: str, config: Config) -> Method:
     """Make the method that a name and the settings describe."""
     made: Method = _fill(METHODS[name].method, _settings(name, config), "method", [])
     return made
-
-
-def trainings(config: Config) -> dict[Method, tuple[str, ...]]:
-    """Group the methods by what is trained: names of one class and settings share a training."""
-    groups: dict[Method, tuple[str, ...]] = {}
-    for name in config.methods:
-        method = method_of(name, config)
-        groups[method] = (*groups.get(method, ()), name)
-    return groups
 
 
 def complete(config: Config) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a round is, and the only text of a client's round."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from masquerade.core.part import Message
 from masquerade.core.random import Label
-from masquerade.core.tree import State, Tree, register
+from masquerade.core.tree import State, Tree, onto, register
 from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
@@ -66,6 +66,20 @@ class Round:
     rounds: Tensor
     decay: Tensor
     """What the learning rates of this round are multiplied by."""
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        phase: Hashable,
+        number: int,
+        rounds: int,
+        lr_decay: float,
+        device: torch.device,
+    ) -> "Round":
+        """Make a round; its numbers come to a device in one copy."""
+        scalars = torch.tensor([number, rounds, lr_decay**number], dtype=torch.float64)
+        return cls(kind, phase, *onto(scalars, device).unbind())
 
     @property
     def static(self) -> "Round":

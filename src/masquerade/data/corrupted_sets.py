@@ -22,7 +22,7 @@ def kinds_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Corrupted:
+class CorruptedSets:
     """The samples that clients are judged on, to be had under any kind and severity."""
 
     federation: Federation
@@ -34,7 +34,7 @@ class Corrupted:
     """"published" or "generated"."""
 
     @classmethod
-    def of(cls, federation: Federation, split: str = "test") -> "Corrupted":
+    def of(cls, federation: Federation, split: str = "test") -> "CorruptedSets":
         """Take a federation's samples of a split; refuse with E202 what are no images."""
         check_images(federation.x)
         parts: tuple[Tensor, ...] = getattr(federation, split)

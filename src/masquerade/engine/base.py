@@ -62,8 +62,7 @@ class EngineContext:
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""
         device = self.loader.federation.x.device
-        scalars = torch.tensor([number, self.rounds, self.lr_decay**number], dtype=torch.float64)
-        return Round(kind, phase, *tree.onto(scalars, device).unbind())
+        return Round.of(kind, phase, number, self.rounds, self.lr_decay, device)
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Evaluation:
 
     @classmethod
     def joined(cls, pieces: "list[Evaluation]") -> "Evaluation":
-        """Join what was judged a few clients at a time."""
+        """Join what was evaluated a few clients at a time."""
         columns = zip(*(astuple(piece.flops) for piece in pieces), strict=True)
         return cls(
             [model for piece in pieces for model in piece.models],
@@ -159,18 +158,23 @@ class Engine(Protocol):
         """Do the clients' rounds."""
         ...
 
+    @property
+    def prepares(self) -> bool:
+        """Tell whether it wants to know of the next round while it works on one."""
+        ...
+
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Prepare a round that is to come, where something else is being waited for."""
         ...
 
-    def judge(self, job: Job, samples: list[Tensor]) -> Evaluation:
+    def evaluate(self, job: Job, samples: list[Tensor]) -> Evaluation:
         """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
         ...
 
     def score(
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
-        """Measure models that were judged before, each on some samples of `x` and `y`."""
+        """Measure models that were evaluated before, each on some samples of `x` and `y`."""
         ...
 
     def close(self) -> None:

@@ -19,13 +19,14 @@ from masquerade.cost.flops import Flops, Shares, Step
 from masquerade.data.loader import ShuffledIndices, StackedBatches
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.replay.convolutions import convolving
-from masquerade.engine.replay.cuda_graphs import Graphs, RowStep, same_place
+from masquerade.engine.replay.cuda_graphs import same_place
+from masquerade.engine.replay.eager import RowStep, Stepper
 from masquerade.engine.replay.recorded import Recordings
 from masquerade.engine.vmapped import VmappedMethod
 from masquerade.errors import MasqueradeWarning
 
-JUDGED = 4096
-"""Samples judged at a time, over all clients of a chunk; on CUDA four times as many."""
+EVALUATED = 4096
+"""Samples evaluated at a time, over all clients of a chunk; on CUDA four times as many."""
 
 
 def where_busy(busy: Tensor, new: State, old: State) -> State:
@@ -67,8 +68,8 @@ class Batched:
     name: str = "batched"
     trial: bool = False
     """Take one step of every stage only: enough to find what cannot be mapped."""
-    repeats: Graphs | Recordings = field(default_factory=Recordings)
-    """What takes steps: they are found out once and repeated."""
+    steps: Stepper = field(default_factory=Recordings)
+    """What takes steps: as they are written, or found out once and repeated."""
     copies: ClassVar[bool] = False
     _ready: dict[Any, tuple[ShuffledIndices, StackedBatches]] = field(default_factory=dict)
     """Batches that were laid out before they are asked for."""
@@ -83,7 +84,7 @@ class Batched:
                 raise
         self.clients_per_chunk = width // 2
         self._ready.clear()
-        self.repeats.clear()
+        self.steps.clear()
         warnings.warn(
             f"W503 memory: {width} → {self.clients_per_chunk} clients at a time, round "
             f"{job.number} restarted; the last bits may depend on it",
@@ -100,7 +101,7 @@ class Batched:
         single = len(order) <= self.clients_per_chunk and _in_order(order)
         for places, padding in self._chunks(order):
             part = job if single else job.take(places)
-            vmapped = VmappedMethod(self.context.method, len(places))
+            vmapped = self._vmapped(len(places))
             download = vmapped.download(self.context.task, part.server, part.rows, part.round)
             download = self.context.as_received(download, part.ids, None)
             upload, client, flops = self._chunk(vmapped, part, download, padding)
@@ -129,6 +130,14 @@ class Batched:
 
         upload, client, after = joined(done)
         return Outcome(upload, client, after, count)
+
+    def _vmapped(self, clients: int) -> VmappedMethod:
+        return VmappedMethod(self.context.method, clients, self.steps.rewrites)
+
+    @property
+    def prepares(self) -> bool:
+        """Prepare the next round where work goes on without the CPU."""
+        return self.context.loader.federation.x.is_cuda
 
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Lay out the batches of the round to come, while a device is busy with this one."""
@@ -221,7 +230,7 @@ class Batched:
         order = torch.tensor(pack.lengths).argsort(descending=True, stable=True)
         pack, work = pack.take(order), _reordered(work, order)
         ended: list[State] = []
-        parts = stretches(pack.lengths, halves=self.repeats.few)
+        parts = stretches(pack.lengths, halves=self.steps.few)
         for width, first, last in parts[:1] if self.trial else parts:
             ended.append(tree.transform(lambda value, at=width: value[at:], work))
             work = tree.transform(lambda value, at=width: value[:at], work)
@@ -232,7 +241,7 @@ class Batched:
 
     def _ran(self, pack: StackedBatches, real: int) -> Tensor:
         """Count the samples run for each client, what is run for nobody being shared by all."""
-        parts = stretches(sorted(pack.lengths, reverse=True), halves=self.repeats.few)
+        parts = stretches(sorted(pack.lengths, reverse=True), halves=self.steps.few)
         own = torch.tensor(pack.lengths, dtype=torch.float64)
         taken = sum(width * (last - first) for width, first, last in parts)
         return (own + (taken - own.sum()) / real) * (pack.rows.shape[-1] - 2)
@@ -249,15 +258,15 @@ class Batched:
         width, first, last = part
         # With few widths some clients have no samples, and one form of a step serves for all.
         one = [(False, first, last)]
-        for whole, first, last in one if self.repeats.few else pack.alike(*part):
+        for whole, first, last in one if self.steps.few else pack.alike(*part):
             step = self._step(stage, pack.draws, whole)
             key = (round.kind, round.phase, stage.name, whole)
-            work = self.repeats.run(key, step, work, pack.rows[first:last, :width], round)
+            work = self.steps.run(key, step, work, pack.rows[first:last, :width], round)
         return work
 
     def _step(self, stage: Stage, draws: int, whole: bool) -> RowStep:
         """Return a step from a row of batches, which may be known to be `whole`."""
-        loader, few = self.context.loader, self.repeats.few
+        loader, few = self.context.loader, self.steps.few
 
         def step(work: State, row: Tensor, round: Round) -> State:
             new = stage.step(work, loader.batch(row, draws, whole), round)
@@ -265,7 +274,7 @@ class Batched:
 
         return step
 
-    def judge(self, job: Job, samples: list[Tensor]) -> Evaluation:
+    def evaluate(self, job: Job, samples: list[Tensor]) -> Evaluation:
         """Adapt every client on a copy and measure its samples."""
         method, task = self.context.method, self.context.task
         data, view = self.context.loader.federation, job.round.phase[0]
@@ -275,7 +284,7 @@ class Batched:
         order = self._by_size(job.ids)
         for places, padding in self._chunks(order):
             part = job.take(places)
-            vmapped = VmappedMethod(method, len(places))
+            vmapped = self._vmapped(len(places))
             download = vmapped.download(task, part.server, part.rows, part.round)
             download = self.context.as_received(download, part.ids, None)
             _, client, flops = self._chunk(vmapped, part, download, padding)
@@ -299,7 +308,7 @@ class Batched:
         """Measure models, each on some samples of `x` and `y`."""
         found: list[Tensor] = []
         for places, padding in self._chunks(torch.arange(len(models))):
-            vmapped = VmappedMethod(self.context.method, len(places))
+            vmapped = self._vmapped(len(places))
             personal = tree.stack([models[int(place)] for place in places])
             chosen = [samples[int(place)] for place in places]
             scores = self._scores(vmapped, personal, chosen, x, y)
@@ -310,14 +319,14 @@ class Batched:
     def _scores(
         self, vmapped: VmappedMethod, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
-        """Return the metric of every sample [clients, most]; padding is judged and not read."""
+        """Return the metric of every sample [clients, most]; padding is evaluated and not read."""
         method, task = vmapped.method, self.context.task
         table = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
         pieces = []
-        most = JUDGED * (4 if x.is_cuda else 1) // vmapped.clients
+        most = EVALUATED * (4 if x.is_cuda else 1) // vmapped.clients
         for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
-                with convolving(x.device):
+                with convolving(x.device, vmapped.products):
                     output = vmapped.map(
                         lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
                     )

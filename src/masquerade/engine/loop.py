@@ -35,8 +35,8 @@ from masquerade.wire.session import Seen
 
 _used_cuda: Callable[[], bool] = torch.cuda.is_initialized
 
-JUDGED = 1024
-"""Samples that a model is judged on at a time."""
+EVALUATED = 1024
+"""Samples that a model is evaluated on at a time."""
 OTHER_SHAPES = "clients of one round gave tensors of different shapes"
 
 
@@ -70,6 +70,11 @@ class Loop:
     def copies(self) -> bool:
         """Tell whether states go to other processes."""
         return self.workers > 1
+
+    @property
+    def prepares(self) -> bool:
+        """Prepare nothing: there is nothing to wait for."""
+        return False
 
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Prepare nothing: there is nothing to wait for."""
@@ -239,7 +244,7 @@ class Loop:
             loads[lightest] += max(1, counts[place])
         return pieces
 
-    def judge(self, job: Job, samples: list[Tensor]) -> Evaluation:
+    def evaluate(self, job: Job, samples: list[Tensor]) -> Evaluation:
         """Adapt every client on a copy and measure its samples."""
         method, task = self.context.method, self.context.task
         data, view = self.context.loader.federation, job.round.phase[0]
@@ -270,7 +275,7 @@ class Loop:
         for model, own in zip(models, samples, strict=True):
             scores = [
                 task.metric(method.predict(task, model, loader.in_layout(x[chosen])), y[chosen])
-                for chosen in torch.split(own, JUDGED)
+                for chosen in torch.split(own, EVALUATED)
                 if len(chosen)
             ]
             found.append(torch.cat(scores) if scores else torch.empty(0))

@@ -17,7 +17,8 @@ from masquerade.core.task import Task
 from masquerade.engine.base import Engine, EngineContext, Job
 from masquerade.engine.batched import Batched
 from masquerade.engine.loop import Loop
-from masquerade.engine.replay.cuda_graphs import Graphs
+from masquerade.engine.replay.cuda_graphs import CudaGraphs
+from masquerade.engine.replay.eager import Eager, Stepper
 from masquerade.engine.replay.recorded import Recordings
 from masquerade.errors import MasqueradeWarning
 from masquerade.wire import session
@@ -59,21 +60,39 @@ def laid_out(context: EngineContext) -> EngineContext:
     return replace(context, loader=loader)
 
 
-def make(context: EngineContext, name: str, workers: int, clients_per_chunk: int) -> Engine:
-    """Make an engine; what cannot be batched is looped, with one warning."""
+def make(
+    context: EngineContext,
+    name: str,
+    *,
+    clients: int,
+    workers: int = 1,
+    clients_per_chunk: int = 64,
+    replay: str = "auto",
+) -> Engine:
+    """Make an engine for so many clients a round; what cannot be batched is looped, with a warning.
+
+    "auto" is `choose`. `replay` is how the batched engine takes its steps.
+    """
+    device = context.loader.federation.x.device
+    if name == "auto":
+        name = choose(context.task, device, clients)
     if name == "batched":
         why = obstacle(context)
         if why is None:
-            on_cuda = context.loader.federation.x.is_cuda
-            return Batched(
-                context, clients_per_chunk, repeats=Graphs() if on_cuda else Recordings()
-            )
+            return Batched(context, clients_per_chunk, steps=stepper(replay, device))
         warnings.warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",
             MasqueradeWarning,
             stacklevel=2,
         )
     return Loop(laid_out(context), workers)
+
+
+def stepper(replay: str, device: torch.device) -> Stepper:
+    """Return what takes the steps of the batched engine."""
+    if replay == "off":
+        return Eager()
+    return CudaGraphs() if device.type == "cuda" else Recordings()
 
 
 def _couples(task: Task, x: torch.Tensor) -> bool:
@@ -117,13 +136,13 @@ def obstacle(context: EngineContext) -> str | None:
         )
         try:
             if kind == "adapt":
-                engine.judge(job, own)
+                engine.evaluate(job, own)
             else:
                 engine.work(job)
         except Exception as error:
             # What fails in the loop too is no matter of batching: let that error be seen.
             loop = Loop(context)
-            loop.judge(job, own) if kind == "adapt" else loop.work(job)
+            loop.evaluate(job, own) if kind == "adapt" else loop.work(job)
             sentence = str(error).strip().splitlines()[0].split(". ")[0]
             return f"{type(error).__name__}: {sentence[:200]}"
     return None

@@ -18,6 +18,7 @@ class Store:
 
     state: Any
     device: torch.device
+    place: torch.device
 
     @classmethod
     def of(
@@ -32,7 +33,12 @@ class Store:
         state = tree.transform(lambda value: _room(value, clients, place), first)
         for id, each in enumerate(chain([first], coming)):
             tree.transform(lambda room, value, id=id: room[id].copy_(value), state, each)
-        return cls(state, device)
+        return cls(state, device, place)
+
+    @classmethod
+    def at(cls, state: Any, device: torch.device, place: torch.device) -> "Store":
+        """Bring a state that is stacked already to its place."""
+        return cls(tree.transform(lambda value: value.to(place), state), device, place)
 
     def take(self, ids: Tensor, lend: bool = False) -> Any:
         """Return the states of some clients, on the device: copies, unless those of all are lent.

@@ -26,6 +26,8 @@ class VmappedMethod:
 
     method: Method
     clients: int
+    products: bool = True
+    """Whether convolutions may be computed as products of matrices."""
 
     def map(self, function: Any, *states: Any) -> Any:
         """Map a function over clients."""
@@ -45,14 +47,14 @@ class VmappedMethod:
 
     def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages, each of their functions mapped."""
-        return tuple(self.lift(stage) for stage in self.method.stages(task, round))
+        return tuple(self.vmap(stage) for stage in self.method.stages(task, round))
 
-    def lift(self, stage: Stage) -> Stage:
+    def vmap(self, stage: Stage) -> Stage:
         """Map the functions of a stage; its steps take any number of clients."""
 
         def step(work: State, batch: Any, round: Round) -> State:
             first = tree.leaves(batch)[0]
-            with convolving(first.device):
+            with convolving(first.device, self.products):
                 new: State = mapped(
                     len(first), lambda one, part: stage.step(one, part, round), work, batch
                 )

@@ -1,39 +1,45 @@
-"""From a method, a model and data to a result; from a configuration to run directories."""
+"""One training from beginning to end: `mq.run`, and a configured run in its directory."""
 
-import dataclasses
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Never
 
 import torch
 from torch import nn
 
-from masquerade.config import toml as configuration
+from masquerade.config import toml
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
-from masquerade.config.resolve import Training, arrange, check_novel, federation_of, trainings
+from masquerade.config.resolve import (
+    Training,
+    TrainingSpec,
+    check_novel,
+    resolve,
+    resolved,
+    trainings,
+)
 from masquerade.config.settings import Compute, Config, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.part import Part
+from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
-from masquerade.cost import memory
 from masquerade.data import Federation
-from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.evaluation.summary import look, verdict
+from masquerade.evaluation.evaluate import Evaluator
+from masquerade.experiments.checkpoints import checkpointed
 from masquerade.experiments.result import Result
 from masquerade.methods import METHODS
-from masquerade.simulation.server import Simulation
-from masquerade.simulation.state import Progress, Record, set_apart, timed
-from masquerade.storage import model_files as parts
+from masquerade.simulation.build import Simulation, simulating
+from masquerade.simulation.server import Server, train
+from masquerade.simulation.state import Record, RunState
+from masquerade.storage import model_files
 from masquerade.storage.results import read_results
-from masquerade.storage.run_directory import Committer, RunDirectory
+from masquerade.storage.run_directory import RunDirectory
 from masquerade.wire import digest
 
 Watch = Callable[..., None]
@@ -68,8 +74,9 @@ def run(
     novel: Sequence[int] = (),
     out: str | Path | None = None,
     watch: Watch = _quiet,
+    **unknown: Never,
 ) -> Result:
-    """Train a method on a federation and judge it.
+    """Train a method on a federation and evaluate it.
 
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
@@ -79,7 +86,12 @@ def run(
     of training and evaluated apart. Numbers in messages are of `message_dtype`. With `out` the run
     has a directory; the same call goes on from its last commit after any interruption.
     """
-    task = model if isinstance(model, Task) else Task(model)
+    for key in unknown:
+        raise MasqueradeError("E201", f"`mq.run` takes no `{key}`{toml.said_of('train', key)}")
+    chosen = tuple(views or method.views)
+    wrong = [view for view in chosen if view not in method.views]
+    if wrong:
+        raise MasqueradeError("E202", f"unknown views {wrong}; there are {method.views}")
     train = Train(
         model="",
         rounds=rounds,
@@ -92,157 +104,53 @@ def run(
         drop=drop,
         message_dtype=message_dtype,
     )
-    chosen = tuple(views or method.views)
-    unknown = [view for view in chosen if view not in method.views]
-    if unknown:
-        raise MasqueradeError("E202", f"unknown views {unknown}; there are {method.views}")
-    name = type(method).__name__
-    judged, computed = evaluate or Evaluate(), compute or Compute()
-    configuration.check(method=method, train=train, evaluate=judged, compute=computed)
+    evaluate, compute = evaluate or Evaluate(), compute or Compute()
+    toml.check(method=method, train=train, evaluate=evaluate, compute=compute)
     check_available(available)
     shares = budgets_of(budgets, federation.clients, seed)
-    warn_of_budgets([(name, method)], shares)
+    warn_of_budgets([(type(method).__name__, method)], shares)
     check_novel(novel, federation.clients)
-    with simulate(
+    spec = TrainingSpec(
         method=method,
-        task=task,
+        task=model if isinstance(model, Task) else Task(model),
         federation=federation,
         train=train,
-        evaluate=judged,
-        compute=computed,
+        evaluate=evaluate,
+        compute=compute,
         seed=seed,
         views=chosen,
-        budgets=shares,
-        novel=novel,
-    ) as simulation:
-        told = partial(_tell, watch, name, rounds)
-        if out is None:
-            progress = carry_on(simulation, simulation.begin(), watch=told)
-            summaries, personal = verdict(simulation, progress)
-        else:
-            text = _description(simulation)
-            with _directory(Path(out), text) as directory:
-                progress = _progress(simulation, directory, text)
-                carry_on(simulation, progress, directory, told, _world(simulation, text))
-                summaries, personal = verdict(simulation, progress)
-        initial = float(tree.size(task.initial) * task.dtype.itemsize)
-        for summary in summaries:
-            summary |= _identity(method, summary["view"], federation.name, initial)
-        if out is not None:
-            (Path(out) / "summary.json").write_text(json.dumps(summaries, indent=1))
-        return Result(method, simulation.task, summaries, personal)
-
-
-def _tell(watch: Watch, name: str, rounds: int, done: int, record: Record | None) -> None:
-    watch(name, done, rounds, record)
-
-
-def _directory(path: Path, config: str) -> RunDirectory:
-    """Open the directory of the same run, or make it."""
-    begun = (path / "config.toml").exists()
-    return RunDirectory.open(path) if begun else RunDirectory.create(path, config)
-
-
-def _description(simulation: Simulation) -> str:
-    """Describe a run that no configuration file could: its method and model are objects."""
-    import tomli_w
-
-    records = {name: getattr(simulation, name) for name in ("train", "evaluate", "compute")}
-    tables = {name: configuration.plain(record) for name, record in records.items()}
-    initial = digest(Part(simulation.task.initial))
-    facts = {"method": repr(simulation.method), "initial": int(initial), "views": simulation.views}
-    return tomli_w.dumps({"python": facts, **tables})
-
-
-def carry_on(
-    simulation: Simulation,
-    progress: Progress,
-    directory: RunDirectory | None = None,
-    watch: Watch = lambda done, record: None,
-    world: Record | None = None,
-) -> Progress:
-    """Move a simulation on to its last round, committing beside the computation.
-
-    `world` is written with every commit: facts that a later resume compares.
-    """
-    clock, committer = progress.seconds, None
-    if directory is not None:
-        committer = Committer(directory, simulation.compute.commit_every)
-    clock["start-up"] += simulation.seconds
-    lines: list[Record] = []
-    laps: list[float] = []
-    try:
-        while progress.number < simulation.train.rounds:
-            before = clock["training"]
-            with timed(clock, "training"):
-                line = simulation.advance(progress)
-            laps.append(clock["training"] - before)
-            if len(laps) == 2:
-                set_apart(clock, laps)
-            every, last = simulation.evaluate.every, progress.number == simulation.train.rounds
-            record = None
-            if every and (progress.number % every == 0) and not last:
-                with timed(clock, "evaluation"):
-                    record = look(simulation, progress)
-                progress.history.append(record)
-                line["views"] = record["views"]
-            lines.append(line)
-            if committer is not None and (last or committer.due()):
-                progress.memory = memory.most(progress.memory, memory.peak(simulation.device))
-                with timed(clock, "commits"):
-                    facts = progress.facts() | (world or {})
-                    committer.submit(progress.number, progress.snapshot(), facts, lines)
-                lines = []
-            watch(progress.number, record)
-    finally:
-        if committer is not None:
-            with timed(clock, "commits"):
-                committer.close()
-    return progress
-
-
-@contextmanager
-def simulate(**arguments: Any) -> Iterator[Simulation]:
-    """Make a simulation; afterwards end its processes and put torch's settings back."""
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]), numbers(arguments["compute"].precision):
-        simulation = Simulation(**arguments)
-        memory.watch(simulation.device)
-        try:
-            yield simulation
-        finally:
-            simulation.close()
-            torch.set_num_threads(threads)
-
-
-def _identity(method: Method, view: str, data: str, initial: float) -> Record:
-    """Name a summary: by the line of the table that its class and view make, or by its class."""
-    cls = type(method)
-    lines = {n: line for n, line in METHODS.items() if (line.method, line.view) == (cls, view)}
-    # Of the lines whose settings fit, the one that states most of them.
-    names = sorted(
-        (n for n, line in lines.items() if vars(method).items() >= set(line.settings)),
-        key=lambda name: -len(METHODS[name].settings),
+        names=tuple(_name(method, view) for view in chosen),
+        budgets=tuple(shares),
+        novel=tuple(novel),
     )
-    name = names[0] if names else f"{cls.__name__.lower()}:{view}"
-    title = METHODS[name].title if names else f"{cls.__name__} ({view})"
-    return {"method": name, "title": title, "data": data, "initial": initial}
+    opened = None if out is None else _opener(Path(out))
+    with running(spec, _program, opened) as made:
+        return complete(made, watch)
 
 
 def start(
     config: Config, training: Training, path: Path, watch: Watch = _quiet, models: bool = True
 ) -> list[Record]:
     """Run one training in a new directory; return its summaries, and keep its models if asked."""
-    with simulate(**arrange(config, training)) as simulation:
-        resolved = dataclasses.replace(
-            training.config(config),
-            data=federation_of(config.data)[1],
-            compute=simulation.compute,
-            train=dataclasses.replace(simulation.train, seeds=(training.seed,)),
-        )
-        with RunDirectory.create(path, configuration.dump(resolved)) as directory:
-            progress = simulation.begin()
-            return _finish(simulation, training, resolved, progress, directory, watch, models)
+
+    def opened(text: str) -> RunDirectory:
+        return RunDirectory.create(path, text)
+
+    spec = resolve(config, training)
+    with running(spec, _configuration(config, training), opened) as made:
+        return complete(made, watch, models).summaries
+
+
+def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
+    """Continue the run in a directory, to the same bits as if it had never stopped."""
+    with RunDirectory.open(path) as directory:
+        config = toml.load(directory.path / "config.toml")
+        (training,) = trainings(config)
+        spec = resolve(config, training)
+        with running(spec, _configuration(config, training), lambda text: directory) as made:
+            if made.state.number == spec.train.rounds and (path / "summary.json").is_file():
+                return read_results(path)
+            return complete(made, watch, models).summaries
 
 
 def obtain(
@@ -256,35 +164,140 @@ def obtain(
     return start(config, training, path, watch, models)
 
 
-def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
-    """Continue the run in a directory, to the same bits as if it had never stopped."""
-    with RunDirectory.open(path) as directory:
-        config = configuration.load(directory.path / "config.toml")
-        (training,) = trainings(config)
-        with simulate(**arrange(config, training)) as simulation:
-            progress = _progress(simulation, directory, configuration.dump(config))
-            if progress.number == config.train.rounds and (path / "summary.json").is_file():
-                return read_results(path)
-            return _finish(simulation, training, config, progress, directory, watch, models)
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A run that can go on: its simulation, its state, and where both are kept."""
+
+    simulation: Simulation
+    evaluator: Evaluator
+    state: RunState
+    directory: RunDirectory | None
+    origin: Record
+    """Facts that have to be the same when it is resumed."""
 
 
-def _progress(simulation: Simulation, directory: RunDirectory, config: str) -> Progress:
-    """Return the state that a run goes on from."""
-    commit = directory.latest()
-    if commit is None:
-        return simulation.begin()
-    _same_world(commit.facts, _world(simulation, config))
-    return simulation.restore(commit.number, commit.tensors, commit.facts)
+@contextmanager
+def running(
+    spec: TrainingSpec,
+    describe: Callable[[Simulation], str],
+    opened: Callable[[str], RunDirectory] | None,
+) -> Iterator[Running]:
+    """Build a run, at its beginning or at its last commit.
+
+    `describe` gives the text of its `config.toml`, and `opened` its directory from that text.
+    """
+    with simulating(spec) as simulation, ExitStack() as stack:
+        evaluator, state = Evaluator.of(simulation), simulation.begin()
+        if opened is None:
+            yield Running(simulation, evaluator, state, None, {})
+            return
+        text = describe(simulation)
+        directory = stack.enter_context(opened(text))
+        made = Running(simulation, evaluator, state, directory, _origin(simulation, text))
+        commit = directory.latest()
+        if commit is not None:
+            _check_origin(commit.facts, made.origin)
+            state.restore(commit.number, commit.tensors, commit.facts)
+        yield made
 
 
-def _world(simulation: Simulation, config: str) -> Record:
+def complete(made: Running, watch: Watch = _quiet, models: bool = True) -> Result:
+    """Do the rounds that are left, evaluate, and write what a run directory holds at its end."""
+    spec, server, state = made.simulation.spec, made.simulation.server, made.state
+    with checkpointed(made.directory, spec.compute.commit_every, made.origin, state) as commit:
+
+        def after_round(state: RunState, record: Record) -> None:
+            commit(state, record, state.number == server.rounds)
+            watch(spec.names[0][0], state.number, server.rounds, record.get("views") and record)
+
+        train(server, made.simulation.engine, state, made.evaluator.between_rounds, after_round)
+    summaries, personal = made.evaluator.final(state)
+    for summary, (name, title) in zip(summaries, spec.names, strict=True):
+        summary |= {"method": name, "title": title, "data": spec.federation.name}
+        summary["initial"] = _initial_bytes(spec)
+    if made.directory is not None:
+        _write(made.directory, server, summaries, personal if models else {})
+    return Result(spec.method, server.task, summaries, personal)
+
+
+def _write(
+    directory: RunDirectory,
+    server: Server,
+    summaries: list[Record],
+    personal: dict[str, list[Message]],
+) -> None:
+    """Write what a run directory holds at its end: models by client and view, and the summary."""
+    for view, own in personal.items():
+        for id, model in zip(server.known, own, strict=True):
+            name = model_files.client_file(id, view, len(server.clients))
+            model_files.write(directory, name, model)
+    directory.write_text("summary.json", json.dumps(summaries, indent=1))
+
+
+def _initial_bytes(spec: TrainingSpec) -> float:
+    """Return what the initial weights cost a client: a seed, or a download."""
+    # A program's weights are its own affair; those of a named network are drawn from a seed.
+    seeded = spec.data is not None and not spec.train.weights
+    whole = tree.size(spec.task.initial) * spec.task.dtype.itemsize
+    return float(SEED_BYTES if seeded else whole)
+
+
+def _name(method: Method, view: str) -> tuple[str, str]:
+    """Name a view: by the entry of METHODS that its class and view make, or by its class."""
+    cls = type(method)
+    fitting = {
+        n: entry for n, entry in METHODS.items() if (entry.method, entry.view) == (cls, view)
+    }
+    # Of the entries whose settings fit, the one that states most of them.
+    names = sorted(
+        (n for n, entry in fitting.items() if vars(method).items() >= set(entry.settings)),
+        key=lambda name: -len(METHODS[name].settings),
+    )
+    if names:
+        return names[0], METHODS[names[0]].title
+    return f"{cls.__name__.lower()}:{view}", f"{cls.__name__} ({view})"
+
+
+def _opener(path: Path) -> Callable[[str], RunDirectory]:
+    """Open the directory of the same run, or make it."""
+
+    def opened(text: str) -> RunDirectory:
+        begun = (path / "config.toml").exists()
+        return RunDirectory.open(path) if begun else RunDirectory.create(path, text)
+
+    return opened
+
+
+def _program(simulation: Simulation) -> str:
+    """Describe a run that no configuration file could: its method and model are objects."""
+    # Simulating without a run directory needs torch and numpy alone.
+    import tomli_w
+
+    spec = simulation.spec
+    records = {"train": spec.train, "evaluate": spec.evaluate, "compute": spec.compute}
+    tables = {name: toml.plain(record) for name, record in records.items()}
+    initial = digest(Part(spec.task.initial))
+    facts = {"method": repr(spec.method), "initial": int(initial), "views": spec.views}
+    return tomli_w.dumps({"python": facts, **tables})
+
+
+def _configuration(config: Config, training: Training) -> Callable[[Simulation], str]:
+    """Return what writes a configuration as it was resolved for one training."""
+
+    def describe(simulation: Simulation) -> str:
+        return toml.dump(resolved(config, training, simulation.spec))
+
+    return describe
+
+
+def _origin(simulation: Simulation, config: str) -> Record:
     """Return the facts that have to be the same when a run is resumed."""
     data = simulation.federation.fingerprint()
-    initial = int(digest(Part(simulation.task.initial)))
+    initial = int(digest(Part(simulation.server.task.initial)))
     return {"config": config, "data": data, "initial": initial, "torch": torch.__version__}
 
 
-def _same_world(began: Record, now: Record) -> None:
+def _check_origin(began: Record, now: Record) -> None:
     """Refuse other settings or data than the run began with; warn of another torch."""
     if began["config"] != now["config"]:
         lines = (text["config"].splitlines() for text in (began, now))
@@ -306,39 +319,3 @@ def _same_world(began: Record, now: Record) -> None:
             MasqueradeWarning,
             stacklevel=2,
         )
-
-
-def _finish(
-    simulation: Simulation,
-    training: Training,
-    config: Config,
-    progress: Progress,
-    directory: RunDirectory,
-    watch: Watch,
-    models: bool,
-) -> list[Record]:
-    """Do the rounds that are left, judge, and write what a run directory holds at its end."""
-    carry_on(
-        simulation,
-        progress,
-        directory,
-        partial(_tell, watch, training.names[0], simulation.train.rounds),
-        _world(simulation, configuration.dump(config)),
-    )
-    summaries, personal = verdict(simulation, progress)
-    # Weights from a seed cost its bytes, weights from a file a download.
-    held = tree.size(simulation.task.initial) * simulation.task.dtype.itemsize
-    initial = held if config.train.weights else SEED_BYTES
-    for summary, name in zip(summaries, training.names, strict=True):
-        summary |= {
-            "method": name,
-            "title": configuration.title_of(name, config),
-            "data": simulation.federation.name,
-            "initial": float(initial),
-        }
-    for view, own in personal.items() if models else ():
-        for id, model in zip(simulation.known, own, strict=True):
-            name = parts.client_file(id, view, len(simulation.infos))
-            parts.write(directory, name, model)
-    directory.write_text("summary.json", json.dumps(summaries, indent=1))
-    return summaries

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from masquerade.config import toml as configuration
-from masquerade.config.resolve import arrange, trainings
+from masquerade.config.resolve import resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.random import Label, fold
 from masquerade.data import Federation, cache
@@ -16,7 +16,7 @@ from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe
 from masquerade.simulation.state import Record
-from masquerade.storage import model_files as parts
+from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results
 
 SAMPLES = 32
@@ -41,18 +41,19 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     id = summary["per_client"]["ids"][place]
     config = configuration.load(path / "config.toml")
     (training,) = trainings(config)
-    made = arrange(config, training)
-    federation, task, train = made["federation"], made["task"], made["train"]
-    name = parts.client_file(id, summary["view"], federation.clients)
-    model = Model(made["method"], task, _parts(path / name), _inputs(federation, id))
+    spec = resolve(config, training)
+    federation, train = spec.federation, spec.train
+    name = model_files.client_file(id, summary["view"], federation.clients)
+    model = Model(spec.method, spec.task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:
         shape = tuple(federation.x.shape[1:])
         seed = fold(training.seed, Label.INITIAL)
+        assert federation.classes is not None
         origin = sparse.Origin(train.model, shape, federation.classes, seed)
     held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
     named = held.class_names if held is not None else []
-    labels = list(named) or [str(each) for each in range(federation.classes)]
+    labels = list(named) or [str(each) for each in range(federation.classes or 0)]
     return Found(model, describe(summary, place, model, config.data), labels, origin)
 
 
@@ -76,7 +77,7 @@ def _summary(path: Path, view: str | None) -> Record:
 def _parts(path: Path) -> Message:
     if not path.is_file():
         raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
-    return parts.read(path.read_bytes(), path.name)
+    return model_files.read(path.read_bytes(), path.name)
 
 
 def _inputs(federation: Federation, client: int) -> Tensor:

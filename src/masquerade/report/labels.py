@@ -8,24 +8,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def over_classes(census: dict[str, Any]) -> str:
+def over_classes(counts: dict[str, Any]) -> str:
     """Draw the classes of clients' training samples, and how many these are, as SVG.
 
-    `census` has `data`, `classes` and, by client, the numbers `train`, `validation` and `test` of
+    `counts` has `data`, `classes` and, by client, the numbers `train`, `validation` and `test` of
     samples and the number of training samples of every class.
     """
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import MaxNLocator
 
-    clients = census["clients"]
+    clients = counts["clients"]
     # One color that grows denser shows on a light page as on a dark one.
     red, green, blue, _ = to_rgba(COLORS[0])
     cells = [
         [(red, green, blue, one["classes"][row] / max(1, one["train"])) for one in clients]
-        for row in range(census["classes"])
+        for row in range(counts["classes"])
     ]
 
-    title = f"Classes of {census['data']} by client"
+    title = f"Classes of {counts['data']} by client"
 
     def paint(figure: "Figure") -> None:
         sizes, shares = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
@@ -44,5 +44,5 @@ def over_classes(census: dict[str, Any]) -> str:
         for axis in (shares.xaxis, shares.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
-    height = 2.6 + min(4.0, 0.16 * census["classes"])
+    height = 2.6 + min(4.0, 0.16 * counts["classes"])
     return drawn("partition", title, height, paint)

@@ -1,406 +1,259 @@
-"""One run: data → rounds → judgement. It can be stopped anywhere and continued to the same bits."""
+"""The server: what it knows, and its round loop. It holds no data.
 
-import dataclasses
-import time
+`train` is federated learning as a textbook has it. Whoever does the clients' work is an `Engine`: a
+loop over clients, a batch of them, one day other machines; the server knows nothing of that.
+"""
+
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from masquerade.config.availability import check as check_available
-from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.random import Label, fold
 from masquerade.core.round import ClientInfo, Cohort, Round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Meter
-from masquerade.cost.memory import keep_freed
-from masquerade.data import Federation, shift_sets
-from masquerade.data.corrupted_sets import Corrupted, kinds_of
-from masquerade.data.loader import BatchLoader
-from masquerade.engine import select as auto
-from masquerade.engine.base import Engine, EngineContext, Evaluation, Job, Outcome
+from masquerade.engine.base import Engine, Job, Outcome
 from masquerade.engine.store import Store
-from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.simulation import preflight
-from masquerade.simulation import update_checks as admission
+from masquerade.errors import MasqueradeWarning
 from masquerade.simulation.participation import Participation
-from masquerade.simulation.state import COSTS, WAYS, Progress, Record, by_layer, label, totals
+from masquerade.simulation.state import COSTS, Record, RunState, phase_name
+from masquerade.simulation.update_checks import all_finite, refusals, warn_of_refusals
 from masquerade.wire import session
 
 
-class Simulation:
-    """A federation in one process: a method, a task and data, moved on round by round."""
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """Who is asked to do what: a round of training, or the clients' setup before the first."""
 
-    def __init__(
-        self,
-        method: Method,
-        task: Task,
-        federation: Federation,
-        train: Train,
-        evaluate: Evaluate,
-        compute: Compute,
-        seed: int,
-        views: tuple[str, ...],
-        budgets: Sequence[float] | None = None,
-        novel: Sequence[int] = (),
-    ) -> None:
-        begun = time.monotonic()
-        self.method, self.train, self.evaluate, self.seed = method, train, evaluate, seed
-        self.views = views
-        found = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(found if compute.device == "auto" else compute.device)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise MasqueradeError("E503", "there is no CUDA device here; take compute.device=cpu")
-        self.federation = federation.to(self.device)
-        self.task = task.to(self.device).with_example(self.federation.x)
-        self.samples = federation.samples.cpu()
-        self.novel = [id for id in novel if self.samples[id]]
-        known = self.samples.index_fill(0, torch.tensor(novel, dtype=torch.int64), 0)
-        self.eligible = torch.nonzero(known).flatten()
-        apart = set(novel)
-        self.known = [id for id in range(federation.clients) if id not in apart]
-        if not len(self.eligible):
-            text = ", or all that have one are novel" if len(novel) else ""
-            raise MasqueradeError("E303", f"no client has a training sample{text}")
-        if not any(len(own) for own in getattr(federation, evaluate.split)):
-            raise MasqueradeError(
-                "E304", f"no client has a sample to be judged on ({evaluate.split})"
-            )
-        preflight.try_out(self.task, self.federation)
-        check_available(train.available, federation.clients)
-        self.participation = Participation.of(
-            self.eligible,
-            train.participation,
-            train.clients_per_round,
-            train.available,
-            train.drop,
-            seed,
-        )
-        engine = compute.engine
-        if engine == "auto":
-            engine = auto.choose(self.task, self.device, self.participation.asked)
-        loader = BatchLoader(self.federation, seed, train.batch_size)
-        meter = Meter(self.task)
-        self.context = EngineContext(
-            method,
-            self.task,
-            loader,
-            meter,
-            train.rounds,
-            train.lr_decay,
-            compute.precision,
-            train.message_dtype,
-        )
-        torch.set_num_threads(compute.threads)
-        keep_freed()
-        self.engine: Engine = auto.make(
-            self.context, engine, compute.workers, compute.clients_per_chunk
-        )
-        self.compute = dataclasses.replace(
-            compute, engine=self.engine.name, device=self.device.type
-        )
-        self.place = self.device if compute.store == "device" else torch.device("cpu")
-        shares = budgets or [1.0] * federation.clients
-        self.infos = [
-            ClientInfo(id, int(count), fold(seed, Label.CLIENT, id), shares[id])
-            for id, count in enumerate(self.samples)
-        ]
-        self._limits: dict[int, dict[str, dict[str, int]]] = {}
-        self._told: set[str] = set()
-        preflight.warn_of_small_limits(method, self.task, self.infos[0])
-        degrees = evaluate.degrees if federation.clients > 1 else (0,)
-        self.sets = {
-            name: shift_sets(
-                federation, degrees, evaluate.draws, seed, name == "pooled", evaluate.split
-            )
-            for name in ("shift", "pooled")
-        }
-        self.kinds = kinds_of(evaluate.corruptions) if evaluate.severities else ()
-        self.corrupted = Corrupted.of(self.federation, evaluate.split) if self.kinds else None
-        self.seconds = time.monotonic() - begun
+    kind: str
+    number: int
+    round: Round
+    asked: Tensor
+    """The clients that are asked, in ascending order."""
+    back: Tensor
+    """The places among them of those whose answer is not lost."""
 
-    def begin(self) -> Progress:
+    @property
+    def phase(self) -> str:
+        """Name the phase, for costs."""
+        return self.kind if self.round.phase is None else phase_name(self.round.phase)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What came back of a turn, and what of it is taken."""
+
+    received: Outcome
+    """Of all whose answer was not lost."""
+    refused: dict[int, str]
+    """Clients whose update is not taken, and the code that says why."""
+    ids: Tensor
+    """Clients whose update is taken."""
+    rows: State
+    accepted: Outcome
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """What the server of a federation knows of its run: all that does not change."""
+
+    method: Method
+    task: Task
+    clients: tuple[ClientInfo, ...]
+    participation: Participation
+    rounds: int
+    lr_decay: float
+    novel: tuple[int, ...]
+    """Clients with data that are kept out of training."""
+    known: tuple[int, ...]
+    """All clients that are not kept out."""
+    meter: Meter
+    place: torch.device
+    """Where the states of all clients lie between rounds."""
+    _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Return where models and messages are computed with."""
+        return self.task.sample.device
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Return how many training samples each client has."""
+        return torch.tensor([info.samples for info in self.clients])
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """List the weights that FLOPs are counted by; "" has the rest."""
+        return list(self.meter.forward(self.task.sample))
+
+    def begin(self) -> RunState:
         """Return the state before round 0."""
         server = self.method.server_init(self.task)
-        first = self.context.round("train", self.method.schedule(0, self.train.rounds), 0)
-        row = self.method.row_init(self.task, self.infos[0])
-        download = self.method.download(self.task, server, row, first)
-        return Progress(
+        row = self.method.row_init(self.task, self.clients[0])
+        download = self.method.download(self.task, server, row, self.round("train", 0))
+        sessions = session.begin(self.task.initial, len(self.clients), download)
+        return RunState(
             0,
             server,
             self._stored(self.method.row_init),
             self._stored(self.method.client_init),
-            _at(session.begin(self.task.initial, len(self.infos), download), self.place),
-            {"train": dict.fromkeys(COSTS, 0.0)},
-            [],
+            Store.at(sessions, self.device, self.place).state,
+            *torch.zeros(2, len(self.clients), dtype=torch.int64),
         )
 
     def _stored(self, init: Callable[[Task, ClientInfo], State]) -> Store:
         """Keep the states that all clients begin with."""
-        states = (init(self.task, info) for info in self.infos)
-        return Store.of(states, len(self.infos), self.device, self.place)
+        states = (init(self.task, info) for info in self.clients)
+        return Store.of(states, len(self.clients), self.device, self.place)
 
-    def restore(self, number: int, tensors: dict[str, Tensor], facts: Record) -> Progress:
-        """Return the state that a commit holds."""
-        progress = self.begin()
-        moved = {name: value.to(self.device) for name, value in tensors.items()}
-        places = {"server": progress.server, "rows": progress.rows.state}
-        filled = tree.rebuild(places | {"clients": progress.clients.state}, moved)
-        progress.server = filled["server"]
-        progress.rows = Store(_at(filled["rows"], self.place), self.device)
-        progress.clients = Store(_at(filled["clients"], self.place), self.device)
-        progress.session = {
-            name.removeprefix("session/"): value.to(self.place)
-            for name, value in moved.items()
-            if name.startswith("session/")
-        }
-        progress.number, progress.costs = number, facts["costs"]
-        for name in ("layers", "history", "memory", "diverged", "refused"):
-            setattr(progress, name, facts[name])
-        progress.seconds |= facts["seconds"]
-        return progress
+    def round(self, kind: str, number: int, phase: object = None) -> Round:
+        """Make a round as methods see it; the phase of a training round is its schedule's."""
+        if kind == "train":
+            phase = self.method.schedule(number, self.rounds)
+        return Round.of(kind, phase, number, self.rounds, self.lr_decay, self.device)
 
-    def cohort(self, number: int) -> Tensor:
-        """Return the clients that are sampled in a round, in ascending order."""
-        return self.participation.cohort(number)
+    def has_setup(self) -> bool:
+        """Tell whether clients have something to do before their first round."""
+        return bool(self.method.setup(self.task, self.round("setup", 0)))
 
-    def advance(self, progress: Progress) -> Record:
-        """Do one round, in place; return what it cost. Before round 0, setup the clients."""
-        number = progress.number
-        at_setup: dict[int, str] = {}
-        if number == 0 and self.method.setup(self.task, self.context.round("setup", None, 0)):
-            progress.costs["setup"] = dict.fromkeys(COSTS, 0.0)
-            _, at_setup = self._exchange(progress, "setup", None, self.eligible, 0)
-        ids = self.cohort(number)
-        returning = self.participation.returning(number, ids)
-        cost, refused = self._exchange(
-            progress,
-            "train",
-            self.method.schedule(number, self.train.rounds),
-            ids,
-            number,
-            returning,
-        )
-        progress.number += 1
-        back = ids[returning].tolist()
-        used = [id for id in back if id not in refused]
-        line: Record = {"round": progress.number, "clients": used, **cost}
-        if len(back) < len(ids):
-            line["lost"] = sorted(set(ids.tolist()) - set(back))
-        for name, found in (("refused", refused), ("refused_setup", at_setup)):
-            if found:
-                line[name] = {str(id): code for id, code in found.items()}
-        return line
+    def choose(self, state: RunState) -> Turn:
+        """Choose who is asked next: everybody for the setup, else the cohort of a round."""
+        number, chosen = state.number, self.participation
+        if number == 0 and not state.set_up and self.has_setup():
+            everybody = torch.arange(len(chosen.eligible))
+            return Turn("setup", 0, self.round("setup", 0), chosen.eligible, everybody)
+        asked = chosen.cohort(number)
+        back = chosen.returning(number, asked)
+        return Turn("train", number, self.round("train", number), asked, back)
 
-    def _exchange(
-        self,
-        progress: Progress,
-        kind: str,
-        phase: Any,
-        ids: Tensor,
-        number: int,
-        returning: Tensor | None = None,
-    ) -> tuple[dict[str, float], dict[int, str]]:
-        """Do the clients' rounds; return what they cost, and which clients were refused and why.
+    def send(self, state: RunState, ids: Tensor, round: Round, lend: bool = False) -> Job:
+        """Return what some clients are to do, with all that it depends on."""
+        sessions = Store(state.session, self.device, self.place).take(ids)
+        rows, clients = state.rows.take(ids), state.clients.take(ids, lend)
+        return Job(state.server, rows, clients, sessions, ids, round, state.number)
 
-        Those whose places do not return, or who are refused, are as if never asked. Where nobody
-        is asked nothing changes.
-        """
-        if not len(ids):
-            return dict.fromkeys(COSTS, 0.0), {}
-        round = self.context.round(kind, phase, number)
-        rows = progress.rows.take(ids)
-        clients = progress.clients.take(ids, lend=self.engine.copies)
-        known = self._sessions(progress, ids)
-        outcome = self.engine.work(Job(progress.server, rows, clients, known, ids, round, number))
-        if self.device.type != "cpu" and kind == "train":
-            self._expect(number + 1)
-        asked, sent = len(ids), outcome
-        if returning is not None and len(returning) < asked:
-            ids, rows = ids[returning], tree.take(rows, returning)
-            outcome = outcome.take(returning)
-        received = outcome
-        refused = self._refused(outcome, ids, round, number)
-        progress.refused += len(refused)
-        finite = None
+    def announce(self, clients: Engine, number: int) -> None:
+        """Say who will be asked in a round to come, so that it can be prepared."""
+        if not clients.prepares or number >= self.rounds:
+            return
+        ids = self.participation.cohort(number)
+        if len(ids):
+            clients.expect(ids, self.round("train", number), number)
+
+    def check(self, turn: Turn, job: Job, sent: Outcome, warned: set[str]) -> Answers:
+        """Tell which answers are taken: some are lost, some refused."""
+        ids, rows, received = turn.asked, job.rows, sent
+        if len(turn.back) < len(ids):
+            ids, rows = ids[turn.back], tree.take(rows, turn.back)
+            received = sent.take(turn.back)
+        refused, taken = self.refused(received, ids, turn.round, turn.number, warned)
+        accepted = received
         if refused:
-            places = _places(ids, refused)
-            ids, rows = ids[places], tree.take(rows, places)
-            outcome = outcome.take(places)
-        if len(ids):
-            cohort = Cohort(ids, self.samples[ids], asked, len(self.eligible))
-            progress.server, rows = self.method.aggregate(
-                self.task, progress.server, rows, outcome.uploads, cohort, round
-            )
-            self._keep(progress, ids, rows, outcome)
-            finite = _finite([progress.server, outcome.clients])
-        # A device aggregates while costs are added up here; only then is it asked.
-        cost = self._account(progress, kind if phase is None else label(phase), sent, received)
-        self._add(progress.costs[kind], cost)
-        if finite is not None and progress.diverged is None and not finite:
-            self._diverged(progress, number)
-        return cost, refused
+            ids, rows, accepted = ids[taken], tree.take(rows, taken), received.take(taken)
+        return Answers(received, refused, ids, rows, accepted)
 
-    def _expect(self, number: int) -> None:
-        """Let the engine prepare a round, before what it does now is waited for."""
-        ids = self.cohort(number) if number < self.train.rounds else torch.empty(0)
-        if len(ids):
-            phase = self.method.schedule(number, self.train.rounds)
-            self.engine.expect(ids, self.context.round("train", phase, number), number)
-
-    def _account(
-        self, progress: Progress, phase: str, sent: Outcome, received: Outcome
-    ) -> dict[str, float]:
-        """Return what a cohort's rounds cost; add its operations to those of every layer."""
-        cost = totals(sent)
-        if received is not sent:
-            # What was lost had been sent down and computed; it was not received.
-            back = totals(received).items()
-            cost |= {n: value for n, value in back if n in ("up", "values_up") or n[:3] == "up/"}
-        layers = list(self.context.meter.forward(self.federation.x[:1]))
-        done = progress.layers.setdefault(phase, {})
-        for layer, counts in by_layer(sent, layers).items():
-            self._add(done.setdefault(layer, dict.fromkeys(WAYS, 0.0)), counts)
-        return cost
-
-    def _refused(self, outcome: Outcome, ids: Tensor, round: Round, number: int) -> dict[int, str]:
-        """Judge the uploads; warn of the first refused for a reason, and of the first all of it."""
+    def refused(
+        self, outcome: Outcome, ids: Tensor, round: Round, number: int, warned: set[str]
+    ) -> tuple[dict[int, str], Tensor]:
+        """Return the clients whose update is refused, and why; and the places of all others."""
         sent = "upload" if round.kind == "train" else round.kind
         limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
-        found = admission.judge(outcome.uploads, limits)
+        found = refusals(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
-        for id, code in refused.items():
-            text = (
-                f"{code} client {id}, round {number}: {admission.REASONS[code]}; its update is "
-                "ignored, and so are others like it (metrics.jsonl lists them; of novel clients, "
-                "summary.json)"
-            )
-            self._tell_once(code, text)
-        if len(refused) == len(ids) and set(refused.values()) == {"W604"}:
-            text = (
-                f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
-                "others like it (lower method.lr?)"
-            )
-            self._tell_once("round", text)
-        return refused
-
-    def _tell_once(self, about: str, text: str) -> None:
-        """Warn of something the first time."""
-        if about not in self._told:
-            self._told.add(about)
-            warnings.warn(text, MasqueradeWarning, stacklevel=3)
+        warn_of_refusals(refused, len(ids), number, warned)
+        taken = [place for place in range(len(ids)) if place not in found]
+        return refused, torch.tensor(taken, dtype=torch.int64)
 
     def _limit(self, id: int) -> dict[str, dict[str, int]]:
         """Return the most entries of a tensor that a client may send, by occasion."""
         if id not in self._limits:
-            self._limits[id] = self.method.limit(self.task, self.infos[id])
+            self._limits[id] = self.method.limit(self.task, self.clients[id])
         return self._limits[id]
 
-    def _keep(self, progress: Progress, ids: Tensor, rows: Any, outcome: Outcome) -> None:
-        """Write what the clients and the server's rows of them are from now on."""
-        progress.rows.put(ids, rows)
-        progress.clients.put(ids, outcome.clients)
-        session.put(progress.session, ids, outcome.session)
+    def cohort(self, ids: Tensor, asked: int) -> Cohort:
+        """Return the clients whose uploads are aggregated, as methods see them."""
+        return Cohort(ids, self.samples[ids], asked, len(self.participation.eligible))
 
-    def _sessions(self, progress: Progress, ids: Tensor) -> session.Session:
-        """Return what some clients and the server hold of each other, on the device."""
-        taken: session.Session = Store(progress.session, self.device).take(ids)
-        return taken
 
-    @staticmethod
-    def _add(total: dict[str, float], cost: dict[str, float]) -> None:
-        for name, value in cost.items():
-            total[name] = total.get(name, 0.0) + value
+def train(
+    server: Server,
+    clients: Engine,
+    state: RunState,
+    evaluate: Callable[[RunState], Record | None] = lambda state: None,
+    commit: Callable[[RunState, Record], None] = lambda state, record: None,
+    until: int | None = None,
+) -> RunState:
+    """Do the rounds that are left, in place: all of them, or those before round `until`.
 
-    @staticmethod
-    def _diverged(progress: Progress, number: int) -> None:
-        """Note and tell that what is kept has left the finite numbers."""
-        progress.diverged = number
+    Clients whose answer is lost or refused are as if they had never been asked; where nobody is
+    asked, or no answer is taken, a round changes nothing.
+    """
+    method, task = server.method, server.task
+    while state.number < (server.rounds if until is None else until):
+        turn = server.choose(state)
+        with state.clock.measure("training", lap=turn.kind == "train"):
+            cost, answers = dict.fromkeys(COSTS, 0.0), None
+            if len(turn.asked):
+                job = server.send(state, turn.asked, turn.round, lend=clients.copies)
+                sent = clients.work(job)
+                server.announce(clients, turn.number + 1)
+                answers = server.check(turn, job, sent, state.warned)
+                finite: Tensor | bool = True
+                if len(answers.ids):
+                    cohort = server.cohort(answers.ids, len(turn.asked))
+                    uploads = answers.accepted.uploads
+                    state.server, rows = method.aggregate(
+                        task, state.server, answers.rows, uploads, cohort, turn.round
+                    )
+                    state.keep(answers.ids, rows, answers.accepted)
+                    finite = all_finite([state.server, answers.accepted.clients])
+                # Aggregation may still go on elsewhere while costs are added up here.
+                cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
+                _note_divergence(state, turn.number, finite)
+            record = _noted(state, turn, answers, cost)
+        if turn.kind == "train":
+            record |= evaluate(state) or {}
+            commit(state, record)
+    return state
+
+
+def _noted(state: RunState, turn: Turn, answers: Answers | None, cost: dict[str, float]) -> Record:
+    """Move the state on past a turn; return the line of `metrics.jsonl`."""
+    refused = {} if answers is None else answers.refused
+    state.refused += len(refused)
+    codes = {str(id): code for id, code in refused.items()}
+    if turn.kind == "setup":
+        state.set_up, state.refused_setup = True, codes
+        return {}
+    state.number += 1
+    back = turn.asked[turn.back]
+    state.sampled[turn.asked] += 1
+    state.answered[back] += 1
+    taken = [id for id in back.tolist() if id not in refused]
+    record: Record = {"round": state.number, "clients": taken, **cost}
+    if len(back) < len(turn.asked):
+        record["lost"] = sorted(set(turn.asked.tolist()) - set(back.tolist()))
+    at_setup, state.refused_setup = state.refused_setup, {}
+    for name, found in (("refused", codes), ("refused_setup", at_setup)):
+        if found:
+            record[name] = found
+    return record
+
+
+def _note_divergence(state: RunState, number: int, finite: Tensor | bool) -> None:
+    """Note and tell that what is kept has left the finite numbers."""
+    if state.diverged is None and not finite:
+        state.diverged = number
         warnings.warn(
             f"W604 training diverged in round {number}: values that are not finite; "
             "its figures mean nothing (lower method.lr?)",
             MasqueradeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-
-    def judge(
-        self, progress: Progress, view: str, samples: list[Tensor], novel: bool = False
-    ) -> Evaluation:
-        """Use a view at every client, or every novel one, and measure it on some samples of each.
-
-        `samples` are those of all clients; a novel client joins first, as its method has it.
-        """
-        found = []
-        # States of clients that lie in host memory come to the device a few at a time.
-        judged = torch.tensor(self.novel if novel else self.known, dtype=torch.int64)
-        for ids in torch.split(judged, self.compute.clients_per_chunk):
-            rows, clients = progress.rows.take(ids), progress.clients.take(ids)
-            job = Job(progress.server, rows, clients, {}, ids, self.now(progress), progress.number)
-            if novel:
-                job = self._joining(progress, job)
-            round = self.context.round("adapt", (view, novel), progress.number)
-            chosen = [samples[id].to(self.device) for id in ids.tolist()]
-            found.append(self.engine.judge(dataclasses.replace(job, round=round), chosen))
-        return Evaluation.joined(found)
-
-    def now(self, progress: Progress) -> Round:
-        """Return the last round that was done, as others took part in it."""
-        number = max(0, progress.number - 1)
-        return self.context.round("train", self.method.schedule(number, self.train.rounds), number)
-
-    def _joining(self, progress: Progress, job: Job) -> Job:
-        """Return what clients that come after training begin with.
-
-        They go through their setup, and then do one round whose uploads are dropped, unless their
-        method has another rule for them in `adapt`. Their updates are checked as others are: who is
-        refused goes on as if it had not been asked.
-        """
-        job = dataclasses.replace(job, session=self._sessions(progress, job.ids))
-        setup, now = self.context.round("setup", None, progress.number), job.round
-        rounds = [setup] * bool(self.method.setup(self.task, setup)) + [now] * self.method.joins
-        rows, clients = Store(job.rows, self.device), Store(job.clients, self.device)
-        for round in rounds:
-            done = self.engine.work(dataclasses.replace(job, round=round))
-            refused = self._refused(done, job.ids, round, progress.number)
-            progress.turned_away |= refused
-            places = _places(job.ids, refused)
-            if len(places):
-                ids, done = job.ids[places], done.take(places)
-                cohort = Cohort(ids, self.samples[ids], len(job.ids), len(self.eligible))
-                # What the server would know of them is kept (a mask), what it would learn is not.
-                _, known = self.method.aggregate(
-                    self.task, job.server, rows.take(places), done.uploads, cohort, round
-                )
-                rows.put(places, known)
-                clients.put(places, done.clients)
-        return dataclasses.replace(job, session={})
-
-    def trains(self, view: str) -> bool:
-        """Tell whether a view has to be trained before it can be used."""
-        return bool(self.method.adapt(self.task, self.context.round("adapt", (view, False), 0)))
-
-    def close(self) -> None:
-        """Let go of processes."""
-        self.engine.close()
-
-
-def _finite(states: Any) -> Tensor | bool:
-    """Tell whether all numbers of states are finite, where they lie."""
-    numbers = [value for value in tree.leaves(states) if value.is_floating_point()]
-    # A sum is finite only if all of its terms are, and costs one pass without a mask.
-    return not numbers or torch.stack([value.sum().double() for value in numbers]).isfinite().all()
-
-
-def _places(ids: Tensor, refused: dict[int, str]) -> Tensor:
-    """Return the places of those who were not refused."""
-    places = [place for place, id in enumerate(ids.tolist()) if id not in refused]
-    return torch.tensor(places, dtype=torch.int64)
-
-
-def _at(state: Any, place: torch.device) -> Any:
-    return tree.transform(lambda value: value.to(place), state)

@@ -1,17 +1,21 @@
-"""Which updates are taken: each is judged before aggregation, and refused as a whole or not at all.
+"""Which updates are taken: each is checked before aggregation, and refused whole or not at all.
 
 A refused update changes nothing: server, rows, that client's state and its session are as if it had
 not been asked. Shapes, round and base were compared when it was decoded, and weights are no part of
 a message: the server counts a client's samples as it was registered with.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.tree import onto
+from masquerade.errors import MasqueradeWarning
 from masquerade.wire.count import kept
 
 REASONS = {
@@ -20,7 +24,7 @@ REASONS = {
 }
 
 
-def judge(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, str]:
+def refusals(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, str]:
     """Return the refused places of stacked uploads [clients, …], each with the code that says why.
 
     `limits` has for every client the most entries of a tensor. Values outside a mask are not meant,
@@ -41,6 +45,38 @@ def judge(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int, st
             if not fine:
                 found.setdefault(place, code)
     return found
+
+
+def warn_of_refusals(refused: Mapping[int, str], asked: int, number: int, warned: set[str]) -> None:
+    """Warn of the first update refused for a reason, and of the first round without any update.
+
+    `refused` are clients and codes; `warned` is what was warned of before.
+    """
+    for id, code in refused.items():
+        text = (
+            f"{code} client {id}, round {number}: {REASONS[code]}; its update is ignored, and so "
+            "are others like it (metrics.jsonl lists them; of novel clients, summary.json)"
+        )
+        _warn_once(code, text, warned)
+    if len(refused) == asked and set(refused.values()) == {"W604"}:
+        text = (
+            f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
+            "others like it (lower method.lr?)"
+        )
+        _warn_once("round", text, warned)
+
+
+def _warn_once(about: str, text: str, warned: set[str]) -> None:
+    if about not in warned:
+        warned.add(about)
+        warnings.warn(text, MasqueradeWarning, stacklevel=4)
+
+
+def all_finite(states: Any) -> Tensor | bool:
+    """Tell whether all numbers of states are finite, where they lie."""
+    numbers = [value for value in tree.leaves(states) if value.is_floating_point()]
+    # A sum is finite only if all of its terms are, and costs one pass without a mask.
+    return not numbers or torch.stack([value.sum().double() for value in numbers]).isfinite().all()
 
 
 def _sums(uploads: Message, clients: int) -> Tensor:

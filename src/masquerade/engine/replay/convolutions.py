@@ -43,17 +43,17 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        (slope,) = slopes
+        (gradient,) = gradients
         # The columns are made again: kept, they would be cut off from second derivatives.
         columns = _columns(x, weight.shape, ctx.stride)
-        moved = (slope.flatten(2) @ columns.transpose(1, 2)).sum(0).reshape(weight.shape)
+        moved = (gradient.flatten(2) @ columns.transpose(1, 2)).sum(0).reshape(weight.shape)
         back = None
         if ctx.needs_input_grad[0]:
             sides = zip(x.shape[2:], weight.shape[2:], ctx.stride, strict=True)
             unseen = [(own - seen) % far for own, seen, far in sides]
-            back = conv_transpose2d(slope, weight, None, ctx.stride, 0, unseen)
+            back = conv_transpose2d(gradient, weight, None, ctx.stride, 0, unseen)
         return back, moved, None
 
 
@@ -61,6 +61,7 @@ _product: Callable[..., Tensor] = _Product.apply
 
 
 def _convolve(
+    products: bool,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -74,7 +75,7 @@ def _convolve(
         dtype = torch.get_autocast_dtype("cuda")
         input, weight = input.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    simple = groups == 1 and _pair(dilation) == (1, 1) and not isinstance(padding, str)
+    simple = products and groups == 1 and _pair(dilation) == (1, 1) and not isinstance(padding, str)
     if not simple or not input.is_cuda or weight.shape[1:].numel() > LARGEST:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     top, left = _pair(padding)
@@ -90,15 +91,22 @@ def _pair(value: Any) -> tuple[int, int]:
 class Convolving(TorchFunctionMode):
     """Within it, convolutions of few channels on CUDA are products of matrices."""
 
+    def __init__(self, products: bool = True) -> None:
+        super().__init__()
+        self.products = products
+
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Replace one function, and leave all others."""
         if function is torch.conv2d:
-            return _convolve(*args, **(kwargs or {}))
+            return _convolve(self.products, *args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
 
 
-def convolving(device: torch.device) -> AbstractContextManager[object]:
-    """Return the mode for work on a device: nothing but CUDA is worth its cost in every call."""
-    return Convolving() if device.type == "cuda" else nullcontext()
+def convolving(device: torch.device, products: bool) -> AbstractContextManager[object]:
+    """Return the mode for work on a device: nothing but CUDA is worth its cost in every call.
+
+    Without products it is there for autocast alone, which mapped biases would be left out of.
+    """
+    return Convolving(products) if device.type == "cuda" else nullcontext()

@@ -13,13 +13,8 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.round import Round
 from masquerade.core.tree import State
+from masquerade.engine.replay.eager import Key, RowStep
 from masquerade.errors import MasqueradeWarning
-
-RowStep = Callable[[State, Tensor, Round], State]
-"""From the work of stacked clients and a row of their batches to their work."""
-
-Key = tuple[Hashable, ...]
-"""Of a step: kind and phase of the round, the stage's name, and what else tells steps apart."""
 
 WARM = 2
 """Eager steps before a capture: libraries set themselves up in the first ones."""
@@ -103,11 +98,11 @@ def same_place(left: Tensor, right: Tensor) -> bool:
 
 
 @dataclass
-class Graphs:
+class CudaGraphs:
     """The captured steps of a run."""
 
     few: ClassVar[bool] = True
-    """Whether it wants few widths: a graph takes memory, and time to be made."""
+    rewrites: ClassVar[bool] = True
     _made: dict[Hashable, _Graph] = field(default_factory=dict)
     _pool: Any = None
     _failed: set[Key] = field(default_factory=set)

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from masquerade.core import tree
 from masquerade.core.round import Round
 from masquerade.core.tree import State
-from masquerade.engine.replay.cuda_graphs import Key, RowStep
+from masquerade.engine.replay.eager import Key, RowStep
 
 OFTEN = 8
 """Steps of a form that are taken before it is recorded, which takes as long as a few of them."""
@@ -186,6 +186,7 @@ class Recordings:
     """The recorded steps of a run."""
 
     few: ClassVar[bool] = False
+    rewrites: ClassVar[bool] = True
     often: float = OFTEN
     _made: dict[Hashable, _Recording | None] = field(default_factory=dict)
     """None is what cannot be recorded."""

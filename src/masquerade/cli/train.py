@@ -1,0 +1,243 @@
+"""The commands that train: `run`, `compare` and `resume`."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from masquerade.cli.options import (
+    AsJson,
+    Clients,
+    ConfigFile,
+    DataName,
+    Debug,
+    EngineName,
+    Model,
+    Out,
+    Partition,
+    Quiet,
+    Rounds,
+    Seeds,
+    Settings,
+)
+from masquerade.cli.progress import live
+from masquerade.cli.report import show
+from masquerade.errors import MasqueradeError
+
+if TYPE_CHECKING:
+    from masquerade.config.settings import Config
+
+
+class Stopped(BaseException):
+    """The process was asked to end; no handler of errors may take this for one."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+def run(
+    method: Annotated[
+        str | None, typer.Option(help="Method; see `masquerade methods`. By default the file's.")
+    ] = None,
+    config: ConfigFile = None,
+    data: DataName = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of training; data.seed places the samples.")
+    ] = None,
+    settings: Settings = None,
+    out: Out = None,
+    engine: EngineName = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train one method and judge every view of it.
+
+    Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
+    """
+    from masquerade.config.resolve import trainings
+    from masquerade.config.toml import like_of, method_of, parse
+    from masquerade.methods import METHODS
+
+    seeds = None if seed is None else [seed]
+    named = None if method is None else [method]
+    flags = (named, data, clients, partition, model, rounds, seeds, engine, settings)
+    tables = _tables(config, *flags)
+    parsed = parse(tables, _where(config, flags))
+    if len({training.method for training in trainings(parsed)}) > 1:
+        text = f"`run` trains one method, and here are {', '.join(parsed.methods)}"
+        raise MasqueradeError("E201", f"{text}; name one with --method, or use `compare`")
+    method = parsed.methods[0]
+    if len(parsed.train.seeds) > 1:
+        raise MasqueradeError("E201", "`run` takes one seed; `compare` takes several")
+    asked = method_of(method, parsed)
+    names = [
+        name
+        for name, line in METHODS.items()
+        if line.method is type(asked)
+        and method_of(name, parsed) == asked
+        and like_of(name, parsed) == like_of(method, parsed)
+    ]
+    parsed = dataclasses.replace(parsed, methods=tuple(names))
+    _go(parsed, out or _fresh(method), quiet, as_json, single=True, named="methods" in tables)
+
+
+DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
+"""What is compared unless methods are named."""
+
+
+def compare(
+    methods: Annotated[
+        str | None, typer.Option("--methods", "--method", help="Methods, separated by commas.")
+    ] = None,
+    config: ConfigFile = None,
+    data: DataName = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    seed: Seeds = None,
+    settings: Settings = None,
+    out: Out = None,
+    engine: EngineName = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train several methods on the same clients and put them side by side.
+
+    Views of one training (FedAvg and FedAvg+FT, DM-PFL and DM-PFL+) are trained once.
+
+    Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
+    """
+    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
+    if names is None and config is None:
+        names = list(DEMO)
+    from masquerade.config.toml import parse
+
+    flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
+    parsed = parse(_tables(config, *flags), _where(config, flags))
+    _go(parsed, out or _fresh("compare"), quiet, as_json, single=False)
+
+
+def resume(
+    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Continue what was stopped, to the same bits as if it had not been.
+
+    Example: masquerade resume out/compare-1
+    """
+    from masquerade.config.toml import load
+    from masquerade.experiments import compare as comparison
+    from masquerade.experiments import run as experiment
+    from masquerade.storage.results import is_comparison
+
+    with _resumable(path), live(quiet or as_json) as watch:
+        if is_comparison(path):
+            results = comparison.carry_on(path, watch)
+        else:
+            results = experiment.resume(path, watch)
+            comparison.write_report(path, results, load(path / "config.toml"))
+    show(path, results, quiet, as_json)
+
+
+def _tables(
+    config: Path | None,
+    methods: list[str] | None,
+    data: str | None,
+    clients: int | None,
+    partition: str | None,
+    model: str | None,
+    rounds: int | None,
+    seeds: list[int] | None,
+    engine: str | None,
+    settings: list[str] | None,
+) -> dict[str, Any]:
+    """Put flags over the file, and settings over both."""
+    from masquerade.config.toml import apply, read_file
+
+    tables = read_file(config) if config is not None else {}
+    flags = {
+        ("data", "name"): data,
+        ("data", "clients"): clients,
+        ("data", "partition"): partition,
+        ("train", "model"): model,
+        ("train", "rounds"): rounds,
+        ("train", "seeds"): seeds,
+        ("compute", "engine"): engine,
+    }
+    for (section, key), value in flags.items():
+        if value is not None:
+            tables.setdefault(section, {})[key] = value
+    if methods is not None:
+        tables["methods"] = methods
+    return apply(tables, settings or [])
+
+
+def _where(config: Path | None, flags: tuple[object, ...]) -> str:
+    """Say whence the settings of a command come."""
+    sources = [str(config)] * (config is not None)
+    sources += ["command line"] * any(flag is not None for flag in flags)
+    return " and ".join(sources) or "configuration"
+
+
+def _fresh(name: str) -> Path:
+    """Return a directory under out/ that does not exist yet."""
+    number = 1
+    while (path := Path("out") / f"{name}-{number}").exists():
+        number += 1
+    return path
+
+
+def _go(
+    config: "Config", out: Path, quiet: bool, as_json: bool, single: bool, named: bool = True
+) -> None:
+    from masquerade.config import resolve as plan
+    from masquerade.experiments import compare as comparison
+    from masquerade.experiments import run as experiment
+
+    if not quiet and not as_json:
+        default = "" if named else " No method was named; --method takes another."
+        # Like progress, it is no part of the results that are printed.
+        typer.echo(_announced(config) + default, err=True)
+    with _resumable(out), live(quiet or as_json) as watch:
+        if single:
+            config = plan.settle(config)
+            (training,) = plan.trainings(config)
+            results = experiment.start(config, training, out, watch)
+            comparison.write_report(out, results, config)
+        else:
+            results = comparison.start(config, out, watch)
+    show(out, results, quiet, as_json)
+
+
+def _announced(config: "Config") -> str:
+    """Say in one line what is about to be trained."""
+    from masquerade.config.toml import title_of
+
+    names = ", ".join(title_of(name, config) for name in config.methods)
+    seeds = ", ".join(map(str, config.train.seeds))
+    many = "seeds" if len(config.train.seeds) > 1 else "seed"
+    return f"Training {names} on {config.data.name}: {config.train.rounds} rounds, {many} {seeds}."
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Say how to go on when the work is stopped."""
+    try:
+        yield
+    except Stopped as error:
+        if (path / "config.toml").exists():
+            error.add_note(f"Resume with: masquerade resume {path}")
+        raise
