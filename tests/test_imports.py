@@ -43,6 +43,7 @@ ARROWS = {
     },
     "reproduce": {
         *("__version__", "config", "errors", "experiments", "methods", "report", "simulation"),
+        "storage",
     },
     "cli": {
         *("__version__", "config", "core", "cost", "data", "errors", "experiments", "export"),
@@ -131,6 +132,23 @@ def test_the_core_needs_torch_alone(name: str) -> None:
         "tempfile",
         "urllib",
     }
+
+
+@pytest.mark.parametrize("name", ["storage.atomic", "storage.manifest"])
+def test_files_are_written_and_sealed_without_torch(name: str) -> None:
+    known = {line.split(".")[0] for line in imports(FILES[name])} - sys.stdlib_module_names
+    assert known <= {"masquerade"}
+    assert own(FILES[name]) <= {"errors"}
+
+
+def test_the_disk_is_waited_for_in_one_place() -> None:
+    found = [
+        name
+        for name, module in FILES.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and node.attr in ("fsync", "fdatasync")
+    ]
+    assert set(found) == {"storage.atomic"}
 
 
 FORBIDDEN_IMPORTS = {

@@ -142,7 +142,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(
     def full(*arguments: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("masquerade.data.cache.np.save", "masquerade.data.cache._sync"):
+    for name in ("masquerade.data.cache.np.save", "masquerade.storage.atomic.sync"):
         with monkeypatch.context() as patched:
             patched.setattr(name, full)
             with pytest.raises(MasqueradeError, match=r"^E501 .*nothing was changed"):

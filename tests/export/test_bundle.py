@@ -21,6 +21,8 @@ from masquerade.export import from_run as exporting
 from masquerade.export import predict as session
 from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe
+from masquerade.storage import atomic
+from masquerade.storage.manifest import fingerprint, seal
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -123,6 +125,15 @@ def test_a_bundle_answers_as_its_model_without_torch(
     assert int(differ.sum()) > 0
 
 
+@pytest.mark.parametrize(("given", "written"), [("y", "y.npy"), ("y.x", "y.x.npy")])
+def test_answers_are_written_under_the_name_that_numpy_gives_them(
+    made: Path, samples: Path, tmp_path: Path, given: str, written: str
+) -> None:
+    call("predict", made, "--input", samples, "--out", tmp_path / given, "--quiet")
+    assert {each.name for each in tmp_path.iterdir()} == {samples.name, written}
+    assert len(np.load(tmp_path / written)) == 40
+
+
 def test_a_card_says_what_the_run_found(run: Path, client: int, made: Path) -> None:
     summaries = json.loads((run / "summary.json").read_text())
     summary = next(each for each in summaries if each["view"] == "adaptive")
@@ -153,8 +164,6 @@ def test_a_bundle_of_which_a_byte_changed_is_refused(made: Path, tmp_path: Path)
         places = {0, len(data) // 3, len(data) // 2, len(data) - 1}
         changed = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in places]
         for place, wrong in enumerate([*changed, data[:-1], data + b" ", b""]):
-            if name == session.MANIFEST and wrong == data + b" ":
-                continue
             copy = tmp_path / f"{name}-{place}"
             copy.mkdir()
             for each in (session.MODEL, session.MANIFEST, session.CARD):
@@ -170,14 +179,27 @@ def test_a_bundle_with_a_file_missing_or_of_another_version_is_refused(tmp_path:
         "version": session.VERSION,
         "input": {"shape": [2], "type": "float32"},
         "labels": None,
-        "files": {"model.onnx": session.fingerprint(b"x")},
+        "files": {"model.onnx": fingerprint(b"x")},
     }
-    (tmp_path / session.MANIFEST).write_bytes(session.seal(manifest))
+    (tmp_path / session.MANIFEST).write_bytes(seal(manifest))
     with pytest.raises(MasqueradeError, match=r"E406 .*model.onnx: No such file"):
         session.open_bundle(tmp_path)
-    (tmp_path / session.MANIFEST).write_bytes(session.seal(manifest | {"version": 99}))
+    (tmp_path / session.MANIFEST).write_bytes(seal(manifest | {"version": 99}))
     with pytest.raises(MasqueradeError, match="E402"):
         session.open_bundle(tmp_path)
+
+
+def test_a_bundle_of_the_first_format_is_to_be_exported_again(made: Path, tmp_path: Path) -> None:
+    body = json.dumps(session.open_bundle(made).manifest | {"version": 1}, indent=1)
+    digest = fingerprint(body.encode())["sha256"]
+    old = shutil.copytree(made, tmp_path / "old")
+    (old / session.MANIFEST).write_text(json.dumps({"sha256": digest, "manifest": body}))
+    with pytest.raises(MasqueradeError, match=r"^E402 .*format 1, but 2 .*export the model again"):
+        session.open_bundle(old)
+    for damaged in (b"[]", b"{}", b'"text"', b'{"manifest": {}}', b"\xff", b""):
+        (old / session.MANIFEST).write_bytes(damaged)
+        with pytest.raises(MasqueradeError, match=r"^E406 .*hash differs"):
+            session.open_bundle(old)
 
 
 def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(
@@ -196,7 +218,7 @@ def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(
         [],
     ]
     garbage = b"no model"
-    forged = manifest | {"files": manifest["files"] | {session.MODEL: session.fingerprint(garbage)}}
+    forged = manifest | {"files": manifest["files"] | {session.MODEL: fingerprint(garbage)}}
     cases = [(wrong, None, "lacks what") for wrong in lacking + of_another_kind]
     cases += [
         (manifest | {"labels": manifest["labels"][:3]}, None, "3 labels for 10 outputs"),
@@ -205,7 +227,7 @@ def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(
     for place, (wrong, model, reason) in enumerate(cases):
         copy = tmp_path / str(place)
         shutil.copytree(made, copy)
-        (copy / session.MANIFEST).write_bytes(session.seal(wrong))
+        (copy / session.MANIFEST).write_bytes(seal(wrong))
         if model is not None:
             (copy / session.MODEL).write_bytes(model)
         with pytest.raises(MasqueradeError, match=f"E406 .*{reason}.*Export the model again"):
@@ -291,9 +313,20 @@ def test_nothing_is_overwritten_and_nothing_half_done_is_left(made: Path, tmp_pa
     with pytest.raises(MasqueradeError, match=r"E502 .*nothing is left"):
         bundle.appear(target, {"a": b"1", "no/such/folder": b"2"})
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / f"{bundle.TEMPORARY}bundle").mkdir()
+    (tmp_path / f"{atomic.TEMPORARY}bundle").mkdir()
     bundle.appear(target, {"a": b"1"})
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_disk_that_fails_after_the_end_is_not_said_to_have_left_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(atomic, "sync", failing)
+    with pytest.raises(MasqueradeError, match=r"E502 .*do not use what is there"):
+        bundle.place(tmp_path / "model.onnx", b"1")
 
 
 def test_weights_of_a_run_are_written_in_every_form(run: Path, client: int, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A run directory under kills, failing disks, damaged files and second processes.
 
-Run as a program, this file is the part that forks: `python test_rundir.py FOLDER DRILL`, in a
-process of its own that has one thread.
+Run as a program, this file is the part that forks, in a process of its own that has one thread:
+`python -m tests.storage.test_run_directory FOLDER DRILL`.
 """
 
 import errno
@@ -23,46 +23,17 @@ import pytest
 import torch
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.storage import run_directory as rundir
-from masquerade.storage.run_directory import Committer, RunDirectory, check_name, decode_tensors
+from masquerade.storage.manifest import fingerprint, seal
+from masquerade.storage.run_directory import (
+    VERSION,
+    Committer,
+    RunDirectory,
+    check_name,
+    decode_tensors,
+)
+from tests.storage.disk import Disk, raising
 
-STEPS = {"open", "ftruncate", "write", "pwrite", "fsync", "close", "replace", "rename"}
-STEPS |= {"mkdir", "makedirs", "listdir", "unlink", "rmdir"}
-
-
-class Disk:
-    """The `os` module, except that something happens at the n-th operation on the disk."""
-
-    def __init__(self, fail: Callable[[str, Callable[[], Any]], None], at: int):
-        self.fail, self.at, self.count = fail, at, 0
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(os, name)
-        return self._counted(name, real) if name in STEPS else real
-
-    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **options: Any) -> Any:
-            self.count += 1
-            if self.count == self.at:
-                self.fail(name, partial(real, *args, **options))
-            return real(*args, **options)
-
-        return step
-
-
-def raising(number: int) -> Callable[[str, Callable[[], Any]], None]:
-    """Fail as a disk does: with half of a write through, and with a file closed all the same."""
-
-    def fail(name: str, real: Callable[[], Any]) -> None:
-        if name == "close":
-            real()
-        if name == "pwrite":
-            assert isinstance(real, partial)
-            file, data, start = real.args
-            os.pwrite(file, data[: len(data) // 2], start)
-        raise OSError(number, os.strerror(number))
-
-    return fail
+ROOT = Path(__file__).parents[2]
 
 
 def state(number: int) -> dict[str, torch.Tensor]:
@@ -362,12 +333,12 @@ def test_a_run_without_an_intact_commit_is_refused_and_left_alone(two: Path) -> 
     assert (two / "metrics.jsonl").read_bytes() == before
 
 
-def forge(folder: Path, data: bytes, version: int = rundir.VERSION) -> None:
+def forge(folder: Path, data: bytes, version: int = VERSION) -> None:
     """Write a state and a manifest that agrees with it, as someone with a purpose would."""
     manifest = {"version": version, "number": int(folder.name), "metrics": 0, "facts": {}}
-    manifest["files"] = {"state.safetensors": rundir._fingerprint(data)}
+    manifest["files"] = {"state.safetensors": fingerprint(data)}
     (folder / "state.safetensors").write_bytes(data)
-    (folder / "manifest.json").write_bytes(rundir._seal(json.dumps(manifest).encode()))
+    (folder / "manifest.json").write_bytes(seal(manifest))
 
 
 @pytest.mark.parametrize(
@@ -411,7 +382,7 @@ def test_every_failing_step_leaves_the_old_state_or_the_new(
                 run.write_text("summary.json", "new")
 
         with monkeypatch.context() as patch:
-            patch.setattr(rundir, "os", Disk(raising(number), at))
+            Disk(raising(number), at).mount(patch.setattr)
             fault = attempt(work)
         assert fault is None or fault.code == code
         assert check(path, {2, 3}) == 3 or fault is not None
@@ -430,7 +401,7 @@ def test_a_run_that_could_not_be_made_can_be_made_again(
         at += 1
         path = tmp_path / str(at)
         with monkeypatch.context() as patch:
-            patch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), at))
+            Disk(raising(errno.ENOSPC), at).mount(patch.setattr)
             fault = attempt(partial(make, path))
         assert fault is None or fault.code == "E501"
         if not (path / "config.toml").exists():
@@ -442,7 +413,7 @@ def test_a_run_that_could_not_be_made_can_be_made_again(
 
 def test_a_full_disk_says_which_round_is_intact(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunDirectory.open(two) as run:
-        monkeypatch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), 2))
+        Disk(raising(errno.ENOSPC), 2).mount(monkeypatch.setattr)
         with refused("E501") as fault:
             commit(run, 3)
         assert str(fault.value) == (
@@ -462,21 +433,21 @@ def test_all_is_synced_before_a_commit_gets_its_name(
         def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
             def step(*args: Any) -> Any:
                 what = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[0]
-                trace.append(f"{name} {Path(what).name}" if name in ("fsync", "rename") else name)
+                trace.append(f"{name} {Path(what).name}" if name in ("fsync", "replace") else name)
                 return real(*args)
 
             return step
 
     with RunDirectory.open(two) as run:
-        monkeypatch.setattr(rundir, "os", Recorder(raising(errno.EIO), 0))
+        Recorder(raising(errno.EIO), 0).mount(monkeypatch.setattr)
         commit(run, 3)
-    order = [entry for entry in trace if entry.startswith(("fsync", "rename", "unlink"))]
+    order = [entry for entry in trace if entry.startswith(("fsync", "rename", "replace", "unlink"))]
     assert order == [
         "fsync metrics.jsonl",
         "fsync state.safetensors",
         "fsync manifest.json",
         "fsync .tmp-00000003",
-        "rename .tmp-00000003",
+        "replace .tmp-00000003",
         "fsync rounds",
         "unlink",
         "unlink",
@@ -496,11 +467,11 @@ def test_a_committer_commits_in_order_and_all_before_it_closes(two: Path) -> Non
 def test_a_committer_raises_what_its_thread_met(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunDirectory.open(two) as run:
         committer = Committer(run)
-        monkeypatch.setattr(rundir, "os", Disk(raising(errno.ENOSPC), 4))
+        Disk(raising(errno.ENOSPC), 4).mount(monkeypatch.setattr)
         committer.submit(3, lambda: state(3), {})
         with refused("E501"):
             committer.submit(4, lambda: state(4), {})
-        monkeypatch.setattr(rundir, "os", Disk(raising(errno.EIO), 4))
+        Disk(raising(errno.EIO), 4).mount(monkeypatch.setattr)
         committer.submit(5, lambda: state(5), {})
         with refused("E502"):
             committer.close()
@@ -523,8 +494,10 @@ def test_a_commit_is_due_when_its_time_has_passed(
 
 @pytest.mark.parametrize("drill", ["kills", "deaths", "races", "orphans"])
 def test_a_run_survives(drill: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", __file__, str(tmp_path), drill]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-m", __name__, str(tmp_path), drill]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -593,7 +566,7 @@ def drill_deaths(path: Path) -> None:
             disk = Disk(fail, at)
 
             def work(copy: Path = copy, disk: Disk = disk) -> None:
-                vars(rundir)["os"] = disk
+                disk.mount(setattr)
                 with RunDirectory.open(copy) as run:
                     commit(run, 3)
 

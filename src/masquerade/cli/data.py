@@ -129,13 +129,14 @@ def data_show(
 
 def _draw(counts: "Record", path: Path) -> None:
     from masquerade.report.labels import over_classes
+    from masquerade.storage import atomic
 
     if path.suffix != ".svg":
         raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg")
     if counts["classes"] is None:
         raise MasqueradeError("E202", f"`{counts['data']}` has no classes to be drawn")
     try:
-        path.write_text(over_classes(counts), encoding="utf-8")
+        atomic.write_file(path, over_classes(counts).encode())
     except OSError as fault:
         raise MasqueradeError("E502", f"cannot write {path}: {fault.strerror}") from None
 

@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,11 +130,16 @@ def predict(
     import numpy as np
 
     from masquerade.export import predict as session
+    from masquerade.storage import atomic
 
     bundle = session.open_bundle(path)
     found = session.predict(bundle, session.read_inputs(bundle, input))
     if out is not None:
-        np.save(out, found, allow_pickle=False)
+        array = BytesIO()
+        np.save(array, found, allow_pickle=False)
+        # As numpy names its files.
+        named = out if out.name.endswith(".npy") else out.with_name(f"{out.name}.npy")
+        atomic.write_file(named, array.getvalue())
     answers = session.answers(bundle, found)
     if as_json:
         typer.echo(json.dumps(answers))

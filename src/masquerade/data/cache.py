@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import torch
 from masquerade.data.dataset import COLUMNS, Dataset
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
+from masquerade.storage import atomic
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -130,15 +130,6 @@ def _digest(path: Path, size: int, changed: int, inode: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def _damaged(name: str, path: Path, fault: str) -> MasqueradeError:
     text = f"{path}: {fault}; delete {path.parent}, then `masquerade data fetch {name}` or `add`"
     return MasqueradeError("E301", text)
@@ -151,7 +142,7 @@ def write(name: str, reading: Reading, replace: bool = False, **facts: str) -> M
     if target.exists() and not replace:
         text = f"`{name}` is in the cache already ({target}); --force puts the new one in its place"
         raise MasqueradeError("E201", text)
-    staged = root() / f".tmp-{name}-{uuid.uuid4().hex}"
+    staged = root() / f"{atomic.TEMPORARY}{name}-{uuid.uuid4().hex}"
     try:
         with refusals(target, "nothing was changed"):
             staged.mkdir(parents=True)
@@ -161,9 +152,9 @@ def write(name: str, reading: Reading, replace: bool = False, **facts: str) -> M
                 _exchange(staged, target)
             else:
                 os.rename(staged, target)
-            _sync(root())
+            atomic.sync(root())
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        atomic.discard(staged)
     return manifest
 
 
@@ -189,16 +180,16 @@ def _exchange(staged: Path, target: Path) -> None:
     except OSError:
         os.rename(old, target)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    atomic.discard(old)
 
 
 def _sweep() -> None:
     """Delete what writers that were killed have left behind."""
-    for each in root().glob(".tmp-*"):
+    for each in root().glob(f"{atomic.TEMPORARY}*"):
         # Another process may sweep as well.
         with suppress(FileNotFoundError):
             if time.time() - each.stat().st_mtime > DAY:
-                shutil.rmtree(each, ignore_errors=True)
+                atomic.discard(each)
 
 
 def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> Manifest:
@@ -209,7 +200,7 @@ def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) ->
         if column is not None:
             path = folder / f"{key}.npy"
             np.save(path, column.numpy(), allow_pickle=False)
-            _sync(path)
+            atomic.sync(path)
             hashes[key] = _hash(path)
     client, train = dataset.client, dataset.train
     manifest = Manifest(
@@ -228,7 +219,6 @@ def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) ->
         format=FORMAT,
         **facts,
     )
-    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
-    _sync(folder / MANIFEST)
-    _sync(folder)
+    atomic.write_at(folder / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+    atomic.sync(folder)
     return manifest

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from masquerade.data.cache import Manifest
 from masquerade.data.readers.reading import Reading
 from masquerade.data.registry import NAMED, File, Named
 from masquerade.errors import MasqueradeError, nearest
+from masquerade.storage import atomic
 
 Watch = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes that have come, and how many there are, if known."""
@@ -85,7 +85,7 @@ def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> M
             if not file.known:
                 (folder / file.name).unlink(missing_ok=True)
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    atomic.discard(folder)
     return manifest
 
 

@@ -11,6 +11,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
 from masquerade.experiments.run import Watch
 from masquerade.simulation.state import Record
+from masquerade.storage import atomic
 from masquerade.storage.results import COMPARISON
 from masquerade.storage.run_directory import RunDirectory
 
@@ -58,9 +59,7 @@ def write_report(
     title = f"{results[0]['data']}: {', '.join(dict.fromkeys(r['title'] for r in results))}"
     rate = rate or bandwidth(config.evaluate.bandwidth)
     text = page(results, configuration.dump(config), title, rate=rate)
-    temporary = path / ".report.html"
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path / "report.html")
+        atomic.write_file(path / "report.html", text.encode())
     except OSError as error:
         raise MasqueradeError("E502", f"cannot write {path / 'report.html'}: {error}") from None

@@ -1,7 +1,5 @@
 """Write a personal model as a bundle: a folder that answers without torch, whole or not at all."""
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +18,10 @@ from masquerade.errors import MasqueradeError
 from masquerade.export import onnx, sliced, sparse
 from masquerade.export import predict as session
 from masquerade.export.graph import Program, trace, trace_function
+from masquerade.storage import atomic
+from masquerade.storage.manifest import fingerprint, seal
 
 DENSE, MASKED = "dense.onnx", "masked.onnx"
-TEMPORARY = ".tmp-"
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,9 @@ def write(
             "meaning": _meaning(model.x),
         },
         "labels": None if labels is None else list(labels),
-        "files": {name: session.fingerprint(data) for name, data in files.items()},
+        "files": {name: fingerprint(data) for name, data in files.items()},
     }
-    appear(path, files | {session.MANIFEST: session.seal(manifest)})
+    appear(path, files | {session.MANIFEST: seal(manifest)})
     return manifest
 
 
@@ -137,18 +136,14 @@ def _meaning(x: Tensor) -> str:
 
 def appear(path: Path, files: dict[str, bytes]) -> None:
     """Write files into a folder that appears with all of them or not at all."""
-    with _staged(path) as staged:
-        staged.mkdir(parents=True)
-        for name, data in files.items():
-            _write(staged / name, data)
+    with _refusals(path):
+        atomic.write_folder(path, files)
 
 
 def place(path: Path, data: bytes) -> None:
     """Write a file that appears whole or not at all."""
-    _check_free(path)
-    with _staged(path) as staged:
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        _write(staged, data)
+    with _refusals(path):
+        atomic.write_file(path, data)
 
 
 def _check_free(path: Path) -> None:
@@ -156,30 +151,14 @@ def _check_free(path: Path) -> None:
         raise MasqueradeError("E407", f"{path} is already there; choose another --out")
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @contextmanager
-def _staged(path: Path) -> Iterator[Path]:
-    """Yield a path beside another, and put what is written there in its place."""
-    staged = path.with_name(f"{TEMPORARY}{path.name}")
+def _refusals(path: Path) -> Iterator[None]:
+    """Refuse what is there already, make its folder, and give a code to what the disk refuses."""
+    _check_free(path)
     try:
-        _remove(staged)
-        yield staged
-        staged.rename(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as fault:
-        _remove(staged)
-        text = f"{path} could not be written ({fault.strerror}); nothing is left of it"
+        left = "do not use what is there" if path.exists() else "nothing is left of it"
+        text = f"{path} could not be written ({fault.strerror}); {left}"
         raise MasqueradeError("E502", text) from fault
-
-
-def _remove(path: Path) -> None:
-    """Remove what an export that was interrupted left."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ A bundle is a folder. `manifest.json` holds what inputs look like, what the clas
 the size and hash of every other file; it is wrapped with a hash of its own.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,24 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from masquerade.errors import MasqueradeError
+from masquerade.storage.manifest import fingerprint, unseal
 
 Array = npt.NDArray[Any]
 
 MANIFEST, MODEL, CARD = "manifest.json", "model.onnx", "card.md"
-VERSION = 1
+VERSION = 2
 BATCH = 256
 """Samples that are answered at a time."""
-
-
-def fingerprint(data: bytes) -> dict[str, Any]:
-    """Return what a manifest says of a file."""
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def seal(manifest: dict[str, Any]) -> bytes:
-    """Wrap a manifest with its own hash."""
-    body = json.dumps(manifest, indent=1)
-    return json.dumps({"sha256": fingerprint(body.encode())["sha256"], "manifest": body}).encode()
 
 
 @dataclass(frozen=True)
@@ -67,24 +56,33 @@ def open_bundle(path: Path) -> Bundle:
     if not (path / MANIFEST).is_file():
         text = f"no bundle at {path}: it has no {MANIFEST}; `masquerade export` writes one"
         raise MasqueradeError("E408", text)
-    try:
-        sealed = json.loads(_read(path, MANIFEST))
-        body = sealed["manifest"].encode()
-        intact = sealed["sha256"] == fingerprint(body)["sha256"]
-        manifest: dict[str, Any] = json.loads(body) if intact else {}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        intact = False
-    if not intact:
+    sealed = _read(path, MANIFEST)
+    manifest = unseal(sealed)
+    if manifest is None and _is_of_format_1(sealed):
+        raise _of_another_format(path, 1)
+    if manifest is None:
         raise _damaged(path, f"{MANIFEST}: hash differs")
     if isinstance(manifest, dict) and manifest.get("version", VERSION) != VERSION:
-        text = f"{path} has format {manifest['version']}, but {VERSION} is read here"
-        raise MasqueradeError("E402", f"{text}; export the model again")
+        raise _of_another_format(path, manifest["version"])
     if not _is_whole(manifest):
         raise _damaged(path, f"{MANIFEST}: it lacks what a manifest has")
     bundle = Bundle(path, manifest)
     for name in manifest["files"]:
         bundle.file(name)
     return bundle
+
+
+def _is_of_format_1(sealed: bytes) -> bool:
+    """Tell whether a manifest is a text within JSON, as it was in version 0.1."""
+    try:
+        return isinstance(json.loads(sealed)["manifest"], str)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _of_another_format(path: Path, version: object) -> MasqueradeError:
+    text = f"{path} has format {version}, but {VERSION} is read here; export the model again"
+    return MasqueradeError("E402", text)
 
 
 def _is_whole(manifest: dict[str, Any]) -> bool:

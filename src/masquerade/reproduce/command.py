@@ -18,6 +18,7 @@ from masquerade.reproduce import page, table
 from masquerade.reproduce.jobs import group, perform_all
 from masquerade.reproduce.table import Run, Table
 from masquerade.simulation.state import Record
+from masquerade.storage import atomic
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def reproduce(name: str, order: Order, root: Path) -> Table:
             runs = [found.run(row, seed) for seed in order.seeds for row in rows]
             _do(found, [run for run in runs if run is not None], order, root, order.again)
     found.page.parent.mkdir(parents=True, exist_ok=True)
-    found.page.write_text(page.page(found), encoding="utf-8")
+    atomic.write_file(found.page, page.page(found).encode())
     return found
 
 

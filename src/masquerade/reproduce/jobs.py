@@ -4,9 +4,7 @@ import datetime
 import hashlib
 import json
 import multiprocessing
-import os
 import platform
-import shutil
 import signal
 import sys
 import time
@@ -26,6 +24,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
 from masquerade.reproduce.table import Run, Table, meaning, settings
 from masquerade.simulation.state import Record
+from masquerade.storage import atomic
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def perform(job: Job) -> None:
         if not job.quiet:
             own = summary["accuracy"]["own"]["mean"]
             _say(f"{run.name}: {own:.2f} on own data, {facts['wall_seconds']:.0f} s, {path}")
-    shutil.rmtree(job.folder)
+    atomic.remove(job.folder)
 
 
 def _circumstances(config: Config) -> Record:
@@ -118,11 +117,9 @@ def _circumstances(config: Config) -> Record:
 
 def _write(path: Path, record: Record) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
     # JSON has no numbers that are not finite; a training that diverged may have some.
     finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
-    temporary.write_text(json.dumps(finite, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    atomic.write_file(path, f"{json.dumps(finite, indent=1)}\n".encode())
 
 
 def _say(text: str) -> None:

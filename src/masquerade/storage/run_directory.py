@@ -1,13 +1,12 @@
 """A run on disk: a locked directory in which rounds are committed as transactions.
 
-A commit is staged beside the older ones, synced, sealed by a manifest of hashes and renamed into
-place, so that a crash at any instant leaves the old state or the new one. Metrics are JSON lines
-that count up to the byte offset in the newest manifest. Runs need a POSIX system (`flock`, synced
-directories). Every change to the disk goes through the first few functions and `os` alone.
+A commit is a folder that appears whole beside the older ones, sealed by a manifest of hashes, so
+that a crash at any instant leaves the old state or the new one. Metrics are JSON lines that count
+up to the byte offset in the newest manifest. Runs need a POSIX system (`flock`, synced
+directories). Every change to the disk goes through `atomic` and `os` alone.
 """
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -24,6 +23,8 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.storage import atomic
+from masquerade.storage.manifest import fingerprint, seal, unseal
 
 Tensors = Mapping[str, Tensor]
 Facts = Mapping[str, object]
@@ -34,51 +35,6 @@ CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
-TEMPORARY = ".tmp-"
-"""How the name of an unfinished file begins; `check_name` lets no other name begin so."""
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    file = os.open(path, flags | os.O_NOFOLLOW, 0o644)
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
-def _write(path: Path, data: bytes, start: int = 0) -> None:
-    """Replace what lies behind byte `start`, and wait until the disk has it."""
-    with _opened(path, os.O_WRONLY | os.O_CREAT) as file:
-        os.ftruncate(file, start)
-        rest = memoryview(data)
-        while len(rest) > 0:
-            rest = rest[os.pwrite(file, rest, start + len(data) - len(rest)) :]
-        os.fsync(file)
-
-
-def _sync(folder: Path) -> None:
-    """Wait until the disk has the names in a folder."""
-    with _opened(folder, os.O_RDONLY) as file:
-        os.fsync(file)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    temporary = path.with_name(TEMPORARY + path.name)
-    _write(temporary, data)
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a folder, but of a link only the link."""
-    if path.is_symlink() or not path.is_dir():
-        os.unlink(path)
-        return
-    for name in os.listdir(path):
-        _remove(path / name)
-    os.rmdir(path)
 
 
 def check_name(name: str) -> str:
@@ -126,16 +82,6 @@ def _apart(tensors: Tensors) -> dict[str, Tensor]:
     return found
 
 
-def _fingerprint(data: bytes) -> dict[str, object]:
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _seal(body: bytes) -> bytes:
-    """Wrap a manifest with its own hash, so that it is parsed only if no bit of it has changed."""
-    digest = hashlib.sha256(body).hexdigest().encode()
-    return b'{"sha256": "%s", "manifest": %s}\n' % (digest, body)
-
-
 def _inspect(folder: Path) -> tuple[dict[str, Any], bytes] | str:
     """Return manifest and state of a commit, or what is damaged; hashes first, then meaning."""
     try:
@@ -144,16 +90,15 @@ def _inspect(folder: Path) -> tuple[dict[str, Any], bytes] | str:
         metrics = (folder.parent.parent / METRICS).stat().st_size
     except (FileNotFoundError, NotADirectoryError) as fault:
         return f"{Path(fault.filename).name}: missing"
-    body = sealed[len(_seal(b"")) - 2 : -2]
-    if sealed != _seal(body):
+    manifest: dict[str, Any] | None = unseal(sealed)
+    if manifest is None:
         return f"{MANIFEST}: hash differs"
-    manifest: dict[str, Any] = json.loads(body)
     if manifest["version"] != VERSION:
         known = f"{folder} has format {manifest['version']}, but {VERSION} is read here."
         raise MasqueradeError("E402", f"{known} Use the version of Masquerade that wrote it.")
     if manifest["number"] != int(folder.name):
         return f"{MANIFEST}: belongs to {manifest['number']}"
-    if manifest["files"] != {STATE: _fingerprint(state)}:
+    if manifest["files"] != {STATE: fingerprint(state)}:
         return f"{STATE}: hash differs"
     if metrics < manifest["metrics"]:
         return f"{METRICS}: {metrics} of {manifest['metrics']} bytes left"
@@ -228,25 +173,19 @@ class RunDirectory:
         added = "".join(json.dumps(line) + "\n" for line in lines).encode()
         offset = self._offset + len(added)
         manifest = {"version": VERSION, "number": number, "metrics": offset, "facts": facts}
-        body = json.dumps(manifest | {"files": {STATE: _fingerprint(state)}}).encode()
+        sealed = seal(manifest | {"files": {STATE: fingerprint(state)}})
         with self._faults(f"writing checkpoint {number}"):
-            rounds = self._inside("rounds")
-            staged, target = rounds / f"{TEMPORARY}{number:08d}", rounds / f"{number:08d}"
-            # Left by a commit that failed, or damaged and passed over when the run was resumed.
-            for old in filter(Path.exists, (staged, target)):
-                _remove(old)
-            _write(self._inside(METRICS), added, self._offset)
-            os.mkdir(staged)
-            _write(staged / STATE, state)
-            _write(staged / MANIFEST, _seal(body))
-            _sync(staged)
-            os.rename(staged, target)
-            _sync(rounds)
+            target = self._inside("rounds") / f"{number:08d}"
+            # Damaged, and passed over when the run was resumed.
+            if target.exists():
+                atomic.remove(target)
+            atomic.write_at(self._inside(METRICS), added, self._offset)
+            atomic.write_folder(target, {STATE: state, MANIFEST: sealed})
             kept = (number, self.last)
             self.last, self._offset = number, offset
             for folder in self._commits():
                 if int(folder.name) not in kept:
-                    _remove(folder)
+                    atomic.remove(folder)
 
     def latest(self) -> Commit | None:
         """Read the newest intact commit, with a warning for each damaged one passed over."""
@@ -262,7 +201,7 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a file such as `summary.json`, which appears whole or not at all."""
         with self._faults(f"writing {name}"):
-            _replace(self._inside(name), text.encode())
+            atomic.write_file(self._inside(name), text.encode())
 
     def write_tensors(
         self, name: str, tensors: Tensors, facts: dict[str, str] | None = None
@@ -272,7 +211,7 @@ class RunDirectory:
         It also holds `facts` about the tensors, name → text.
         """
         with self._faults(f"writing {name}"):
-            _replace(self._inside(name), _encode(tensors, facts))
+            atomic.write_file(self._inside(name), _encode(tensors, facts))
 
     def _claim(self) -> None:
         """Take the kernel's lock, which dies with the process; the text only says who has it."""
@@ -293,12 +232,12 @@ class RunDirectory:
             todo = f"Choose another --out, or: masquerade resume {self.path}"
             raise MasqueradeError("E407", f"{self.path} already holds a run. {todo}")
         if mark is not None:
-            _replace(self._inside(mark), b"")
+            atomic.write_file(self._inside(mark), b"")
         os.makedirs(self._inside("clients"), exist_ok=True)
-        _write(self._inside(METRICS), b"")
+        atomic.write_at(self._inside(METRICS), b"")
         # The config comes last, because a directory that has one is a run.
-        _replace(self._inside(CONFIG), config.encode())
-        _sync(self.path.parent)
+        atomic.write_file(self._inside(CONFIG), config.encode())
+        atomic.sync(self.path.parent)
 
     def _recover(self) -> None:
         manifest, _, _ = self._newest()
@@ -307,12 +246,13 @@ class RunDirectory:
             for folder in self._commits():
                 # A kill may have come while an old commit was being removed.
                 if int(folder.name) < self.last and isinstance(_inspect(folder), str):
-                    _remove(folder)
+                    atomic.remove(folder)
         for folder in (self.path, self._inside("rounds"), self._inside("clients")):
-            for leftover in folder.glob(f"{TEMPORARY}*"):
-                _remove(leftover)
+            # `check_name` lets no other name begin so.
+            for leftover in folder.glob(f"{atomic.TEMPORARY}*"):
+                atomic.remove(leftover)
                 logging.getLogger(__name__).info("Removed unfinished %s", leftover)
-        _write(self._inside(METRICS), b"", self._offset)
+        atomic.write_at(self._inside(METRICS), b"", self._offset)
 
     def _commits(self) -> list[Path]:
         """List the commits, newest first."""
@@ -335,8 +275,8 @@ class RunDirectory:
     def _inside(self, name: str) -> Path:
         """Return the path of a file of this run, unless writing it would follow a link."""
         target = self.path.joinpath(*map(check_name, name.split("/")))
-        if target.is_symlink() or target.parent.resolve() != target.parent:
-            raise MasqueradeError("E405", f"{target} leads over a symbolic link. Remove the link.")
+        for step in (*reversed(target.parents), target):
+            atomic.refuse_link(step)
         return target
 
     @contextmanager

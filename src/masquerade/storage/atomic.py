@@ -1,0 +1,95 @@
+"""Changes to the disk that happen whole or not at all.
+
+What is written is staged beside its place, synced and renamed, so that a crash at any instant
+leaves the old or the new. No symbolic link is followed in the last part of a path. Whoever writes
+one path from several processes keeps them apart himself.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from masquerade.errors import MasqueradeError
+
+TEMPORARY = ".tmp-"
+"""How the name of what is unfinished begins."""
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    with _staged(path) as staged:
+        write_at(staged, data)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder that appears with all its files, name → content, or not at all."""
+    with _staged(path) as staged:
+        # Left by a writer that was killed.
+        if os.path.lexists(staged):
+            remove(staged)
+        os.mkdir(staged)
+        for name, data in files.items():
+            write_at(staged / name, data)
+        sync(staged)
+
+
+def write_at(path: Path, data: bytes, start: int = 0) -> None:
+    """Replace what lies behind byte `start` of a file, and wait until the disk has it."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW) as file:
+        os.ftruncate(file, start)
+        rest = memoryview(data)
+        while len(rest) > 0:
+            rest = rest[os.pwrite(file, rest, start + len(data) - len(rest)) :]
+        os.fsync(file)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    with _opened(path, os.O_RDONLY) as file:
+        os.fsync(file)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, but of a link only the link."""
+    if path.is_symlink() or not path.is_dir():
+        os.unlink(path)
+        return
+    for name in os.listdir(path):
+        remove(path / name)
+    os.rmdir(path)
+
+
+def discard(path: Path) -> None:
+    """Remove what nobody needs, if it is there and the disk lets us."""
+    with suppress(OSError):
+        remove(path)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a path that is a symbolic link."""
+    if path.is_symlink():
+        raise MasqueradeError("E405", f"{path} leads over a symbolic link. Remove the link.")
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """Yield a path beside another, and put what is written there in its place."""
+    refuse_link(path)
+    staged = path.with_name(TEMPORARY + path.name)
+    try:
+        yield staged
+        os.replace(staged, path)
+    except BaseException:
+        discard(staged)
+        raise
+    sync(path.parent)
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags, 0o644)
+    try:
+        yield file
+    finally:
+        os.close(file)

@@ -1,0 +1,44 @@
+"""The page of a run is written into its directory, and over no link out of it."""
+
+from pathlib import Path
+
+import pytest
+
+from masquerade.config.settings import Config
+from masquerade.errors import MasqueradeError
+from masquerade.experiments.compare import write_report
+from tests.report.invented import result
+
+PLACES = {".report.html": None, ".tmp-report.html": "E502", "report.html": "E405"}
+"""Where a link may be planted, and the code of the refusal where it is in the way."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("masquerade.report.page", lambda *given, **named: "page")
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(("name", "code"), PLACES.items())
+def test_no_planted_link_leads_the_page_elsewhere(
+    run: Path, tmp_path: Path, name: str, code: str | None
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (run / name).symlink_to(precious)
+    if code is None:
+        write_report(run, [result()], Config())
+        assert not (run / "report.html").is_symlink()
+        assert (run / "report.html").read_text() == "page"
+    else:
+        with pytest.raises(MasqueradeError, match=f"^{code} "):
+            write_report(run, [result()], Config())
+    assert precious.read_text() == "precious"
+
+
+def test_a_page_takes_the_place_of_the_one_before(run: Path) -> None:
+    (run / "report.html").write_text("old")
+    write_report(run, [result()], Config())
+    assert [each.name for each in run.iterdir()] == ["report.html"]
+    assert (run / "report.html").read_text() == "page"

@@ -1,0 +1,78 @@
+"""A disk that fails: the `os` module of whoever writes, with a fault at a chosen operation."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from masquerade.storage import atomic, run_directory
+
+STEPS = {"open", "ftruncate", "write", "pwrite", "fsync", "close", "replace", "rename"}
+STEPS |= {"mkdir", "makedirs", "listdir", "unlink", "rmdir"}
+Fail = Callable[[str, Callable[[], Any]], None]
+
+
+class Disk:
+    """The `os` module, except that something happens at the n-th operation on the disk."""
+
+    def __init__(self, fail: Fail, at: int):
+        self.fail, self.at, self.count = fail, at, 0
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        return self._counted(name, real) if name in STEPS else real
+
+    def mount(self, patch: Callable[[Any, str, Any], None]) -> None:
+        """Put this disk under all that writes; `patch` is `setattr`, or undoes itself."""
+        for module in (atomic, run_directory):
+            patch(module, "os", self)
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.is_due():
+                self.fail(name, partial(real, *args, **options))
+            return real(*args, **options)
+
+        return step
+
+    def is_due(self) -> bool:
+        return self.count == self.at
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class DeadDisk(Disk):
+    """A disk on which nothing happens from the n-th operation on, as after a kill."""
+
+    def __init__(self, at: int):
+        super().__init__(kill, at)
+
+    def is_due(self) -> bool:
+        return self.count >= self.at
+
+
+def kill(name: str, real: Callable[[], Any]) -> None:
+    _half_done(name, real)
+    raise Killed
+
+
+def raising(number: int) -> Fail:
+    """Fail as a disk does: with half of a write through, and with a file closed all the same."""
+
+    def fail(name: str, real: Callable[[], Any]) -> None:
+        _half_done(name, real)
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def _half_done(name: str, real: Callable[[], Any]) -> None:
+    if name == "close":
+        real()
+    if name == "pwrite":
+        assert isinstance(real, partial)
+        file, data, start = real.args
+        os.pwrite(file, data[: len(data) // 2], start)
