@@ -143,9 +143,9 @@ def test_hints_name_settings_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("tables", "home"),
     [
-        ({"train": {"lr": 0.1}}, "`method.lr` for local, fedavg, "),
+        ({"train": {"lr": 0.1}}, "`method.lr` for local, local_flops, "),
         ({"data": {"rounds": 3}}, "`train.rounds`"),
-        ({"method": {"lam": 1.0}}, "one for ditto, pfedme"),
+        ({"method": {"lam": 1.0}}, "one for pfedme, ditto"),
     ],
 )
 def test_a_key_of_another_section_is_refused_with_its_home(

@@ -13,7 +13,7 @@ from masquerade.data import Federation, cache
 from masquerade.data.cache import Manifest
 from masquerade.data.registry import EMBEDDED, NAMED
 from masquerade.errors import MasqueradeError, listed, nearest
-from masquerade.methods import METHODS, Named
+from masquerade.methods import METHODS, MethodEntry
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -26,16 +26,16 @@ def method_records() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "title": line.title,
-            "paper": line.paper,
-            "view": line.view,
-            "personal": line.personal,
-            "sent": line.sent,
+            "title": entry.title,
+            "paper": entry.paper,
+            "view": entry.view,
+            "personal": entry.personal,
+            "sent": entry.sent,
             "bytes": costs[name][0],
             "flops": costs[name][1],
-            "foreseen": line.method.foreseen,
+            "foreseen": entry.method.foreseen,
         }
-        for name, line in METHODS.items()
+        for name, entry in METHODS.items()
     ]
 
 
@@ -57,10 +57,10 @@ def relative_costs() -> dict[str, tuple[float, float]]:
     # On networks this small, threads cost more than they give.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for name, line in METHODS.items():
-        network = "_".join(filter(None, ("digits_cnn", line.variant)))
+    for name, entry in METHODS.items():
+        network = "_".join(filter(None, ("digits_cnn", entry.variant)))
         task = Task(build(network, (1, 8, 8), 10, seed=1))
-        method = line.method(**dict(line.settings))
+        method = entry.method(**dict(entry.settings))
         cost = forecast(method, task, *sample, [54] * 20, 60, 0.5, validation=[18] * 20)
         found[name] = cost.down + cost.up, cost.masked
     torch.set_num_threads(threads)
@@ -70,8 +70,12 @@ def relative_costs() -> dict[str, tuple[float, float]]:
 
 def page_text(name: str) -> str:
     """Return the page of a method, in Markdown; names that share a class share a page."""
+    cls = _known(name).method
+    if not cls.__module__.startswith("masquerade.methods."):
+        # Of another package's method there is what its class says.
+        return inspect.getdoc(cls) or ""
     # `masquerade.methods.dmpfl`, or a folder, as `masquerade.methods.pfedgate.method`.
-    module = _known(name).method.__module__.split(".")[2]
+    module = cls.__module__.split(".")[2]
     shipped = resources.files("masquerade") / "pages" / f"{module}.md"
     if shipped.is_file():
         return shipped.read_text(encoding="utf-8")
@@ -80,7 +84,7 @@ def page_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _known(name: str) -> Named:
+def _known(name: str) -> MethodEntry:
     if name not in METHODS:
         known = ", ".join(METHODS)
         raise MasqueradeError(
@@ -150,8 +154,9 @@ def method_page(name: str) -> "Group":
         drawn.add_column(column)
     for each in setting_records(name):
         drawn.add_row(each["name"], str(each["default"]), each["meaning"])
-    line = METHODS[name]
-    told = f"`{name}` is {line.title} ({line.paper}), judged by its view `{line.view}`.\n\n"
+    entry = METHODS[name]
+    paper = f" ({entry.paper})" if entry.paper else ""
+    told = f"`{name}` is {entry.title}{paper}, evaluated by its view `{entry.view}`.\n\n"
     return Group(Markdown(told + page_text(name)), drawn)
 
 

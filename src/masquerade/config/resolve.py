@@ -20,7 +20,7 @@ from masquerade.cost.forecast import forecast
 from masquerade.data import ByClient, Dataset, Federation, load, parse, partition, share
 from masquerade.data.corruption import check_images
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.methods import METHODS, Named
+from masquerade.methods import METHODS, MethodEntry
 from masquerade.models import MODELS, build, load_weights, suitable
 
 CLIENTS = 20
@@ -148,7 +148,7 @@ def resolve(config: Config, training: Training) -> TrainingSpec:
     )
 
 
-def _network(train: Train, entry: Named, federation: Federation, seed: int) -> tuple[Train, Task]:
+def _network(train: Train, entry: MethodEntry, federation: Federation, seed: int) -> tuple[Train, Task]:
     """Build the network of a training; return its settings with the network that "auto" means."""
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:

@@ -163,15 +163,15 @@ def _settings(name: str, config: Config) -> dict[str, Any]:
     Names that share a class are views of one training: `fedavg_ft` reads `[method.fedavg]`, and
     then its own table, if it has one. What a name with a budget of its own says is for it alone.
     """
-    line = METHODS[name]
+    entry = METHODS[name]
     tables = _own_tables(config.method)
-    lenders = [n for n, named in METHODS.items() if named.method is line.method and not named.like]
-    first = next((tables[other] for other in lenders if other in tables), {})
-    common = {k: v for k, v in _common(config.method).items() if k in _names_of(line.method)}
+    family = (n for n in METHODS if n in tables and METHODS[n].method is entry.method)
+    first = next((tables[n] for n in family if not METHODS[n].like), {})
+    common = {k: v for k, v in _common(config.method).items() if k in _names_of(entry.method)}
     own = dict(tables.get(name, {}))
-    if line.like:
+    if entry.like:
         own.pop("like", None)
-    return dict(line.settings) | common | dict(first) | own
+    return dict(entry.settings) | common | dict(first) | own
 
 
 def like_of(name: str, config: Config) -> str:

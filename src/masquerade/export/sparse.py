@@ -21,7 +21,7 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.methods import FedMask
+from masquerade.methods.fedmask import FedMask
 from masquerade.models import build
 
 KEEP, VALUES, BITS = "/keep", "/values", "/bits"

@@ -29,6 +29,7 @@ from masquerade.core import (
 )
 from masquerade.core.sgd import SGDStep
 from masquerade.core.tree import blend
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,3 +119,17 @@ class _Step:
 def _mix(task: Task, own: Tree, shared: Tree, mixture: Tree) -> Tree:
     """Return v̄ = α v + (1 − α) w, with the buffers of v, which describe the mixture's passes."""
     return blend(shared, own, mixture["share"], task.trainable)
+
+
+ENTRIES = {
+    "apfl": MethodEntry(
+        method=APFL,
+        view="personal",
+        title="APFL",
+        paper="Deng et al., 2020",
+        personal="a second model, and its share in the mixture",
+        sent="all weights",
+        # The shared half is FedAvg, whatever the settings.
+        neutral={},
+    ),
+}

@@ -17,6 +17,7 @@ from torch import Tensor
 from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree, tree
 from masquerade.core.average import average
 from masquerade.core.round import Batch, Cohort, Round, Stage
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,3 +109,17 @@ class BNN(Method):
 def sign(weight: Tensor) -> Tensor:
     """Return −1 or +1 exactly, with the slope of the weight itself (straight through)."""
     return torch.where(weight >= 0, 1.0, -1.0).to(weight.dtype) + (weight - weight.detach())
+
+
+ENTRIES = {
+    "bnn": MethodEntry(
+        method=BNN,
+        view="global",
+        title="BNN-FedAvg",
+        paper="Hubara et al., 2016",
+        personal="nothing",
+        sent="one bit per weight, and norms",
+        variant="binary",
+        never_neutral="uses the signs of weights",
+    ),
+}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from masquerade.core import Bounds, ClientInfo, Message, Method, Part, Round, Stage, State, Task
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +50,17 @@ class Ditto(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the personal model, or the shared one."""
         return {"params": Part(client["own"])} if view == "personal" else message
+
+
+ENTRIES = {
+    "ditto": MethodEntry(
+        method=Ditto,
+        view="personal",
+        title="Ditto",
+        paper="Li et al., 2021",
+        personal="a second model",
+        sent="all weights",
+        # The shared half is FedAvg, whatever the settings.
+        neutral={},
+    ),
+}

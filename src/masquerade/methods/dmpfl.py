@@ -41,6 +41,7 @@ from masquerade.core import (
     tree,
 )
 from masquerade.core.average import votes
+from masquerade.methods.registry import MethodEntry
 
 _update_mask, _trained = itemgetter("update_mask"), itemgetter("keep", "update_mask")
 """What of the work a step may change; and, for costs, what it multiplies by besides."""
@@ -299,3 +300,27 @@ def _phase(round: Round) -> str:
 
 def _view(round: Round) -> str | None:
     return str(round.phase[0]) if round.kind == "adapt" else None
+
+
+_NEUTRAL = {"sparsity": 0.0, "readjust": 0.0, "phases": (1.0, 0.0, 0.0), "iterations": 1}
+
+ENTRIES = {
+    "dmpfl": MethodEntry(
+        method=DMPFL,
+        view="personal",
+        title="DM-PFL",
+        paper="Zhang et al., 2023",
+        personal="mask, and weights outside the global mask",
+        sent="weights inside a mask, and the mask",
+        neutral=_NEUTRAL,
+    ),
+    "dmpfl_plus": MethodEntry(
+        method=DMPFL,
+        view="adaptive",
+        title="DM-PFL+",
+        paper="Zhang et al., 2023",
+        personal="as DM-PFL, beside the global model",
+        sent="as DM-PFL",
+        neutral=_NEUTRAL,
+    ),
+}

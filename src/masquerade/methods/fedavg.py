@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, Task
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +41,25 @@ class FedAvg(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the shared model, or the fine-tuned copy."""
         return {"params": Part(client["params"])}
+
+
+ENTRIES = {
+    "fedavg": MethodEntry(
+        method=FedAvg,
+        view="global",
+        title="FedAvg",
+        paper="McMahan et al., 2017",
+        personal="nothing",
+        sent="all weights",
+        neutral={},
+    ),
+    "fedavg_ft": MethodEntry(
+        method=FedAvg,
+        view="tuned",
+        title="FedAvg+FT",
+        paper="Wang et al., 2019",
+        personal="a fine-tuned copy",
+        sent="all weights",
+        neutral={},
+    ),
+}

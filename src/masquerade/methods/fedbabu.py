@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from masquerade.core import Batch, Bounds, Message, Method, Part, Round, Stage, State, Task, Tree
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +68,16 @@ class FedBABU(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the fine-tuned copy."""
         return {"params": Part(client["params"])}
+
+
+ENTRIES = {
+    "fedbabu": MethodEntry(
+        method=FedBABU,
+        view="tuned",
+        title="FedBABU",
+        paper="Oh et al., 2022",
+        personal="a fine-tuned copy",
+        sent="all but the last layers",
+        neutral={"head_layers": 0},
+    ),
+}

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from masquerade.core import ClientInfo, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,3 +43,18 @@ class FedBN(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the newest weights with the own norm layers."""
         return {"params": Part(task.join(message["params"].values, client["norms"]))}
+
+
+ENTRIES = {
+    "fedbn": MethodEntry(
+        method=FedBN,
+        view="personal",
+        title="FedBN",
+        paper="Li et al., 2021",
+        personal="norm layers and their statistics",
+        sent="all other weights",
+        variant="bn",
+        # The network of the laws has no norm layers.
+        neutral={},
+    ),
+}

@@ -19,6 +19,7 @@ from masquerade.core.part import Message, Part
 from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,3 +116,16 @@ class FedDST(Method):
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound the model and the upload by the sparsity."""
         return {"use": self.counts(task), "upload": self.counts(task)}
+
+
+ENTRIES = {
+    "feddst": MethodEntry(
+        method=FedDST,
+        view="global",
+        title="FedDST",
+        paper="Bibikar et al., 2022",
+        personal="nothing",
+        sent="weights inside a mask, and the mask",
+        neutral={"sparsity": 0.0, "readjust": 0.0},
+    ),
+}

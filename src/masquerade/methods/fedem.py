@@ -16,6 +16,7 @@ from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, Stat
 from masquerade.core.average import average
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Loss
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +118,16 @@ class FedEM(Method):
         if task.classifies:
             return (outputs.log_softmax(-2) + mixture.log()).logsumexp(-1)
         return outputs @ mixture
+
+
+ENTRIES = {
+    "fedem": MethodEntry(
+        method=FedEM,
+        view="personal",
+        title="FedEM",
+        paper="Marfoq et al., 2021",
+        personal="the mixture of the shared models",
+        sent="all weights of every model",
+        neutral={"models": 1},
+    ),
+}

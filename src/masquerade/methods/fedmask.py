@@ -21,6 +21,7 @@ from masquerade.core import Bounds, Choices, Message, Method, Part, Task, averag
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import SGDStep
 from masquerade.core.tree import State, Tree
+from masquerade.methods.registry import MethodEntry
 
 TINY = 1e-30
 """The least square of a norm: no group that has a score is below it."""
@@ -253,3 +254,16 @@ def _groups(soft: Tree) -> Tensor | float:
             # Where a whole group is pruned, the slope of its norm is zero and not NaN.
             total = total + sums.clamp_min(TINY).sqrt().sum()
     return total
+
+
+ENTRIES = {
+    "fedmask": MethodEntry(
+        method=FedMask,
+        view="personal",
+        title="FedMask",
+        paper="Li et al., 2021",
+        personal="bits over frozen weights, a structure of the last layers",
+        sent="one bit per weight",
+        neutral={"real": ("*",), "pruned_layers": 0},
+    ),
+}

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from masquerade.core import Bounds, ClientInfo, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,3 +48,16 @@ class FedPer(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the newest body under the own head."""
         return {"params": Part(task.join(message["params"].values, client["head"]))}
+
+
+ENTRIES = {
+    "fedper": MethodEntry(
+        method=FedPer,
+        view="personal",
+        title="FedPer",
+        paper="Arivazhagan et al., 2019",
+        personal="the last layers",
+        sent="the others",
+        neutral={"personal_layers": 0},
+    ),
+}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from masquerade.core import Bounds, Message, Method, Round, Stage, State, Task
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +28,16 @@ class FedProx(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train with the proximal term."""
         return (Stage("train", self.sgd_step(task, proximal=self.mu), self.local_epochs),)
+
+
+ENTRIES = {
+    "fedprox": MethodEntry(
+        method=FedProx,
+        view="global",
+        title="FedProx",
+        paper="Li et al., 2020",
+        personal="nothing",
+        sent="all weights",
+        neutral={"mu": 0.0},
+    ),
+}

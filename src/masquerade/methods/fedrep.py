@@ -25,6 +25,7 @@ from masquerade.core import (
     Tree,
 )
 from masquerade.core.sgd import SGDStep
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +92,16 @@ class FedRep(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the newest body under the own head."""
         return {"params": Part(task.join(message["params"].values, client["head"]))}
+
+
+ENTRIES = {
+    "fedrep": MethodEntry(
+        method=FedRep,
+        view="personal",
+        title="FedRep",
+        paper="Collins et al., 2021",
+        personal="the last layers",
+        sent="the others",
+        neutral={"personal_layers": 0, "head_epochs": 0},
+    ),
+}

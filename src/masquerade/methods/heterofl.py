@@ -19,6 +19,7 @@ from masquerade.core.random import Label, draw, fold
 from masquerade.core.round import Batch, ClientInfo, Round, Stage
 from masquerade.core.task import Task, cross_entropy
 from masquerade.core.tree import State, Tree
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +122,16 @@ class HeteroFL(Method):
         """Bound the model and the upload by the width."""
         most = mask.ones(self.row_init(task, info)["keep"], task.initial)
         return {"use": most, "upload": most}
+
+
+ENTRIES = {
+    "heterofl": MethodEntry(
+        method=HeteroFL,
+        view="global",
+        title="HeteroFL",
+        paper="Diao et al., 2021",
+        personal="the width of the network",
+        sent="weights inside the width",
+        neutral={"levels": (1.0,), "mask_labels": False},
+    ),
+}

@@ -25,6 +25,7 @@ from masquerade.core import (
     average,
 )
 from masquerade.core.tree import split
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +97,16 @@ class LGFedAvg(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the own body under the newest head."""
         return {"params": Part({**message["params"].values, **client["body"]})}
+
+
+ENTRIES = {
+    "lgfedavg": MethodEntry(
+        method=LGFedAvg,
+        view="personal",
+        title="LG-FedAvg",
+        paper="Liang et al., 2020",
+        personal="all but the last layers",
+        sent="all weights at first, then the last layers",
+        neutral={"warmup": 1.0},
+    ),
+}

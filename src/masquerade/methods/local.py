@@ -17,6 +17,7 @@ from masquerade.core import (
     State,
     Task,
 )
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +80,26 @@ class Local(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the own model."""
         return {"params": Part(client["params"])}
+
+
+ENTRIES = {
+    "local": MethodEntry(
+        method=Local,
+        view="personal",
+        title="Local",
+        paper="no federation",
+        personal="everything",
+        sent="nothing",
+        never_neutral="shares nothing",
+    ),
+    "local_flops": MethodEntry(
+        method=Local,
+        view="personal",
+        title="Local, equal FLOPs",
+        paper="no federation",
+        personal="everything",
+        sent="nothing",
+        like="fedavg",
+        never_neutral="shares nothing",
+    ),
+}

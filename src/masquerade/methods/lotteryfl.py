@@ -19,6 +19,7 @@ from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import MetricStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +97,16 @@ class LotteryFL(Method):
         # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
         new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
         return new, {"keep": uploads["params"].keep}
+
+
+ENTRIES = {
+    "lotteryfl": MethodEntry(
+        method=LotteryFL,
+        view="personal",
+        title="LotteryFL",
+        paper="Li et al., 2020",
+        personal="mask",
+        sent="weights inside a mask, and the mask",
+        neutral={"prune": 0.0},
+    ),
+}

@@ -29,6 +29,7 @@ from masquerade.core import (
     tree,
 )
 from masquerade.core.sgd import SGDStep, loss_gradient
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +106,16 @@ class PerFedAvg(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the adapted copy, or the shared model."""
         return {"params": Part(client["params"])}
+
+
+ENTRIES = {
+    "perfedavg": MethodEntry(
+        method=PerFedAvg,
+        view="tuned",
+        title="Per-FedAvg",
+        paper="Fallah et al., 2020",
+        personal="an adapted copy",
+        sent="all weights",
+        never_neutral="steps on the second of several batches, where FedAvg steps on all of them",
+    ),
+}

@@ -27,6 +27,7 @@ from masquerade.core import (
     average,
 )
 from masquerade.core.tree import blend
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +99,17 @@ class PFedMe(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use θ, or the shared model."""
         return {"params": Part(client["own"])} if view == "personal" else message
+
+
+ENTRIES = {
+    "pfedme": MethodEntry(
+        method=PFedMe,
+        view="personal",
+        title="pFedMe",
+        paper="Dinh et al., 2020",
+        personal="a second model",
+        sent="all weights",
+        # θ is then one step of SGD from w, and w goes all the way to it.
+        neutral={"momentum": 0.0, "inner_steps": 1, "personal_lr": 0.1, "lam": 10.0},
+    ),
+}

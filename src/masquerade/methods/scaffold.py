@@ -30,6 +30,7 @@ from masquerade.core import (
     tree,
 )
 from masquerade.core.sgd import loss_gradient
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,3 +119,16 @@ class Scaffold(Method):
         share = len(cohort.ids) / cohort.clients
         control = tree.each(lambda c, d: c + share * d, server["control"], change)
         return {"params": params, "control": control}, rows
+
+
+ENTRIES = {
+    "scaffold": MethodEntry(
+        method=Scaffold,
+        view="global",
+        title="SCAFFOLD",
+        paper="Karimireddy et al., 2020",
+        personal="a control, beside one model for all",
+        sent="all weights, and a control of as many numbers",
+        never_neutral="counts clients equally, and its controls cannot be switched off",
+    ),
+}

@@ -22,6 +22,7 @@ from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import MetricStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,3 +124,26 @@ class SubFedAvg(Method):
         # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
         new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
         return new, {"keep": uploads["params"].keep}
+
+
+ENTRIES = {
+    "subfedavg": MethodEntry(
+        method=SubFedAvg,
+        view="personal",
+        title="Sub-FedAvg",
+        paper="Vahidian et al., 2021",
+        personal="mask",
+        sent="weights inside a mask, and the mask",
+        neutral={"prune": 0.0},
+    ),
+    "subfedavg_hy": MethodEntry(
+        method=SubFedAvg,
+        view="personal",
+        title="Sub-FedAvg (Hy)",
+        paper="Vahidian et al., 2021",
+        personal="mask of whole channels and rows",
+        sent="weights inside a mask, and the mask",
+        settings=(("structured", True),),
+        neutral={"prune": 0.0},
+    ),
+}

@@ -13,6 +13,7 @@ import torch
 
 from masquerade.core import Bounds, Choices, Message, Method, Part, State, Task, average, mask, tree
 from masquerade.core.round import ClientInfo, Cohort, Round
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +68,16 @@ class TopK(Method):
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound what is sent of every parameter, where each has a share of its own."""
         return {"use": {}, "upload": self.counts(task) if self.ranking == "layer" else {}}
+
+
+ENTRIES = {
+    "topk": MethodEntry(
+        method=TopK,
+        view="global",
+        title="Top-k",
+        paper="Aji and Heafield, 2017",
+        personal="nothing",
+        sent="all weights down, the largest changes up",
+        neutral={"share": 1.0},
+    ),
+}

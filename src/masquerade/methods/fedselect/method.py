@@ -27,6 +27,7 @@ from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
 from masquerade.methods.fedselect import halves
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,3 +256,26 @@ def _searched(work: State) -> tuple[Tree, Tree]:
 def _measured(work: State) -> tuple[Tree, None]:
     going: Tensor = work["going"][..., None]
     return dict.fromkeys(("", *work["personal"]), going), None
+
+
+ENTRIES = {
+    "fedselect": MethodEntry(
+        method=FedSelect,
+        view="personal",
+        title="FedSelect",
+        paper="Tamirisa et al., 2023",
+        personal="a mask, and the weights inside it",
+        sent="weights outside the own mask, and the mask",
+        neutral={"personal_share": 0.0, "stop": "iterations"},
+    ),
+    "fedselect_grow": MethodEntry(
+        method=FedSelect,
+        view="personal",
+        title="FedSelect, growing",
+        paper="Tamirisa et al., 2024",
+        personal="as FedSelect, in a mask that grows",
+        sent="as FedSelect",
+        settings=(("select", "growth"),),
+        neutral={"grow": 0.0},
+    ),
+}

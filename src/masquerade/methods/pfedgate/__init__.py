@@ -1,5 +1,5 @@
 """pFedGate: the method, the gate that chooses blocks, and blocks under a budget (a knapsack)."""
 
-from masquerade.methods.pfedgate.method import PFedGate
+from masquerade.methods.pfedgate.method import ENTRIES, PFedGate
 
-__all__ = ["PFedGate"]
+__all__ = ["ENTRIES", "PFedGate"]

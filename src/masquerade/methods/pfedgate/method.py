@@ -32,6 +32,7 @@ from masquerade.core import (
 from masquerade.methods.pfedgate.blocks import layout
 from masquerade.methods.pfedgate.gate import Gate, Gated
 from masquerade.methods.pfedgate.norm import mean
+from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,3 +253,16 @@ class PFedGate(Method):
 def _average(work: State) -> Tensor:
     average: Tensor = work["pooled"] / work["seen"].clamp(min=1)
     return average
+
+
+ENTRIES = {
+    "pfedgate": MethodEntry(
+        method=PFedGate,
+        view="personal",
+        title="pFedGate",
+        paper="Chen et al., 2023",
+        personal="a gate that chooses and scales blocks",
+        sent="all weights down, the chosen blocks up",
+        neutral={"density": 1.0, "scale": False},
+    ),
+}

@@ -1,0 +1,178 @@
+"""The table of methods: ours are found in their files, others' by their entry points."""
+
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import masquerade as mq
+from masquerade import methods
+from masquerade.cli import listings
+from masquerade.config import toml
+from masquerade.core import Method
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.methods import METHODS, FedAvg, MethodEntry
+from masquerade.methods.registry import GROUP, MethodRegistry, find
+
+OTHERS = '''
+from dataclasses import dataclass
+from typing import ClassVar
+from masquerade.core import Method
+from masquerade.methods import MethodEntry
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Method):
+    """What somebody else thought of."""
+    views: ClassVar[tuple[str, ...]] = ("best", "global")
+
+entry = MethodEntry(method=Mine, view="global", title="Mine, shared", paper="Somebody, 2030",
+                    personal="nothing", sent="all weights", neutral={})
+number = 3
+'''
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes a table in which other packages have entry points."""
+    (tmp_path / "others.py").write_text(OTHERS, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("import what_is_not_there", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("others", "broken"):
+        # Setting it first makes monkeypatch take it away again.
+        monkeypatch.setitem(sys.modules, module, None)
+        monkeypatch.delitem(sys.modules, module)
+
+    def made(*points: tuple[str, str]) -> MethodRegistry:
+        given = metadata.EntryPoints(metadata.EntryPoint(*point, GROUP) for point in points)
+        monkeypatch.setattr(metadata, "entry_points", lambda **asked: given.select(**asked))
+        return MethodRegistry(dict(METHODS.items()))
+
+    return made
+
+
+def plain(**changes: Any) -> MethodEntry:
+    words = dict.fromkeys(("view", "title", "paper", "personal", "sent"), "")
+    return MethodEntry(**{"method": FedAvg, **words, **changes})
+
+
+def test_entries_stand_in_order_of_year_module_and_place() -> None:
+    def place(name: str) -> tuple[int, str, int]:
+        home = METHODS[name].method.__module__.split(".")[2]
+        entries = import_module(f"masquerade.methods.{home}").ENTRIES
+        return METHODS[name].year, home, list(entries).index(name)
+
+    assert list(METHODS) == sorted(METHODS, key=place)
+    assert next(iter(METHODS)) == "local"
+    assert (METHODS["local"].year, METHODS["dmpfl"].year) == (0, 2023)
+
+
+def test_every_module_with_a_method_has_its_entries() -> None:
+    def below(cls: type[Method]) -> set[type[Method]]:
+        return {cls, *(each for child in cls.__subclasses__() for each in below(child))}
+
+    classes = {cls for cls in below(Method) if cls.__module__.startswith(f"{methods.__name__}.")}
+    # What others of ours derive from need not be a method itself.
+    bases = {base for cls in classes for base in cls.__bases__}
+    assert classes - bases <= {entry.method for entry in METHODS.values()} <= classes
+
+
+def test_classes_are_names_of_the_package() -> None:
+    assert mq.methods.DMPFL is METHODS["dmpfl"].method
+    assert {"DMPFL", "METHODS", "MethodEntry", "PFedGate"} <= set(dir(methods))
+    with pytest.raises(AttributeError, match=r"no name `Fedavg` .did you mean `FedAvg`"):
+        _ = mq.methods.Fedavg
+
+
+@pytest.mark.parametrize("changes", [{}, {"neutral": {}, "never_neutral": "both"}])
+def test_an_entry_says_when_it_is_fedavg_or_why_never(changes: dict[str, Any]) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E202 the entry of Odd needs either `neutral`"):
+        plain(title="Odd", **changes)
+    assert plain(neutral={}) == plain(neutral={})
+    assert len({plain(neutral={}), plain(never_neutral="no")}) == 2
+
+
+def test_two_modules_with_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "twins"
+    package.mkdir()
+    text = "from masquerade.methods.fedavg import ENTRIES\n"
+    for name in ("__init__", "one", "two"):
+        (package / f"{name}.py").write_text(text * (name != "__init__"), encoding="utf-8")
+        monkeypatch.setitem(sys.modules, f"twins.{name}", None)
+        monkeypatch.delitem(sys.modules, f"twins.{name}")
+    monkeypatch.setitem(sys.modules, "twins", None)
+    monkeypatch.delitem(sys.modules, "twins")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MasqueradeError, match=r"^E202 two modules name .* `twins\.two`"):
+        find("twins", [str(package)])
+
+
+def test_others_are_loaded_when_they_are_asked_for(others: Any) -> None:
+    table = others(("mine", "others:Mine"), ("mine_shared", "others:entry"))
+    assert list(table) == [*METHODS, "mine", "mine_shared"]
+    assert len(table) == len(METHODS) + 2
+    assert "mine" in table
+    assert "yours" not in table
+    assert table["fedavg"] is METHODS["fedavg"]
+    assert "others" not in sys.modules
+    mine = table["mine"]
+    assert (mine.view, mine.title, mine.never_neutral) == ("best", "Mine", "not stated")
+    assert table["mine_shared"].title == "Mine, shared"
+    assert table["mine_shared"].method is mine.method
+    assert table["mine"] is mine
+    assert dict(table.items())["mine"] is mine
+    with pytest.raises(KeyError):
+        table["yours"]
+
+
+def test_what_others_have_is_a_method_like_ours(
+    others: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = others(("mine", "others:Mine"))
+    monkeypatch.setattr(toml, "METHODS", table)
+    monkeypatch.setattr(listings, "METHODS", table)
+    config = toml.parse({"methods": ["mine"], "method": {"mine": {"lr": 0.5}}})
+    assert toml.method_of("mine", config) == table["mine"].method(lr=0.5)
+    assert listings.page("mine") == "What somebody else thought of."
+
+
+def test_running_ours_loads_nobody_elses(others: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toml, "METHODS", others(("mine", "broken:Mine")))
+    toml.dump(toml.parse({"methods": ["fedavg"], "method": {"lr": 0.5, "fedavg": {"clip": 1.0}}}))
+    assert "broken" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("broken:Mine", "ModuleNotFoundError: No module named 'what_is_not_there'"),
+        ("others:Nobody", "AttributeError: "),
+        ("others:number", "loads to 3; it must be a MethodEntry or a subclass of Method"),
+    ],
+)
+def test_one_that_cannot_be_loaded_leaves_the_others_alone(
+    others: Any, value: str, told: str
+) -> None:
+    table = others(("bad", value), ("mine", "others:Mine"))
+    assert "bad" in list(table)
+    assert table["mine"].title == "Mine"
+    for _ in range(2):
+        with pytest.raises(MasqueradeError, match=f"^E202 the entry point `bad` .{value}.*{told}"):
+            table["bad"]
+    with pytest.warns(MasqueradeWarning, match=f"^W202 the method `bad` is left out.*{told}"):
+        assert [*dict(table.items())] == [*METHODS, "mine"]
+    # It is told once.
+    assert len(table.values()) == len(METHODS) + 1
+
+
+def test_a_name_that_is_taken_is_refused_and_ours_stays_listed(others: Any) -> None:
+    table = others(("fedavg", "others:Mine"), ("mine", "others:Mine"), ("mine", "broken:Mine"))
+    for name, owners in (("fedavg", "Masquerade and `others:Mine`"), ("mine", "`others:Mine` and")):
+        with pytest.raises(MasqueradeError, match=f"^E202 `{name}` names several .*{owners}"):
+            table[name]
+    with pytest.warns(MasqueradeWarning, match="^W202 the method `mine`"):
+        assert dict(table.items()) == dict(METHODS.items())
+    assert list(table) == [*METHODS, "mine"]
