@@ -8,12 +8,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from masquerade.core import Bounds, Message, Method, Part, Round, Stage, State, Task
+from masquerade.core import Bounds, Round, Stage, Task
+from masquerade.methods.fine_tuning import FineTuned
 from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
+class FedAvg(FineTuned):
     """One model for all; the view `tuned` fine-tunes it at every client before use."""
 
     tune_lr: float = 0.01
@@ -29,18 +30,6 @@ class FedAvg(Method):
         if round.phase[0] != "tuned":
             return ()
         return (Stage("tune", self.sgd_step(task, lr=self.tune_lr), self.tune_epochs),)
-
-    def finish(
-        self, task: Task, work: State, message: Message, client: State, round: Round
-    ) -> tuple[Message, State]:
-        """Hand a fine-tuned copy to `personalize`; a training round keeps nothing."""
-        if round.kind == "adapt":
-            return {}, {"params": work["params"]}
-        return super().finish(task, work, message, client, round)
-
-    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
-        """Use the shared model, or the fine-tuned copy."""
-        return {"params": Part(client["params"])}
 
 
 ENTRIES = {

@@ -10,12 +10,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from masquerade.core import Batch, Bounds, Message, Method, Part, Round, Stage, State, Task, Tree
+from masquerade.core import Batch, Bounds, Message, Round, Stage, State, Task, Tree
+from masquerade.methods.fine_tuning import FineTuned
 from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Method):
+class FedBABU(FineTuned):
     """A body trained under a common random head; both are fine-tuned before use."""
 
     head_layers: int = 1
@@ -56,18 +57,6 @@ class FedBABU(Method):
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Fine-tune body and head."""
         return (Stage("tune", self.sgd_step(task, lr=self.tune_lr), self.tune_epochs),)
-
-    def finish(
-        self, task: Task, work: State, message: Message, client: State, round: Round
-    ) -> tuple[Message, State]:
-        """Send the body, or hand the fine-tuned copy to `personalize`."""
-        if round.kind == "adapt":
-            return {}, {"params": work["params"]}
-        return super().finish(task, work, message, client, round)
-
-    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
-        """Use the fine-tuned copy."""
-        return {"params": Part(client["params"])}
 
 
 ENTRIES = {

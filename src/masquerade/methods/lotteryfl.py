@@ -13,17 +13,18 @@ from typing import ClassVar
 import torch
 
 from masquerade.core import mask, tree
-from masquerade.core.method import Bounds, Method
-from masquerade.core.part import Message, Part
-from masquerade.core.round import ClientInfo, Cohort, Round, Stage
+from masquerade.core.method import Bounds
+from masquerade.core.part import Message
+from masquerade.core.round import Round, Stage
 from masquerade.core.sgd import MetricStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State
+from masquerade.methods.personal_masks import PersonalMasks
 from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class LotteryFL(Method):
+class LotteryFL(PersonalMasks):
     """Personal masks on one global model, found by pruning and rewinding."""
 
     prune: float = 0.2
@@ -40,15 +41,6 @@ class LotteryFL(Method):
         "target": (0, 1),
         "threshold": (0, math.inf),
     }
-
-    def row_init(self, task: Task, info: ClientInfo) -> State:
-        """Remember a client's mask, at first all weights; biases and norms have none."""
-        names = mask.masked_names(task.layers, first_dense=False, biases_dense=True)
-        return {"keep": mask.full({name: task.initial[name] for name in names})}
-
-    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
-        """Send the weights inside the client's mask."""
-        return {"params": Part(tree.only(row["keep"], server["params"]), row["keep"])}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Take the received weights and mask."""
@@ -83,20 +75,6 @@ class LotteryFL(Method):
                 masks=mask.trained,
             ),
         )
-
-    def finish(
-        self, task: Task, work: State, message: Message, client: State, round: Round
-    ) -> tuple[Message, State]:
-        """Send the weights and the mask."""
-        return {"params": Part(work["params"], work["keep"])}, client
-
-    def aggregate(
-        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
-    ) -> tuple[State, State]:
-        """Average over the holders, and remember their masks."""
-        # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
-        new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
-        return new, {"keep": uploads["params"].keep}
 
 
 ENTRIES = {

@@ -14,26 +14,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from masquerade.core import (
-    Batch,
-    Bounds,
-    Choices,
-    Message,
-    Method,
-    Part,
-    Round,
-    Stage,
-    State,
-    Task,
-    Tree,
-    tree,
-)
+from masquerade.core import Batch, Bounds, Choices, Round, Stage, State, Task, Tree, tree
 from masquerade.core.sgd import SGDStep, loss_gradient
+from masquerade.methods.fine_tuning import FineTuned
 from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Method):
+class PerFedAvg(FineTuned):
     """FedAvg of models that are trained to be adapted; the view `tuned` adapts them."""
 
     inner_lr: float = 0.01
@@ -94,18 +82,6 @@ class PerFedAvg(Method):
         if round.phase[0] != "tuned":
             return ()
         return (Stage("tune", self._adaptation(task), self.tune_epochs),)
-
-    def finish(
-        self, task: Task, work: State, message: Message, client: State, round: Round
-    ) -> tuple[Message, State]:
-        """Hand an adapted copy to `personalize`; a training round keeps nothing."""
-        if round.kind == "adapt":
-            return {}, {"params": work["params"]}
-        return super().finish(task, work, message, client, round)
-
-    def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
-        """Use the adapted copy, or the shared model."""
-        return {"params": Part(client["params"])}
 
 
 ENTRIES = {

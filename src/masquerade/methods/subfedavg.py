@@ -16,17 +16,18 @@ import torch
 
 from masquerade.core import mask, tree
 from masquerade.core import slicing as slice
-from masquerade.core.method import Bounds, Method
-from masquerade.core.part import Message, Part
-from masquerade.core.round import ClientInfo, Cohort, Round, Stage
+from masquerade.core.method import Bounds
+from masquerade.core.part import Message
+from masquerade.core.round import ClientInfo, Round, Stage
 from masquerade.core.sgd import MetricStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
+from masquerade.methods.personal_masks import PersonalMasks
 from masquerade.methods.registry import MethodEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubFedAvg(Method):
+class SubFedAvg(PersonalMasks):
     """Personal masks on one global model, found by pruning while training."""
 
     prune: float = 0.1
@@ -60,12 +61,7 @@ class SubFedAvg(Method):
         if self.structured:
             whole = {name: each[:, 0] for name, each in slice.units(task, task.initial).items()}
             return {"keep": slice.spread(task, mask.full(whole))}
-        names = mask.masked_names(task.layers, first_dense=False, biases_dense=True)
-        return {"keep": mask.full({name: task.initial[name] for name in names})}
-
-    def download(self, task: Task, server: State, row: State, round: Round) -> Message:
-        """Send the weights inside the client's mask."""
-        return {"params": Part(tree.only(row["keep"], server["params"]), row["keep"])}
+        return super().row_init(task, info)
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Take the received weights and mask."""
@@ -110,20 +106,6 @@ class SubFedAvg(Method):
         # of linear layers; here every unit is ranked by the norm of its weights.
         norms = {name: each.norm(dim=1) for name, each in slice.units(task, params).items()}
         return slice.spread(task, mask.shrink(held, norms, 1 - self.prune, least=self.target))
-
-    def finish(
-        self, task: Task, work: State, message: Message, client: State, round: Round
-    ) -> tuple[Message, State]:
-        """Send the weights and the mask."""
-        return {"params": Part(work["params"], work["keep"])}, client
-
-    def aggregate(
-        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
-    ) -> tuple[State, State]:
-        """Average over the holders, and remember their masks."""
-        # Differs: the release counts every client equally; here, as in FedAvg, samples weigh.
-        new, _ = super().aggregate(task, server, rows, uploads, cohort, round)
-        return new, {"keep": uploads["params"].keep}
 
 
 ENTRIES = {
