@@ -88,8 +88,8 @@ SMALL: dict[str, dict] = {
 }
 
 _NAMED = {
-    name: replace(_small(line.method, momentum=0.5), **dict(line.settings) | SMALL.get(name, {}))
-    for name, line in METHODS.items()
+    name: replace(_small(entry.method, momentum=0.5), **dict(entry.settings) | SMALL.get(name, {}))
+    for name, entry in METHODS.items()
 }
 METHOD_TABLE = {
     # Names that are views of one training are one row.
@@ -97,7 +97,7 @@ METHOD_TABLE = {
     for place, (name, method) in enumerate(_NAMED.items())
     if method not in list(_NAMED.values())[:place]
 }
-"""Every method under law. A new line of METHODS is here by itself."""
+"""Every method under law. A new entry of METHODS is here by itself."""
 
 
 def built(

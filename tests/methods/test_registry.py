@@ -78,6 +78,16 @@ def test_every_module_with_a_method_has_its_entries() -> None:
     assert classes - bases <= {entry.method for entry in METHODS.values()} <= classes
 
 
+def test_every_method_has_its_page_and_its_example_worked_by_hand() -> None:
+    # `masquerade.methods.dmpfl`, or a folder, as `masquerade.methods.pfedgate.method`.
+    homes = (entry.method.__module__ for entry in METHODS.values())
+    names = {home.split(".")[2] for home in homes if home.startswith("masquerade.methods.")}
+    root = Path(__file__).parents[2]
+    assert {path.stem for path in (root / "docs/methods").glob("*.md")} == names
+    tests = {path.stem for path in (root / "tests/papers").glob("test_*.py")}
+    assert tests == {f"test_{name}" for name in names}
+
+
 def test_classes_are_names_of_the_package() -> None:
     assert mq.methods.DMPFL is METHODS["dmpfl"].method
     assert {"DMPFL", "METHODS", "MethodEntry", "PFedGate"} <= set(dir(methods))
