@@ -27,8 +27,8 @@ from masquerade.config.toml import (
     read_file,
     title_of,
 )
-from masquerade.config.words import ELSEWHERE, RENAMED
 from masquerade.core import Method
+from masquerade.core.words import ELSEWHERE, RENAMED
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
 

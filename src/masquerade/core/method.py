@@ -14,8 +14,8 @@ client a `server` or another client's `row`.
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -25,7 +25,8 @@ from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Loss, SGDStep, sgd_step
 from masquerade.core.task import Task
 from masquerade.core.tree import State
-from masquerade.errors import MasqueradeError
+from masquerade.core.words import hint
+from masquerade.errors import MasqueradeError, nearest
 
 Bounds = Mapping[str, tuple[float, float]]
 Choices = Mapping[str, tuple[str, ...]]
@@ -69,6 +70,19 @@ class Method:
 
     foreseen: ClassVar[bool] = True
     """Whether masks keep about the size that they have in a first round, which forecasts go by."""
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Refuse settings that it does not have; `__init__` takes those that it has."""
+        known = [each.name for each in fields(cls)]
+        wrong = [
+            f"unknown setting `{key}`"
+            + (f"; {told}" if (told := hint("method", key)) else nearest(key, known, most=3))
+            for key in settings
+            if key not in known
+        ]
+        if wrong:
+            raise MasqueradeError("E201", f"{cls.__name__}: " + "; ".join(wrong))
+        return super().__new__(cls)
 
     def problems(self) -> list[str]:
         """Say what is wrong with settings that fit their bounds and do not fit one another."""
