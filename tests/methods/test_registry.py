@@ -146,7 +146,7 @@ def test_what_others_have_is_a_method_like_ours(
     monkeypatch.setattr(listings, "METHODS", table)
     config = toml.parse({"methods": ["mine"], "method": {"mine": {"lr": 0.5}}})
     assert toml.method_of("mine", config) == table["mine"].method(lr=0.5)
-    assert listings.page("mine") == "What somebody else thought of."
+    assert listings.page_text("mine") == "What somebody else thought of."
 
 
 def test_running_ours_loads_nobody_elses(others: Any, monkeypatch: pytest.MonkeyPatch) -> None:

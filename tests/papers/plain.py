@@ -3,7 +3,7 @@
 from typing import Any
 
 from masquerade.core import Method
-from masquerade.simulation.server import Simulation
+from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 from tests.papers import replay
 from tests.papers.reference import Plain

@@ -148,7 +148,9 @@ def resolve(config: Config, training: Training) -> TrainingSpec:
     )
 
 
-def _network(train: Train, entry: MethodEntry, federation: Federation, seed: int) -> tuple[Train, Task]:
+def _network(
+    train: Train, entry: MethodEntry, federation: Federation, seed: int
+) -> tuple[Train, Task]:
     """Build the network of a training; return its settings with the network that "auto" means."""
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
