@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from masquerade.experiments.result import Personal, Result
     from masquerade.experiments.run import run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "masquerade.config.settings": ("Compute", "Evaluate"),

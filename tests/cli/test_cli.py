@@ -193,7 +193,7 @@ def test_an_unforeseen_error_is_one_line_and_a_hint(
         error.add_note("in client 3")
         raise error
 
-    monkeypatch.setattr(training, "_go", go)
+    monkeypatch.setattr(training, "_training", go)
     status, out, err = call("run")
     assert (status, out) == (1, "")
     assert err.splitlines()[0] == "E100 ZeroDivisionError: by nothing (in client 3)"
@@ -364,7 +364,12 @@ def test_a_view_with_settings_of_its_own_is_run_for_itself(
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Collect the configurations that commands would run."""
     found: list[Config] = []
-    monkeypatch.setattr(training, "_go", lambda config, *rest, **more: found.append(config))
+
+    def stopping(config: Config, *rest: Any, **more: Any) -> None:
+        found.append(config)
+        raise cli.Stopped(1)
+
+    monkeypatch.setattr(training, "_training", stopping)
     return found
 
 

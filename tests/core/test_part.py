@@ -53,8 +53,8 @@ def test_a_stack_of_parts_is_a_part(grain: Grain, bits: list[bool], kept: list[i
 @each_grain
 def test_grains_map_over_clients(grain: Grain, bits: list[bool], kept: list[int]) -> None:
     lines = torch.tensor([bits, [not bit for bit in bits]])
-    mapped = torch.func.vmap(grain.spread)(lines, torch.zeros(2, *SHAPE))
-    assert torch.equal(mapped, grain.spread(lines, torch.zeros(2, *SHAPE)))
+    mapped = torch.func.vmap(grain.expand)(lines, torch.zeros(2, *SHAPE))
+    assert torch.equal(mapped, grain.expand(lines, torch.zeros(2, *SHAPE)))
     assert positions(mapped[0]) == kept
 
 
@@ -170,5 +170,5 @@ def test_a_bit_covers_as_many_entries_as_it_is_spread_to(
     for place in range(bits.numel()):
         keep = torch.zeros(bits.numel(), dtype=torch.bool)
         keep[place] = True
-        spread = grain.spread(keep.reshape(bits), values)
+        spread = grain.expand(keep.reshape(bits), values)
         assert int(spread.sum()) == covers[place if len(covers) > 1 else 0]

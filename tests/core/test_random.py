@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from masquerade.core.random import choose, draw, fold, normal, order, uniform
+from masquerade.core.random import Label, choose, draw, fold, normal, order, uniform
 
 quick = settings(deadline=None, max_examples=50)
 keys = st.integers(-(2**63), 2**63 - 1)
@@ -181,3 +181,34 @@ def test_mapping_over_clients_changes_no_bit() -> None:
         assert torch.equal(batched, torch.stack(ones))
     close = torch.func.vmap(lambda key: normal(key, (3,)))(clients)
     torch.testing.assert_close(close, torch.stack([normal(key, (3,)) for key in clients]))
+
+
+LABELS = {
+    "ADAPT": "adapt",
+    "ANGLE": "angle",
+    "AVAILABLE": "available",
+    "BATCHES": "batches",
+    "BUDGETS": "budgets",
+    "CLIENT": "client",
+    "COHORT": "cohort",
+    "DOWNLOAD": "down",
+    "DROP": "drop",
+    "DROPOUT": "dropout",
+    "GATE": "gate",
+    "INITIAL": "initial",
+    "LEVEL": "level",
+    "MESSAGE": "wire",
+    "NOVEL": "novel",
+    "RADIUS": "radius",
+    "SETUP": "hello",
+    "STEP": "step",
+    "TRAIN": "train",
+    "UPLOAD": "up",
+}
+"""As every published figure was drawn with them."""
+
+
+def test_labels_of_keys_are_frozen() -> None:
+    assert {label.name: label.value for label in Label} == LABELS
+    for label in Label:
+        assert fold(7, label) == fold(7, LABELS[label.name])

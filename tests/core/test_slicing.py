@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import slicing as slice
-from masquerade.core import tree
+from masquerade.core import slicing, tree
 from masquerade.core.round import Batch
 from masquerade.core.sgd import gradient
 from masquerade.core.task import Task
@@ -16,7 +15,7 @@ from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.models import MLP, ChannelGroupNorm, CifarCNN, DigitsCNN
 
-Case = tuple[Task, slice.Cut, Tree, Batch]
+Case = tuple[Task, slicing.Cut, Tree, Batch]
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: MLP(12, hidden=(9, 7), classes=4), (3, 4)),
@@ -41,11 +40,11 @@ def case(request: pytest.FixtureRequest) -> Case:
     fresh = task.fresh(3)
     params = {key: value + 0.05 * drawn(value.shape, 4) for key, value in fresh.items()}
     batch = Batch(drawn((4, *shape), 5), torch.arange(4), None, torch.tensor(0))
-    return task, slice.widths(task, share), params, batch
+    return task, slicing.widths(task, share), params, batch
 
 
-def masked(cut: slice.Cut, params: Tree) -> Tree:
-    return tree.where(slice.keep(cut, params), params, tree.zeros(params))
+def masked(cut: slicing.Cut, params: Tree) -> Tree:
+    return tree.where(slicing.keep(cut, params), params, tree.zeros(params))
 
 
 def slope(task: Task, params: Tree, batch: Batch) -> Tree:
@@ -61,16 +60,18 @@ def assert_close(left: Tree, right: Tree) -> None:
 
 def test_sliced_outputs_equal_masked_ones(case: Case) -> None:
     task, cut, params, batch = case
-    small, _ = task(slice.shrink(params, cut), batch.x)
+    small, _ = task(slicing.shrink(params, cut), batch.x)
     wide, _ = task(masked(cut, params), batch.x)
     torch.testing.assert_close(small, wide, atol=1e-6, rtol=0)
 
 
 def test_sliced_gradients_equal_masked_ones(case: Case) -> None:
     task, cut, params, batch = case
-    small = slope(task, slice.shrink(params, cut), batch)
+    small = slope(task, slicing.shrink(params, cut), batch)
     wide = slope(task, masked(cut, params), batch)
-    assert_close(slice.grow(small, cut, tree.zeros(params)), tree.only(slice.keep(cut, wide), wide))
+    assert_close(
+        slicing.grow(small, cut, tree.zeros(params)), tree.only(slicing.keep(cut, wide), wide)
+    )
 
 
 def test_sliced_step_grown_back_equals_masked_step(case: Case) -> None:
@@ -79,9 +80,9 @@ def test_sliced_step_grown_back_equals_masked_step(case: Case) -> None:
     def step(values: Tree) -> Tree:
         return tree.each(lambda value, grad: value - 0.1 * grad, values, slope(task, values, batch))
 
-    kept = slice.keep(cut, params)
+    kept = slicing.keep(cut, params)
     wide = tree.where(kept, step(masked(cut, params)), params)
-    grown = slice.grow(step(slice.shrink(params, cut)), cut, params)
+    grown = slicing.grow(step(slicing.shrink(params, cut)), cut, params)
     assert_close(grown, wide)
     for name, inside in kept.items():
         assert torch.equal(grown[name][~inside], params[name][~inside])
@@ -91,8 +92,8 @@ def test_growing_back_restores_every_bit_and_touches_no_input(case: Case) -> Non
     _, cut, params, _ = case
     before = {name: value.clone() for name, value in params.items()}
     zeroed = tree.zeros(params)
-    grown = slice.grow(slice.shrink(params, cut), cut, params)
-    alone = slice.grow(slice.shrink(params, cut), cut, zeroed)
+    grown = slicing.grow(slicing.shrink(params, cut), cut, params)
+    alone = slicing.grow(slicing.shrink(params, cut), cut, zeroed)
     for name, value in before.items():
         assert torch.equal(grown[name], value)
         assert torch.equal(alone[name], masked(cut, params)[name])
@@ -102,7 +103,7 @@ def test_growing_back_restores_every_bit_and_touches_no_input(case: Case) -> Non
 
 def test_small_tensors_hold_just_what_is_kept(case: Case) -> None:
     _, cut, params, _ = case
-    small, kept = slice.shrink(params, cut), slice.keep(cut, params)
+    small, kept = slicing.shrink(params, cut), slicing.keep(cut, params)
     assert kept.keys() == cut.keys()
     for name, value in params.items():
         expected = value[kept[name]] if name in kept else value.flatten()
@@ -112,24 +113,24 @@ def test_small_tensors_hold_just_what_is_kept(case: Case) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_share_one_is_the_identity(name: str) -> None:
     task = Task(NETWORKS[name][0]())
-    cut = slice.widths(task, 1.0)
-    small = slice.shrink(task.initial, cut)
+    cut = slicing.widths(task, 1.0)
+    small = slicing.shrink(task.initial, cut)
     assert all(torch.equal(small[key], value) for key, value in task.initial.items())
-    assert all(mask.all() for mask in slice.keep(cut, task.initial).values())
+    assert all(mask.all() for mask in slicing.keep(cut, task.initial).values())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_cuts_of_all_shares_name_the_same_tensors_and_axes(name: str) -> None:
     task = Task(NETWORKS[name][0]())
     forms = [
-        {key: tuple(axes) for key, axes in slice.widths(task, share).items()} for share in SHARES
+        {key: tuple(axes) for key, axes in slicing.widths(task, share).items()} for share in SHARES
     ]
     assert forms[0] == forms[1] == forms[2]
 
 
 def test_hidden_layers_shrink_and_the_ends_stay_whole() -> None:
     task = Task(CifarCNN())
-    small = slice.shrink(task.initial, slice.widths(task, 0.3))
+    small = slicing.shrink(task.initial, slicing.widths(task, 0.3))
     # ⌈0.3 × 64⌉ = 20 channels of 25 features, ⌈0.3 × 384⌉ = 116, ⌈0.3 × 192⌉ = 58.
     assert {name: tuple(value.shape) for name, value in small.items()} == {
         "conv1.weight": (20, 3, 5, 5),
@@ -147,7 +148,7 @@ def test_hidden_layers_shrink_and_the_ends_stay_whole() -> None:
 
 @pytest.mark.parametrize(("share", "channels"), [(0.01, 4), (0.25, 4), (0.3, 8), (0.9, 16)])
 def test_norms_keep_whole_groups(share: float, channels: int) -> None:
-    cut = slice.widths(Task(DigitsCNN(norm="group")), share)
+    cut = slicing.widths(Task(DigitsCNN(norm="group")), share)
     for name in ("conv1.weight", "conv1.bias", "norm1.weight", "norm1.bias"):
         assert cut[name][0].tolist() == list(range(channels))
 
@@ -155,26 +156,26 @@ def test_norms_keep_whole_groups(share: float, channels: int) -> None:
 def test_share_of_a_hundred_outputs_is_a_percentage() -> None:
     task = Task(MLP(2, hidden=(100,), classes=2))
     percents = range(1, 101)
-    cuts = [slice.widths(task, percent / 100) for percent in percents]
+    cuts = [slicing.widths(task, percent / 100) for percent in percents]
     assert [len(cut["layers.0.bias"][0]) for cut in cuts] == list(percents)
 
 
 def test_any_ascending_indices_can_be_kept() -> None:
     value = torch.arange(12.0).reshape(3, 4)
     cut = {"w": {0: torch.tensor([0, 2]), 1: torch.tensor([1, 3])}}
-    small = slice.shrink({"w": value, "b": value}, cut)
+    small = slicing.shrink({"w": value, "b": value}, cut)
     assert small["w"].tolist() == [[1, 3], [9, 11]]
-    grown = slice.grow({"w": -small["w"], "b": small["b"]}, cut, {"w": value, "b": value})
+    grown = slicing.grow({"w": -small["w"], "b": small["b"]}, cut, {"w": value, "b": value})
     assert grown["w"].tolist() == [[0, -1, 2, -3], [4, 5, 6, 7], [8, -9, 10, -11]]
     assert torch.equal(grown["b"], value)
 
 
 def test_a_tree_may_hold_some_of_the_tensors() -> None:
     task = Task(MLP(4, hidden=(4,), classes=2))
-    cut = slice.widths(task, 0.5)
+    cut = slicing.widths(task, 0.5)
     some = {"layers.0.bias": torch.ones(4)}
-    assert slice.keep(cut, some)["layers.0.bias"].tolist() == [True, True, False, False]
-    grown = slice.grow({"layers.0.bias": torch.zeros(2)}, cut, task.initial)
+    assert slicing.keep(cut, some)["layers.0.bias"].tolist() == [True, True, False, False]
+    grown = slicing.grow({"layers.0.bias": torch.zeros(2)}, cut, task.initial)
     assert grown["layers.0.bias"][:2].tolist() == [0, 0]
     assert grown["layers.0.weight"] is task.initial["layers.0.weight"]
 
@@ -182,7 +183,7 @@ def test_a_tree_may_hold_some_of_the_tensors() -> None:
 @pytest.mark.parametrize("share", [0, -0.5, 1.01, math.nan])
 def test_share_outside_its_range_is_refused(share: float) -> None:
     with pytest.raises(MasqueradeError, match="E201 `share`"):
-        slice.widths(Task(MLP(2)), share)
+        slicing.widths(Task(MLP(2)), share)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +201,13 @@ def test_share_outside_its_range_is_refused(share: float) -> None:
 )
 def test_network_whose_slice_would_differ_is_refused(network: nn.Module, layer: str) -> None:
     with pytest.raises(MasqueradeError, match=f"E202 layer `{layer}`"):
-        slice.widths(Task(network), 0.5)
+        slicing.widths(Task(network), 0.5)
 
 
 def kept_units(task: Task, seed: int) -> Tree:
     """Draw for every unit of every hidden layer whether it is kept, some of each."""
     kept = {}
-    for name, value in slice.units(task, task.initial).items():
+    for name, value in slicing.units(task, task.initial).items():
         kept[name] = drawn((len(value),), seed) > 0
         kept[name][:2] = torch.tensor([True, False])
     return kept
@@ -216,14 +217,14 @@ def kept_units(task: Task, seed: int) -> Tree:
 def test_any_units_can_be_kept_and_sliced_equals_masked(name: str) -> None:
     make, shape = NETWORKS[name]
     task = Task(make())
-    kept = slice.spread(task, kept_units(task, 3))
-    cut = slice.cut_of(kept)
+    kept = slicing.expand(task, kept_units(task, 3))
+    cut = slicing.cut_of(kept)
     # The mask is the cut and nothing less: rows and columns fit together.
-    back = slice.keep(cut, task.initial)
+    back = slicing.keep(cut, task.initial)
     assert kept.keys() == back.keys()
     assert all(torch.equal(kept[key], back[key]) for key in kept)
     x = drawn((4, *shape), 5)
-    small, _ = task(slice.shrink(task.initial, cut), x)
+    small, _ = task(slicing.shrink(task.initial, cut), x)
     torch.testing.assert_close(small, task(masked(cut, task.initial), x)[0], atol=1e-6, rtol=0)
 
 
@@ -231,22 +232,22 @@ def test_any_units_can_be_kept_and_sliced_equals_masked(name: str) -> None:
 def test_all_units_are_all_of_what_widths_cut(name: str) -> None:
     task = Task(NETWORKS[name][0]())
     whole = {
-        key: torch.ones(len(rows)).bool() for key, rows in slice.units(task, task.initial).items()
+        key: torch.ones(len(rows)).bool() for key, rows in slicing.units(task, task.initial).items()
     }
-    kept = slice.spread(task, whole)
-    assert kept.keys() == slice.widths(task, 0.5).keys()
+    kept = slicing.expand(task, whole)
+    assert kept.keys() == slicing.widths(task, 0.5).keys()
     assert all(mask.all() for mask in kept.values())
 
 
 def test_units_are_spread_for_many_clients_at_once() -> None:
     task = Task(DigitsCNN(norm="group"))
     clients = [kept_units(task, seed) for seed in (3, 4)]
-    spread = torch.func.vmap(lambda kept: slice.spread(task, kept))(tree.stack(clients))
+    spread = torch.func.vmap(lambda kept: slicing.expand(task, kept))(tree.stack(clients))
     for place, kept in enumerate(clients):
-        alone = slice.spread(task, kept)
+        alone = slicing.expand(task, kept)
         assert all(torch.equal(spread[name][place], alone[name]) for name in alone)
 
 
 def test_counting_needs_no_slice(case: Case) -> None:
     _, cut, params, _ = case
-    assert slice.count(cut, params) == tree.size(slice.shrink(params, cut))
+    assert slicing.count(cut, params) == tree.size(slicing.shrink(params, cut))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from masquerade.core import Message, Part, tree
 from masquerade.core.random import uniform
-from masquerade.cost.bytes import Traffic, measure
+from masquerade.cost.bytes import Traffic, measure_exchange
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.wire import digest, encode, nbytes
 from masquerade.wire.session import ANY, Seen, Session, begin
@@ -41,7 +41,7 @@ def bytes_of(traffic: Traffic) -> tuple[float, float, float, float]:
 
 
 def test_the_initial_model_is_not_sent() -> None:
-    traffic, _ = measure(SAME, ONE, first(), lead=0)
+    traffic, _ = measure_exchange(SAME, ONE, first(), lead=0)
     assert bytes_of(traffic) == (FLAG, FULL, 0, 12)
 
 
@@ -49,48 +49,48 @@ def test_some_tensors_of_the_initial_model_are_not_sent_either() -> None:
     """A body alone (FedPer) is known at first as much as the whole model."""
     initial = INITIAL | {"head": torch.tensor([9.0])}
     known = {name: value[0] for name, value in begin(initial, 1, SAME).items()}
-    traffic, _ = measure(SAME, {}, known, lead=0)
+    traffic, _ = measure_exchange(SAME, {}, known, lead=0)
     assert bytes_of(traffic) == (FLAG, 0, 0, 0)
-    traffic, _ = measure(ONE, {}, known, lead=0)
+    traffic, _ = measure_exchange(ONE, {}, known, lead=0)
     assert bytes_of(traffic) == (FULL, 0, 12, 0)
 
 
 def test_what_was_downloaded_last_is_not_downloaded_again() -> None:
-    traffic, known = measure(ONE, {}, first(), lead=0)
+    traffic, known = measure_exchange(ONE, {}, first(), lead=0)
     assert bytes_of(traffic) == (FULL, 0, 12, 0)
-    traffic, known = measure(ONE, {}, known, lead=0)
+    traffic, known = measure_exchange(ONE, {}, known, lead=0)
     assert bytes_of(traffic) == (FLAG, 0, 0, 0)
-    traffic, known = measure(TWO, {}, known, lead=0)
+    traffic, known = measure_exchange(TWO, {}, known, lead=0)
     assert bytes_of(traffic) == (FULL, 0, 12, 0)
     # Only the last version is held, not all that ever came.
-    traffic, known = measure(ONE, {}, known, lead=0)
+    traffic, known = measure_exchange(ONE, {}, known, lead=0)
     assert bytes_of(traffic) == (FULL, 0, 12, 0)
 
 
 def test_an_upload_is_always_sent_and_does_not_change_what_was_downloaded() -> None:
-    _, known = measure(ONE, TWO, first(), lead=0)
-    traffic, known = measure(ONE, ONE, known, lead=0)
+    _, known = measure_exchange(ONE, TWO, first(), lead=0)
+    traffic, known = measure_exchange(ONE, ONE, known, lead=0)
     assert bytes_of(traffic) == (FLAG, FULL, 0, 12)
-    traffic, _ = measure(TWO, TWO, known, lead=0)
+    traffic, _ = measure_exchange(TWO, TWO, known, lead=0)
     assert bytes_of(traffic) == (FULL, FULL, 12, 12)
 
 
 def test_what_is_held_is_returned_and_not_written() -> None:
     before = first()
     copy = dict(before)
-    _, known = measure(ONE, TWO, before, lead=0)
+    _, known = measure_exchange(ONE, TWO, before, lead=0)
     assert known[ANY + "params"] == digest(ONE["params"])
     assert before == copy
 
 
 def test_parts_are_held_by_name() -> None:
     head = {"head": Part({"w": torch.tensor([0.5])})}
-    _, known = measure(ONE, {}, first(), lead=0)
-    _, known = measure(head, {}, known, lead=0)
-    traffic, _ = measure(ONE | head, {}, known, lead=0)
+    _, known = measure_exchange(ONE, {}, first(), lead=0)
+    _, known = measure_exchange(head, {}, known, lead=0)
+    traffic, _ = measure_exchange(ONE | head, {}, known, lead=0)
     assert bytes_of(traffic) == (FLAG + 1, 0, 0, 0)
     # The same tensors under another name are another part, and as at first there.
-    traffic, _ = measure({"other": ONE["params"]}, {}, known, lead=0)
+    traffic, _ = measure_exchange({"other": ONE["params"]}, {}, known, lead=0)
     assert bytes_of(traffic) == (FULL, 0, 12, 0)
 
 
@@ -98,17 +98,17 @@ def test_remembering_digests_changes_no_count() -> None:
     """Clients that get one download share its digest, and tensors that look alike do not."""
     seen: Seen = {}
     for message in (ONE, ONE, TWO, params(4, 5, 6), SAME):
-        remembered = measure(message, ONE, first(), 0, seen)
-        plain = measure(message, ONE, first(), 0)
+        remembered = measure_exchange(message, ONE, first(), 0, seen)
+        plain = measure_exchange(message, ONE, first(), 0)
         assert bytes_of(remembered[0]) == bytes_of(plain[0])
         assert remembered[1] == plain[1]
     masked = {"params": Part(ONE["params"].values, {"w": torch.tensor([True, True, False])})}
-    _, known = measure(masked, {}, first(), 0, seen)
+    _, known = measure_exchange(masked, {}, first(), 0, seen)
     assert known[ANY + "params"] == digest(masked["params"]) != digest(ONE["params"])
 
 
 def test_nothing_costs_nothing() -> None:
-    traffic, known = measure({}, {}, begin(INITIAL, 3), lead=1)
+    traffic, known = measure_exchange({}, {}, begin(INITIAL, 3), lead=1)
     for column in (traffic.down, traffic.up, traffic.values_down, traffic.values_up):
         assert column.tolist() == [0, 0, 0]
     assert known.keys() == {ANY}
@@ -116,7 +116,7 @@ def test_nothing_costs_nothing() -> None:
 
 def test_a_mask_is_charged_to_us_and_not_to_the_papers() -> None:
     masked = {"params": Part(INITIAL, {"w": torch.tensor([True, False, True])})}
-    traffic, _ = measure(masked, ONE, first(), lead=0)
+    traffic, _ = measure_exchange(masked, ONE, first(), lead=0)
     # The mask makes it another version than the initial one: how many of three bits are ones, a
     # byte of bits and two values.
     assert bytes_of(traffic) == (FLAG + 1 + 1 + 1 + 8, FULL, 8, 12)
@@ -126,9 +126,9 @@ def test_a_mask_is_charged_to_us_and_not_to_the_papers() -> None:
 def test_a_cohort_costs_what_its_clients_cost() -> None:
     known = begin(INITIAL, 3)
     downloads, uploads = [SAME, ONE, SAME], [ONE, ONE, SAME]
-    together, after = measure(tree.stack(downloads), tree.stack(uploads), known, lead=1)
+    together, after = measure_exchange(tree.stack(downloads), tree.stack(uploads), known, lead=1)
     for place, (down, up) in enumerate(zip(downloads, uploads, strict=True)):
-        alone, then = measure(down, up, tree.take(known, place), lead=0)
+        alone, then = measure_exchange(down, up, tree.take(known, place), lead=0)
         columns = zip(tree.leaves(vars(together)), tree.leaves(vars(alone)), strict=True)
         assert all(float(many[place]) == float(one) for many, one in columns)
         assert after.keys() == then.keys()
@@ -160,34 +160,34 @@ def drawn(count: int, share: float, key: int) -> Tensor:
 
 def test_a_mask_that_goes_up_as_it_came_down_is_not_sent() -> None:
     keep = drawn(8000, 0.5, 1)
-    traffic, known = measure(masked(keep), masked(keep, 2.0), first(), lead=0)
+    traffic, known = measure_exchange(masked(keep), masked(keep, 2.0), first(), lead=0)
     down, up, values_down, values_up = bytes_of(traffic)
     assert values_down == values_up == 4 * int(keep.sum())
     # Two bytes say that no bit changed; new, the mask had a thousand bytes.
     assert up == FLAG + 1 + 2 + values_up
     assert down == up + 1000
-    traffic, _ = measure(masked(keep, 3.0), {}, known, lead=0)
+    traffic, _ = measure_exchange(masked(keep, 3.0), {}, known, lead=0)
     assert float(traffic.down) == up
 
 
 def test_a_mask_costs_what_changed_since_it_last_went_either_way() -> None:
     keep, few, many = drawn(8000, 0.5, 1), drawn(8000, 0.01, 2), drawn(8000, 0.2, 3)
     # Down: `keep`. Up: many bits of it changed. Down again: few bits of the upload changed.
-    _, known = measure(masked(keep), masked(keep ^ many), first(), lead=0)
-    traffic, _ = measure(masked(keep ^ many ^ few), {}, known, lead=0)
-    alone, _ = measure(masked(few), {}, first(), lead=0)
+    _, known = measure_exchange(masked(keep), masked(keep ^ many), first(), lead=0)
+    traffic, _ = measure_exchange(masked(keep ^ many ^ few), {}, known, lead=0)
+    alone, _ = measure_exchange(masked(few), {}, first(), lead=0)
     assert traffic.down - traffic.values_down == alone.down - alone.values_down
     # What went up and was lost is no reference.
-    _, lost = measure(masked(keep), {}, first(), lead=0)
-    traffic, _ = measure(masked(keep ^ many ^ few), {}, lost, lead=0)
+    _, lost = measure_exchange(masked(keep), {}, first(), lead=0)
+    traffic, _ = measure_exchange(masked(keep ^ many ^ few), {}, lost, lead=0)
     assert traffic.down - traffic.values_down > alone.down - alone.values_down
 
 
 def test_bits_are_sent_as_changes_too() -> None:
     bits, few = drawn(8000, 0.5, 1), drawn(8000, 0.01, 2)
-    _, known = measure({"bits": Part({"w": bits})}, {}, first(), lead=0)
+    _, known = measure_exchange({"bits": Part({"w": bits})}, {}, first(), lead=0)
     new = {"bits": Part({"w": bits ^ few})}
-    traffic, _ = measure(new, {}, known, lead=0)
+    traffic, _ = measure_exchange(new, {}, known, lead=0)
     assert int(nbytes(new)) > 1000 > 150 > int(traffic.down)
 
 
@@ -227,7 +227,7 @@ def test_a_first_download_is_sent_only_if_it_comes_with_a_mask(method: Any, sent
 def test_bytes_by_part_are_all_but_the_headers() -> None:
     """Two parts of three numbers: one that the client has, one that it has not."""
     down: Message = {"old": SAME["params"], "new": ONE["params"]}
-    traffic, _ = measure(down, ONE, first(), lead=0)
+    traffic, _ = measure_exchange(down, ONE, first(), lead=0)
     found = {name: float(size) for name, size in traffic.parts.items()}
     assert found == {"down/old": 1, "down/new": 1 + 1 + 12, "up/params": 1 + 1 + 12}
     assert float(traffic.down) == 24 + 1 + 14

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.config.settings import Compute, Evaluate, Train
-from masquerade.core import Method, Round, Stage, Task, mask, tree
-from masquerade.core import slicing as slice
+from masquerade.core import Method, Round, Stage, Task, mask, slicing, tree
 from masquerade.core.random import normal
 from masquerade.core.round import Batch, steps
 from masquerade.core.sgd import sgd_step
@@ -119,7 +118,7 @@ def test_a_pruned_client_runs_a_smaller_network(monkeypatch: pytest.MonkeyPatch)
 
 def test_momentum_masks_and_other_trees_survive() -> None:
     task = Task(MLP(4, hidden=(6, 4), classes=3).double())
-    kept = slice.keep(slice.widths(task, 0.5), task.initial)
+    kept = slicing.keep(slicing.widths(task, 0.5), task.initial)
     noise = {
         name: normal(7, tuple(value.shape), torch.float64) for name, value in task.initial.items()
     }
@@ -136,7 +135,7 @@ def test_momentum_masks_and_other_trees_survive() -> None:
     work = {**stage.prepare(start, round), "seen": torch.arange(6.0), "extra": noise}
     x = normal(8, (5, 4, 4), torch.float64)
     batches = [Batch(each, torch.tensor([0, 1, 2, 0]), None, torch.tensor(0)) for each in x]
-    small, whole = (how(stage, work, batches, round) for how in (slice.steps, steps))
+    small, whole = (how(stage, work, batches, round) for how in (slicing.steps, steps))
     assert tree.named(small).keys() == tree.named(whole).keys()
     for name, value in tree.named(whole).items():
         got = tree.named(small)[name]

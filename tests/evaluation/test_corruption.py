@@ -201,7 +201,7 @@ def test_data_that_are_no_images_are_refused_before_any_work(tmp_path: Path) -> 
     tables = {"data": {"name": str(tmp_path / "plain.npz"), "clients": 2}}
     config = parse(tables | {"evaluate": {"corruptions": ["fog"]}})
     with pytest.raises(MasqueradeError, match=r"^E202 corruptions are for images"):
-        comparison.start(config, tmp_path / "out", lambda *_: None)
+        comparison.compare(tmp_path / "out", config, lambda *_: None)
     assert not (tmp_path / "out").exists()
 
 

@@ -87,8 +87,8 @@ def complete(config: Config, path: Path, watch: Watch = silent) -> object:
 def compare(config: Config, path: Path, watch: Watch = silent) -> object:
     """Start a comparison, or resume it."""
     if (path / "config.toml").exists():
-        return comparison.carry_on(path, watch)
-    return comparison.start(config, path, watch)
+        return comparison.compare(path, None, watch)
+    return comparison.compare(path, config, watch)
 
 
 def timeless(value: Any) -> Any:

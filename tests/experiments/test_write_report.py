@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
-from masquerade.experiments.compare import write_report
+from masquerade.experiments.report_page import write_report
 from tests.report.invented import result
 
 PLACES = {".report.html": None, ".tmp-report.html": "E502", "report.html": "E405"}
@@ -17,6 +16,7 @@ PLACES = {".report.html": None, ".tmp-report.html": "E502", "report.html": "E405
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("masquerade.report.page", lambda *given, **named: "page")
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("")
     return tmp_path / "run"
 
 
@@ -28,17 +28,17 @@ def test_no_planted_link_leads_the_page_elsewhere(
     precious.write_text("precious")
     (run / name).symlink_to(precious)
     if code is None:
-        write_report(run, [result()], Config())
+        write_report(run, [result()])
         assert not (run / "report.html").is_symlink()
         assert (run / "report.html").read_text() == "page"
     else:
         with pytest.raises(MasqueradeError, match=f"^{code} "):
-            write_report(run, [result()], Config())
+            write_report(run, [result()])
     assert precious.read_text() == "precious"
 
 
 def test_a_page_takes_the_place_of_the_one_before(run: Path) -> None:
     (run / "report.html").write_text("old")
-    write_report(run, [result()], Config())
-    assert [each.name for each in run.iterdir()] == ["report.html"]
+    write_report(run, [result()])
+    assert {each.name for each in run.iterdir()} == {"config.toml", "report.html"}
     assert (run / "report.html").read_text() == "page"

@@ -136,22 +136,24 @@ def test_law_1_aggregation_is_pure(name):
 
 @every_method
 def test_law_2_loop_equals_batched(name):
+    """Batched with replayed steps, and with every step as it is written."""
     method = METHOD_TABLE[name]
     loop, ended = simulate(method, rounds=10)
-    # Width 3 over four clients: the second chunk is padded.
-    batched, also = simulate(method, rounds=10, engine="batched", clients_per_chunk=3)
-    assert (loop.engine.name, batched.engine.name) == ("loop", "batched")
-    assert_close(tensors(ended), tensors(also), 1e-9)
-    for kind, sums in owed(ended.costs).items():
-        assert owed(also.costs)[kind] == pytest.approx(sums, rel=1e-12), kind
-    (summaries, models), (others, also_models) = (
-        final(one, progress) for one, progress in ((loop, ended), (batched, also))
-    )
-    for left, right in zip(summaries, others, strict=True):
-        assert left["accuracy"] == right["accuracy"]
-        assert left["per_client"] == right["per_client"]
-        assert owed(left.get("adapt")) == owed(right.get("adapt"))
-    assert_close(tree.named(models), tree.named(also_models), 1e-9)
+    summaries, models = final(loop, ended)
+    for replay in ("auto", "off"):
+        # Three clients at a time of four: the second chunk is padded.
+        how = {"engine": "batched", "clients_per_chunk": 3, "replay": replay}
+        batched, also = simulate(method, rounds=10, **how)
+        assert (loop.engine.name, batched.engine.name) == ("loop", "batched")
+        assert_close(tensors(ended), tensors(also), 1e-9)
+        for kind, sums in owed(ended.costs).items():
+            assert owed(also.costs)[kind] == pytest.approx(sums, rel=1e-12), kind
+        others, also_models = final(batched, also)
+        for left, right in zip(summaries, others, strict=True):
+            assert left["accuracy"] == right["accuracy"]
+            assert left["per_client"] == right["per_client"]
+            assert owed(left.get("adapt")) == owed(right.get("adapt"))
+        assert_close(tree.named(models), tree.named(also_models), 1e-9)
 
 
 @every_method
@@ -357,6 +359,14 @@ def test_law_9_a_traced_step_serves_every_round_of_its_phase(name):
                 eager = step(work, batch, *numbers)
                 assert_equal(tree.named(eager), tree.named(traced(work, batch, *numbers)))
             work = step(work, batch, *later(made, kind, phase, 1))
+
+
+@every_method
+def test_law_9_replayed_steps_are_the_steps_as_they_are_written(name):
+    """What is recorded in early rounds serves the late ones, bit for bit."""
+    method = METHOD_TABLE[name]
+    ends = [simulate(method, rounds=8, engine="batched", replay=how)[1] for how in ("auto", "off")]
+    assert_equal(*(state.tensors() for state in ends))
 
 
 def traced_by(step):

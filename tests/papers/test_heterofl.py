@@ -9,8 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from masquerade.core import Batch, ClientInfo, Message, Part, Round, Stage, State, Task, Tree
-from masquerade.core import slicing as slice
+from masquerade.core import (
+    Batch,
+    ClientInfo,
+    Message,
+    Part,
+    Round,
+    Stage,
+    State,
+    Task,
+    Tree,
+    slicing,
+)
 from masquerade.core.random import draw, order
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -164,13 +174,13 @@ def test_three_rounds_equal_small_modules_in_plain_pytorch() -> None:
 class ShareOfWeights(HeteroFL):
     """Takes a level for the share of the weights."""
 
-    def cut(self, task: Task, width: float) -> slice.Cut:
+    def cut(self, task: Task, width: float) -> slicing.Cut:
         return super().cut(task, width**0.5)
 
 
 def assert_half_the_width_is_a_quarter(cls: type[HeteroFL]) -> None:
     task = Task(CifarCNN())
-    kept = slice.count(cls().cut(task, 0.5), task.initial)
+    kept = slicing.count(cls().cut(task, 0.5), task.initial)
     assert kept / task.parameters == pytest.approx(0.25, abs=0.01)
 
 
@@ -194,7 +204,7 @@ def assert_used_as_it_is(cls: type[HeteroFL]) -> None:
     method = cls(levels=(0.5,))
     message, client = begun(method, task)
     personal = method.personalize(task, message, client, "global")
-    small = slice.shrink(task.initial, slice.widths(task, 0.5))
+    small = slicing.shrink(task.initial, slicing.widths(task, 0.5))
     torch.testing.assert_close(method.predict(task, personal, x), task(small, x)[0])
 
 
@@ -276,18 +286,18 @@ def test_output_rows_are_averaged_over_the_owners_of_the_class() -> None:
 class AnyChannels(HeteroFL):
     """Draws a client's channels at random."""
 
-    def cut(self, task: Task, width: float) -> slice.Cut:
+    def cut(self, task: Task, width: float) -> slicing.Cut:
         kept = {}
-        for name, value in slice.units(task, task.initial).items():
+        for name, value in slicing.units(task, task.initial).items():
             ranks = order(int(draw(int(1000 * width), 1)), len(value))
             kept[name] = ranks < width * len(value)
-        return slice.cut_of(slice.spread(task, kept))
+        return slicing.cut_of(slicing.expand(task, kept))
 
 
 def assert_levels_are_nested(cls: type[HeteroFL]) -> None:
     task, method = chain(6, 32, 32, 3), cls(levels=(1.0, 0.5, 0.25))
     wide, half, quarter = (
-        slice.keep(slice.widths(task, 1.0) | method.cut(task, level), task.initial)
+        slicing.keep(slicing.widths(task, 1.0) | method.cut(task, level), task.initial)
         for level in method.levels
     )
     for name in wide:

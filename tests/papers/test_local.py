@@ -96,7 +96,7 @@ def test_like_is_settled_once_and_resumed_as_it_was(
     assert tables == others
 
     monkeypatch.setattr(comparison, "write_report", lambda *given: None)
-    results = comparison.start(given, tmp_path / "out", lambda *told: None)
+    results = comparison.compare(tmp_path / "out", given, lambda *told: None)
     titles = [result["title"] for result in results]
     assert titles == ["Local", "Local, equal FLOPs (DM-PFL)", "DM-PFL"]
     for path in ("config.toml", "local_flops-seed1/config.toml"):
@@ -106,7 +106,7 @@ def test_like_is_settled_once_and_resumed_as_it_was(
     # A resumed training does not ask what the other costs: it has its number.
     (tmp_path / "out" / "local_flops-seed1" / "summary.json").unlink()
     monkeypatch.setattr(plan, "forecast", None)
-    again = comparison.carry_on(tmp_path / "out", lambda *told: None)
+    again = comparison.compare(tmp_path / "out", None, lambda *told: None)
     for result, same in zip(results, again, strict=True):
         assert timeless(result) == timeless(same)
 

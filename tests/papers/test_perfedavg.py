@@ -111,7 +111,7 @@ def as_it_is(made: Simulation, progress: RunState) -> list[Any]:
 
 
 def on_test_data(made: Simulation, progress: RunState) -> list[Any]:
-    """The mistake of adapting to the samples that the model is then judged on."""
+    """The mistake of adapting to the samples that the model is then evaluated on."""
     data: Federation = replace(made.federation, train=made.federation.test)
     return used(stage(made.server.method, 1, data)[0], progress, "tuned")
 

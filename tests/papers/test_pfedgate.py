@@ -146,7 +146,7 @@ def test_a_budget_in_flops_bounds_flops() -> None:
     model = method._model(task)
     flags = model.choose(favors, client["room"])
     places = torch.tensor([16.0] * 18 + [16.0] * 2 + [1.0] * 96 + [1.0] * 3)
-    kept = torch.cat([model.blocks.spread(flags, task.initial)[n].flatten() for n in task.initial])
+    kept = torch.cat([model.blocks.expand(flags, task.initial)[n].flatten() for n in task.initial])
     assert float(places[kept].sum()) <= 0.5 * float(places.sum())
 
 
@@ -419,7 +419,7 @@ def assert_answers_are_logits(cls: type[PFedGate]) -> None:
     method, personal = used(cls, "batch")
     params, weights = personal["params"].values, personal["gate"].values["weights"]
     module = copy.deepcopy(TASK.module)
-    spread = method._model(TASK).blocks.spread(weights, params)
+    spread = method._model(TASK).blocks.expand(weights, params)
     module.load_state_dict({name: value * spread[name] for name, value in params.items()})
     expected = module(DATA.x[:20])
     assert bool((expected < 0).any())

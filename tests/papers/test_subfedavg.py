@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.core import ClientInfo, Message, Part, Round, Stage, State, Task, tree
-from masquerade.core import slicing as slice
+from masquerade.core import ClientInfo, Message, Part, Round, Stage, State, Task, slicing, tree
 from masquerade.core.random import normal
 from masquerade.data import Federation
 from masquerade.methods import SubFedAvg
@@ -128,12 +127,12 @@ def test_a_dropped_unit_takes_its_bias_and_its_readers_with_it() -> None:
 def test_channels_of_a_norm_go_in_whole_groups() -> None:
     task = Task(DigitsCNN(norm="group").double())
     method = SubFedAvg(**EAGER, structured=True, prune=0.25, target=0.25)
-    full = slice.keep(slice.widths(task, 1.0), task.initial)
+    full = slicing.keep(slicing.widths(task, 1.0), task.initial)
     keep = method._thinner(task, {"params": task.initial, "keep": full})
     assert keep["norm1.weight"].reshape(4, 4).all(1).sum() == 3
     assert keep["norm1.weight"].reshape(4, 4).any(1).sum() == 3
     x = normal(1, (3, 1, 8, 8), torch.float64)
-    small = slice.shrink(task.initial, slice.cut_of(keep))
+    small = slicing.shrink(task.initial, slicing.cut_of(keep))
     assert small["conv2.weight"].shape == (24, 12, 3, 3)
     torch.testing.assert_close(task(small, x)[0], task(tree.only(keep, task.initial), x)[0])
 

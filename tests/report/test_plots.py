@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from masquerade.report.drawing import matrix, spread
+from masquerade.report.drawing import matrix, spaced
 from masquerade.report.plots import (
     figures,
     over_gains,
@@ -184,12 +184,12 @@ def test_method_titles_are_escaped_and_never_read_as_formulas() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
 def test_spread_places_keep_their_order_their_distance_and_the_frame(places: list[float]) -> None:
-    moved = spread(sorted(places), 0.1)
+    moved = spaced(sorted(places), 0.1)
     assert all(high - low >= 0.1 - 1e-9 for low, high in itertools.pairwise(moved))
     assert moved[0] >= 0
     assert moved[-1] <= 1 + 1e-9
 
 
 def test_places_far_enough_apart_stay_and_close_ones_part_evenly() -> None:
-    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    assert spread([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
+    assert spaced([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert spaced([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])

@@ -124,7 +124,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
     assert cells[5:] == ["+1.00 (0.00)", "-1.00 (1.00)", "2.0"]
     # 70, 80 and 0: 4.303 · 43.589 / √3; 40, 50 and 0: 4.303 · 26.458 / √3.
     exact = row("FedAvg", "float32", by_seed)
-    assert exact[3:] == ["50.00 (108.29)", "30.00 (65.73)", "–", "–", "–"]
+    assert exact[3:] == ["50.00 (108.28)", "30.00 (65.72)", "–", "–", "–"]
 
 
 def test_precisions_are_trained_once_each_and_stand_on_the_page(

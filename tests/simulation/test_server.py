@@ -302,7 +302,7 @@ def test_history_has_every_look_with_what_was_spent_by_then(found: dict[str, Rec
     assert found["global"]["history"] == [
         cost | then for cost, then in zip(costs, shared, strict=True)
     ]
-    # A view that has to be trained is judged at the end only.
+    # A view that has to be trained is evaluated at the end only.
     assert found["tuned"]["history"] == [costs[-1] | spread]
 
 

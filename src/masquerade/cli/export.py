@@ -46,13 +46,12 @@ def export(
 
     Example: masquerade export out/dmpfl-1 --client 3
     """
-    from masquerade.export import bundle
-    from masquerade.export import from_run as exporting
+    from masquerade.export import bundle, from_run
 
     if format not in FORMATS:
         text = f"unknown format `{format}`{nearest(format, FORMATS)}; known are"
         raise MasqueradeError("E201", f"{text} {', '.join(FORMATS)}")
-    found = exporting.find(run, client, view)
+    found = from_run.find(run, client, view)
     suffix, encode = FORMATS[format]
     called = re.sub(r"[^\w.-]", "_", client)
     target = out or Path(f"{run.resolve().name}-client{called}{suffix}")
@@ -129,18 +128,18 @@ def predict(
     """
     import numpy as np
 
-    from masquerade.export import predict as session
+    from masquerade.export import predict as answering
     from masquerade.storage import atomic
 
-    bundle = session.open_bundle(path)
-    found = session.predict(bundle, session.read_inputs(bundle, input))
+    bundle = answering.open_bundle(path)
+    found = answering.predict(bundle, answering.read_inputs(bundle, input))
     if out is not None:
         array = BytesIO()
         np.save(array, found, allow_pickle=False)
         # As numpy names its files.
         named = out if out.name.endswith(".npy") else out.with_name(f"{out.name}.npy")
         atomic.write_file(named, array.getvalue())
-    answers = session.answers(bundle, found)
+    answers = answering.answers(bundle, found)
     if as_json:
         typer.echo(json.dumps(answers))
     elif not quiet:
@@ -168,26 +167,25 @@ def bench_model(
 
     Example: masquerade bench-model out/fedmask-1 --client 0
     """
-    from masquerade.export import predict as session
+    from masquerade.export import predict as answering
     from masquerade.export import timing
 
-    if (path / session.MANIFEST).is_file():
+    if (path / answering.MANIFEST).is_file():
         if client is not None or view is not None:
             text = f"{path} is the bundle of one model; --client and --view choose in a run"
             raise MasqueradeError("E201", text)
-        found = timing.measure(session.open_bundle(path), repeats)
+        found = timing.measure(answering.open_bundle(path), repeats)
     else:
-        from masquerade.export import bundle
-        from masquerade.export import from_run as exporting
+        from masquerade.export import bundle, from_run
 
         if client is None:
             text = f"{path} is no bundle; of a run, name a client with --client"
             raise MasqueradeError("E201", text)
-        source = exporting.find(path, client, view)
+        source = from_run.find(path, client, view)
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "bundle"
             bundle.write(made, source.model, source.card, source.labels, compare=True)
-            found = timing.measure(session.open_bundle(made), repeats)
+            found = timing.measure(answering.open_bundle(made), repeats)
     if as_json:
         typer.echo(json.dumps({form: asdict(figures) for form, figures in found.items()}))
     elif not quiet:

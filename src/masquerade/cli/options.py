@@ -28,7 +28,8 @@ DataName = Annotated[
     ),
 ]
 Model = Annotated[
-    str | None, typer.Option("--model", help="Network: a name of `masquerade models`.")
+    str | None,
+    typer.Option("--model", help="Network: a name of `masquerade models`, or path.py:function."),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seeds = Annotated[

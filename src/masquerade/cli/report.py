@@ -41,9 +41,8 @@ def report(
 
     Example: masquerade report out/demo --costs --bandwidth 50Mbps:10Mbps
     """
-    from masquerade.config.toml import load
-    from masquerade.cost import bandwidth as transfer
-    from masquerade.experiments import compare as comparison
+    from masquerade.cost.bandwidth import bandwidth as parse_bandwidth
+    from masquerade.experiments.report_page import run_bandwidth, write_report
     from masquerade.report import clients as by_client
     from masquerade.report import costs as by_cost
     from masquerade.report import markdown as as_markdown
@@ -52,9 +51,9 @@ def report(
     if convention not in by_cost.CONVENTIONS:
         known = " or ".join(by_cost.CONVENTIONS)
         raise MasqueradeError("E201", f"`--convention {convention}` is unknown; take {known}")
-    results, config = read_results(path), load(path / "config.toml")
-    rate = transfer.bandwidth(bandwidth or config.evaluate.bandwidth)
-    comparison.write_report(path, results, config, rate)
+    results = read_results(path)
+    rate = parse_bandwidth(bandwidth) if bandwidth else run_bandwidth(path)
+    write_report(path, results, rate)
     if costs and markdown:
         typer.echo(by_cost.markdown(results, rate, convention))
     elif costs:

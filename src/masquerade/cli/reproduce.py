@@ -19,14 +19,19 @@ def reproduce(
     seed: Annotated[
         list[int] | None, typer.Option(help="Seed of training, 1 by default; give several.")
     ] = None,
-    search: Annotated[bool, typer.Option("--search", help="Search rates, and run no row.")] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="Search learning rates, and run no row.")
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A size of minutes, kept apart under out/quick.")
     ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing; print, and write the page anew.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Also run what is done.")] = False,
+    write_page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Write the table's page; it needs scipy.")
+    ] = True,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Also run what is done.")] = False,
     jobs: Annotated[int, typer.Option(help="Trainings at a time, each in a process.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     settings: Annotated[
@@ -51,7 +56,8 @@ def reproduce(
         search=search,
         quick=quick,
         show=show,
-        again=again,
+        rerun=rerun,
+        page=write_page,
         jobs=jobs,
         compute=[f"compute.device={device}", *(settings or [])],
         quiet=quiet or as_json,

@@ -41,7 +41,7 @@ class Stopped(BaseException):
 
 def run(
     method: Annotated[
-        str | None, typer.Option(help="Method; see `masquerade methods`. By default the file's.")
+        str | None, typer.Option(help="Method: a name of `masquerade methods`, or path.py:Class.")
     ] = None,
     config: ConfigFile = None,
     data: DataName = None,
@@ -59,12 +59,14 @@ def run(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Train one method and judge every view of it.
+    """Train one method and evaluate every view of it.
 
     Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
     """
-    from masquerade.config.resolve import trainings
+    from masquerade.config.resolve import settle, trainings
     from masquerade.config.toml import like_of, method_of, parse
+    from masquerade.experiments.report_page import write_report
+    from masquerade.experiments.run import start
     from masquerade.methods import METHODS
 
     seeds = None if seed is None else [seed]
@@ -81,13 +83,19 @@ def run(
     asked = method_of(method, parsed)
     names = [
         name
-        for name, line in METHODS.items()
-        if line.method is type(asked)
-        and method_of(name, parsed) == asked
-        and like_of(name, parsed) == like_of(method, parsed)
+        for name in METHODS.of_class(type(asked))
+        if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(method, parsed)
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
-    _go(parsed, out or _fresh(method), quiet, as_json, single=True, named="methods" in tables)
+    with _training(parsed, out or _fresh(method), quiet, as_json, "methods" in tables) as (
+        out,
+        tell,
+    ):
+        parsed = settle(parsed)
+        (training,) = trainings(parsed)
+        results = start(parsed, training, out, tell)
+        write_report(out, results)
+    show(out, results, quiet, as_json)
 
 
 DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
@@ -96,7 +104,10 @@ DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
 
 def compare(
     methods: Annotated[
-        str | None, typer.Option("--methods", "--method", help="Methods, separated by commas.")
+        str | None,
+        typer.Option(
+            "--methods", "--method", help="Methods, separated by commas; also path.py:Class."
+        ),
     ] = None,
     config: ConfigFile = None,
     data: DataName = None,
@@ -122,14 +133,23 @@ def compare(
     if names is None and config is None:
         names = list(DEMO)
     from masquerade.config.toml import parse
+    from masquerade.experiments import compare as comparison
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(_tables(config, *flags), _where(config, flags))
-    _go(parsed, out or _fresh("compare"), quiet, as_json, single=False)
+    with _training(parsed, out or _fresh("compare"), quiet, as_json) as (out, tell):
+        results = comparison.compare(out, parsed, tell)
+    show(out, results, quiet, as_json)
 
 
 def resume(
     path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="path.py:Class, where the run has a method of yours.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="path.py:function, where the run has a network of yours.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -138,17 +158,18 @@ def resume(
 
     Example: masquerade resume out/compare-1
     """
-    from masquerade.config.toml import load
     from masquerade.experiments import compare as comparison
     from masquerade.experiments import run as experiment
+    from masquerade.experiments.report_page import write_report
     from masquerade.storage.results import is_comparison
 
+    _import_code(method, model)
     with _resumable(path), live(quiet or as_json) as watch:
         if is_comparison(path):
-            results = comparison.carry_on(path, watch)
+            results = comparison.compare(path, None, watch)
         else:
             results = experiment.resume(path, watch)
-            comparison.write_report(path, results, load(path / "config.toml"))
+            write_report(path, results)
     show(path, results, quiet, as_json)
 
 
@@ -165,9 +186,11 @@ def _tables(
     settings: list[str] | None,
 ) -> dict[str, Any]:
     """Put flags over the file, and settings over both."""
+    from masquerade.config import code
     from masquerade.config.toml import apply, read_file
 
     tables = read_file(config) if config is not None else {}
+    methods, model = _import_code(methods, model)
     flags = {
         ("data", "name"): data,
         ("data", "clients"): clients,
@@ -182,6 +205,8 @@ def _tables(
             tables.setdefault(section, {})[key] = value
     if methods is not None:
         tables["methods"] = methods
+    if own := code.hashes((*(methods or []), model or "")):
+        tables["code"] = own
     return apply(tables, settings or [])
 
 
@@ -194,32 +219,37 @@ def _where(config: Path | None, flags: tuple[object, ...]) -> str:
 
 def _fresh(name: str) -> Path:
     """Return a directory under out/ that does not exist yet."""
-    number = 1
+    # Code from a file is called FILE.py:NAME.
+    name, number = name.rpartition(":")[2], 1
     while (path := Path("out") / f"{name}-{number}").exists():
         number += 1
     return path
 
 
-def _go(
-    config: "Config", out: Path, quiet: bool, as_json: bool, single: bool, named: bool = True
-) -> None:
-    from masquerade.config import resolve as plan
-    from masquerade.experiments import compare as comparison
-    from masquerade.experiments import run as experiment
-
+@contextmanager
+def _training(
+    config: "Config", out: Path, quiet: bool, as_json: bool, named: bool = True
+) -> Iterator[tuple[Path, Any]]:
+    """Say what is trained, show progress, and say how to go on when it is stopped."""
     if not quiet and not as_json:
         default = "" if named else " No method was named; --method takes another."
         # Like progress, it is no part of the results that are printed.
         typer.echo(_announced(config) + default, err=True)
     with _resumable(out), live(quiet or as_json) as watch:
-        if single:
-            config = plan.settle(config)
-            (training,) = plan.trainings(config)
-            results = experiment.start(config, training, out, watch)
-            comparison.write_report(out, results, config)
-        else:
-            results = comparison.start(config, out, watch)
-    show(out, results, quiet, as_json)
+        yield out, watch
+
+
+def _import_code(
+    methods: list[str] | None, model: str | None
+) -> tuple[list[str] | None, str | None]:
+    """Import what the command names as path.py:NAME; return what it is called from now on."""
+    from masquerade.config import code
+
+    if methods is not None:
+        methods = [code.load_method(each) if code.is_code(each) else each for each in methods]
+    if model is not None and code.is_code(model):
+        model = code.load_network(model)
+    return methods, model
 
 
 def _announced(config: "Config") -> str:

@@ -1,15 +1,16 @@
 """What a configuration means: its trainings, and for each a complete, frozen specification."""
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from masquerade.config import toml
+from masquerade.config import code, toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
 from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
 from masquerade.core.method import Method
@@ -62,7 +63,8 @@ class Training:
     @property
     def folder(self) -> str:
         """Name the run directory."""
-        return f"{self.names[0]}-seed{self.seed}"
+        # Code from a file is called FILE.py:NAME.
+        return f"{re.sub(r'[^a-zA-Z0-9._-]', '_', self.names[0])}-seed{self.seed}"
 
 
 def trainings(config: Config) -> list[Training]:
@@ -162,7 +164,11 @@ def _network(
     # Some methods need a kind of network of their own, where there is one.
     wanted = f"{name}_{entry.variant}"
     name = wanted if wanted in MODELS else name
-    model = build(name, shape, federation.classes, fold(seed, Label.INITIAL))
+    key = fold(seed, Label.INITIAL)
+    if name in code.LOADED:
+        model = _own_network(name, shape, federation.classes, key)
+    else:
+        model = build(name, shape, federation.classes, key)
     train = dataclasses.replace(train, model=name)
     if train.weights:
         load_weights(model, train.weights)
@@ -174,6 +180,16 @@ def _network(
         text = f"{entry.title} needs another kind of network than {name}, which has no norms"
         raise MasqueradeError("E202", f"{text}; there are {there}")
     return train, task
+
+
+def _own_network(name: str, shape: tuple[int, ...], classes: int, key: int) -> nn.Module:
+    """Build a network of the user's own; what it draws depends on the key alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
+        model = code.network(name)(shape, classes)
+    if not isinstance(model, nn.Module):
+        raise MasqueradeError("E202", f"`{name}` returned {model!r}; return a torch.nn.Module")
+    return model
 
 
 def settle(config: Config) -> Config:

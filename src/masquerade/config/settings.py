@@ -25,7 +25,7 @@ class Data:
     """Shares of the parameters that devices can hold; clients take them in turn. "random:LOW:HIGH"
     draws them by the seed."""
     novel: float = 0.0
-    """Share of the clients that are kept out of training, and judged apart."""
+    """Share of the clients that are kept out of training, and evaluated apart."""
     fraction: float = 1.0
     """Share of the samples that are used, or of the clients where the dataset names them."""
     merge: bool = True
@@ -63,7 +63,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """What a training is judged by."""
+    """What a training is evaluated by."""
 
     every: int = 5
     """Rounds between looks at the accuracy on own data; 0 looks at the end only."""
@@ -75,7 +75,7 @@ class Evaluate:
     split: str = "test"
     """"test", or "validation" where settings are being chosen."""
     corruptions: tuple[str, ...] = ()
-    """Kinds of corruption that clients' own images are judged under; "all" are all fifteen."""
+    """Kinds of corruption that clients' own images are evaluated under; "all" are all fifteen."""
     severities: tuple[int, ...] = (1, 3, 5)
     """How severe corruptions are, from 1 to 5."""
     bandwidth: str = "10MB/s"
@@ -118,6 +118,8 @@ class Config:
     compute: Compute = field(default_factory=Compute)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings by method name; what stands under no name is for every method."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the files of methods and networks that are a user's own, by FILE.py:NAME."""
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from masquerade.config import code
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import check as check_budgets
 from masquerade.config.settings import CHOICES, LENGTHS, NEXT, RANGES, RULES, SECTIONS, Config
@@ -121,10 +122,10 @@ def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
     `where` says whence the tables come.
     """
     problems: Problems = []
-    known = {"methods", "method", *SECTIONS}
+    known = {"methods", "method", "code", *SECTIONS}
     problems += [f"unknown key `{key}`{nearest(key, known)}" for key in tables if key not in known]
     given = {}
-    for name in ("method", *SECTIONS):
+    for name in ("method", "code", *SECTIONS):
         given[name] = tables.get(name, {})
         if not isinstance(given[name], Mapping):
             problems.append(f"`{name}` is {given[name]!r}; write a table [{name}]")
@@ -132,7 +133,8 @@ def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
     sections = {name: _fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
     given_names = tables.get("methods", ["fedavg"])
     names = _fits(given_names, ("fedavg",), "methods", limits(Config, ""), problems)
-    config = Config(methods=names, method=given["method"], **sections)
+    config = Config(methods=names, method=given["method"], code=given["code"], **sections)
+    problems += code.problems({name: str(value) for name, value in config.code.items()})
     _check_methods(config, problems)
     _check_rest(config, problems)
     if problems:
@@ -190,6 +192,8 @@ def _check_methods(config: Config, problems: Problems) -> None:
     """Note unknown methods and settings, also in tables of methods that are not run."""
     tables = _own_tables(config.method)
     for name in (*config.methods, *tables):
+        if name not in METHODS and name in config.code:
+            continue
         if name not in METHODS:
             known = ", ".join(METHODS)
             problems.append(f"unknown method `{name}`{nearest(name, METHODS)}; known are {known}")
@@ -235,7 +239,7 @@ def _check_rest(config: Config, problems: Problems) -> None:
         problems.append(f"`train.seeds` is {train.seeds}; give one or more, none negative")
     if len(set(train.seeds)) < len(train.seeds):
         problems.append(f"`train.seeds` names one twice: {train.seeds}")
-    if train.model not in ("auto", *MODELS):
+    if train.model not in ("auto", *MODELS, *config.code):
         known = ", ".join(("auto", *MODELS))
         problems.append(
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
@@ -284,6 +288,8 @@ def complete(config: Config) -> dict[str, Any]:
     for name in config.methods:
         if METHODS[name].like:
             tables["method"][name]["like"] = like_of(name, config)
+    if config.code:
+        tables["code"] = dict(config.code)
     return tables
 
 

@@ -20,7 +20,7 @@ class Entry:
         """Return the shape of the mask of one tensor."""
         return shape
 
-    def spread(self, keep: Tensor, values: Tensor) -> Tensor:
+    def expand(self, keep: Tensor, values: Tensor) -> Tensor:
         """Return the mask with one bit per entry."""
         return keep
 
@@ -39,7 +39,7 @@ class Blocks:
         """Return the shape of the mask of one tensor."""
         return torch.Size([len(self.sizes)])
 
-    def spread(self, keep: Tensor, values: Tensor) -> Tensor:
+    def expand(self, keep: Tensor, values: Tensor) -> Tensor:
         """Return the mask with one bit per entry."""
         # Piece by piece: a repetition by counts would fetch its length from the device.
         bits = zip(keep.unbind(-1), self.sizes, strict=True)
@@ -61,7 +61,7 @@ class Axis:
         """Return the shape of the mask of one tensor."""
         return torch.Size([shape[self.index]])
 
-    def spread(self, keep: Tensor, values: Tensor) -> Tensor:
+    def expand(self, keep: Tensor, values: Tensor) -> Tensor:
         """Return the mask with one bit per entry."""
         lead = keep.ndim - 1
         shape = [1] * values.ndim
@@ -105,7 +105,7 @@ class Part:
         """Return one bool per entry of `values[name]`, or None where all are meant."""
         if name not in self.keep:
             return None
-        return self.grain_of(name).spread(self.keep[name], self.values[name])
+        return self.grain_of(name).expand(self.keep[name], self.values[name])
 
     def to(self, dtype: str, key: int | Tensor, lead: int = 0) -> "Part":
         """Round the floating-point values that are meant; those outside a mask become zero.

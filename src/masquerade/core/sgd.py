@@ -132,19 +132,17 @@ class SGDStep:
         trainable = self.task.trainable
         return {name: value for name, value in values.items() if trainable(name)}
 
-    def __call__(self, work: State, batch: Batch, round: Round) -> State:
-        """Take the step; what was given stays as it is."""
-        return self._step(work, batch, round, again=False)
-
     def again(self, work: State, batch: Batch, round: Round) -> State:
         """Take another step on the work that one just returned, and that nobody else holds.
 
         Weights and momentum are then written where they lie.
         """
         # What a projection returned may be somebody else's.
-        return self._step(work, batch, round, again=self.project is None)
+        return self(work, batch, round, again=self.project is None)
 
-    def _step(self, work: State, batch: Batch, round: Round, again: bool) -> State:
+    def __call__(self, work: State, batch: Batch, round: Round, again: bool = False) -> State:
+        """Take the step; what was given stays as it is, but for `again`."""
+
         def objective(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
             moved = {entry: {**work[entry], **part} for entry, part in trees.items()}
             return self.loss({**work, **moved}, batch, round)

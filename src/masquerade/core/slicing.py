@@ -91,7 +91,7 @@ def units(task: Task, tree: Mapping[str, Tensor]) -> Tree:
     }
 
 
-def spread(task: Task, kept: Mapping[str, Tensor]) -> Tree:
+def expand(task: Task, kept: Mapping[str, Tensor]) -> Tree:
     """Return the mask that keeps these units [units] of hidden layers, by the names of `units`.
 
     A unit that is dropped takes its rows with it, and the columns of the layer that reads them.
@@ -101,10 +101,10 @@ def spread(task: Task, kept: Mapping[str, Tensor]) -> Tree:
         line = kept[each.weight]
         rows = line[:, None].expand(-1, each.step).flatten()
         for name in each.tensors:
-            mine = Axis(0).spread(rows, task.initial[name])
+            mine = Axis(0).expand(rows, task.initial[name])
             keep[name] = keep[name] & mine if name in keep else mine
         columns = rows[:, None].expand(-1, each.features).flatten()
-        keep[each.reader] = Axis(1).spread(columns, task.initial[each.reader])
+        keep[each.reader] = Axis(1).expand(columns, task.initial[each.reader])
     return keep
 
 
@@ -199,7 +199,7 @@ def _inside(value: Tensor, axes: dict[int, Tensor]) -> Tensor:
     lines = []
     for axis, kept in axes.items():
         line = torch.zeros(value.shape[axis], dtype=torch.bool, device=value.device)
-        lines.append(Axis(axis).spread(line.index_fill(0, kept, True), value))
+        lines.append(Axis(axis).expand(line.index_fill(0, kept, True), value))
     return torch.stack(lines).all(0)
 
 

@@ -67,7 +67,7 @@ def accuracy(output: Tensor, y: Tensor) -> Tensor:
 
 
 class Task:
-    """The network as a pure function, and what training and judging it mean.
+    """The network as a pure function, and what training and evaluating it mean.
 
     Any `torch.nn.Module` will do. `loss(output, y)` and `metric(output, y)` return one number per
     sample (cross entropy and accuracy in percent by default); `transform(x, key)` augments a

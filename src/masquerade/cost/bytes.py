@@ -34,7 +34,7 @@ class Traffic:
         return _of_table(torch.stack(known).cpu(), list(self.parts))
 
 
-def measure(
+def measure_exchange(
     download: Message, upload: Message, session: Session, lead: int, seen: Seen | None = None
 ) -> tuple[Traffic, Session]:
     """Count what one exchange costs, and return the session after it.

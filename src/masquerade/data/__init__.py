@@ -1,4 +1,4 @@
-"""Samples, how they are spread over clients, and what clients are tested on."""
+"""Samples, how they are partitioned over clients, and what clients are tested on."""
 
 from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.partition.federation import Federation, partition, share

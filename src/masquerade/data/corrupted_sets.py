@@ -1,4 +1,4 @@
-"""What clients are judged on, corrupted: CIFAR-10-C's own images, or ones made from the clean."""
+"""The samples that clients are evaluated on, corrupted: CIFAR-10-C's own images, or made ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def kinds_of(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class CorruptedSets:
-    """The samples that clients are judged on, to be had under any kind and severity."""
+    """The samples that clients are evaluated on, to be had under any kind and severity."""
 
     federation: Federation
     places: Tensor

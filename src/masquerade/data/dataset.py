@@ -1,4 +1,4 @@
-"""A dataset: samples with their targets, checked, before they are spread over clients."""
+"""A dataset: samples with their targets, checked, before they are partitioned over clients."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples with their targets, before they are spread over clients."""
+    """Samples with their targets, before they are partitioned over clients."""
 
     name: str
     x: Tensor

@@ -44,7 +44,7 @@ def shift_sets(
     pooled: bool = False,
     split: str = "test",
 ) -> dict[int, list[list[Tensor]]]:
-    """Return the samples that clients are judged on: degree -> draw -> client -> sample indices.
+    """Return the samples that clients are evaluated on: degree -> draw -> client -> sample indices.
 
     A degree is the percentage of a client's samples that is replaced, by samples of one other
     client or, `pooled`, of all others; sizes stay. What a client keeps at one degree contains what

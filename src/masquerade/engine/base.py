@@ -1,7 +1,7 @@
 """What every engine is given, and what it gives back."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ class EngineContext:
     """In what products are taken; processes of an engine ask."""
     message_dtype: str = "same"
     """What floating-point values of messages are rounded to; "same" leaves them as they are."""
+    _slices: dict[Hashable, bool] = field(default_factory=dict)
 
     def as_received(
         self, message: Message, clients: int | Tensor, sent: tuple[Label, int] | None
@@ -58,6 +59,14 @@ class EngineContext:
             name: part.to(self.message_dtype, fold(key, name), lead)
             for name, part in message.items()
         }
+
+    def slices(self, round: Round) -> bool:
+        """Tell whether some stage of a round may be trained on a smaller network."""
+        key = (round.kind, round.phase)
+        if key not in self._slices:
+            stages = self.method.stages(self.task, round)
+            self._slices[key] = any(stage.sliceable for stage in stages)
+        return self._slices[key]
 
     def round(self, kind: str, phase: Hashable, number: int) -> Round:
         """Make the round that methods see."""

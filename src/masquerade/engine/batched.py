@@ -12,10 +12,8 @@ from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.tree import State
-from masquerade.cost import bytes as traffic
-from masquerade.cost import flops as compute
-from masquerade.cost.bytes import Traffic
-from masquerade.cost.flops import Flops, Shares, Step
+from masquerade.cost.bytes import Traffic, measure_exchange
+from masquerade.cost.flops import Flops, Shares, Step, densities, fetched, nothing
 from masquerade.data.loader import ShuffledIndices, StackedBatches
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.replay.convolutions import convolving
@@ -106,7 +104,7 @@ class Batched:
             download = self.context.as_received(download, part.ids, None)
             upload, client, flops = self._chunk(vmapped, part, download, padding)
             upload = self.context.as_received(upload, part.ids, (job.round.label, job.number))
-            cost, after = traffic.measure(download, upload, part.session, lead=1)
+            cost, after = measure_exchange(download, upload, part.session, lead=1)
             real = len(places) - padding
             spent.append((real, cost, flops))
             done.append((upload, client, after))
@@ -200,7 +198,7 @@ class Batched:
             seen = per_sample.samples(made.drawn) * stage.epochs
             ran = self._ran(packs[stage.name], len(ids) - padding)
             noted.append((single, per_sample, seen, ran))
-            kept.append(compute.densities(stage, work, lead=1))
+            kept.append(densities(stage, work, lead=1))
 
         upload, client = client_round(
             vmapped,
@@ -214,8 +212,8 @@ class Batched:
         )
 
         def count() -> Flops:
-            total = compute.nothing(len(ids))
-            for (stage, step, seen, ran), keep in zip(noted, compute.fetched(kept), strict=True):
+            total = nothing(len(ids))
+            for (stage, step, seen, ran), keep in zip(noted, fetched(kept), strict=True):
                 total += context.meter.stage(stage, step, seen, keep, x, ran)
             return total
 

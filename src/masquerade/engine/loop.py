@@ -16,16 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from masquerade.core import slicing as slice
-from masquerade.core import tree
+from masquerade.core import slicing, tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
-from masquerade.core.round import Round, Stage, client_round
+from masquerade.core.round import Round, Stage, client_round, steps
 from masquerade.core.tree import State
-from masquerade.cost import bytes as traffic
-from masquerade.cost import flops as compute
-from masquerade.cost.bytes import Traffic
-from masquerade.cost.flops import Flops
+from masquerade.cost.bytes import Traffic, measure_exchange
+from masquerade.cost.flops import Flops, nothing, shares, slices
 from masquerade.data.loader import ShuffledIndices
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.precision import numbers
@@ -46,7 +43,7 @@ class _Diary:
 
     stage: str = "start"
     step: int = 0
-    flops: Flops = field(default_factory=lambda: compute.nothing(1))
+    flops: Flops = field(default_factory=lambda: nothing(1))
 
 
 @dataclass
@@ -62,7 +59,12 @@ class Loop:
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds."""
-        done = self._alone(job) if self.workers == 1 else self._spread(job)
+
+        def room(done: Any) -> Any:
+            return tree.transform(lambda value: value.new_empty(len(job.ids), *value.shape), done)
+
+        alone = self.workers == 1
+        done = self._clients(job, range(len(job.ids)), room) if alone else self._processes_do(job)
         uploads, clients, session, traffic, flops = done
         return Outcome(uploads, clients, session, lambda: (Traffic(*traffic).here(), Flops(*flops)))
 
@@ -79,20 +81,12 @@ class Loop:
     def expect(self, ids: Tensor, round: Round, number: int) -> None:
         """Prepare nothing: there is nothing to wait for."""
 
-    def _alone(self, job: Job) -> Any:
-        """Return stacked (upload, client, session, traffic, flops) [clients, …]."""
-        count = len(job.ids)
-
-        def room(done: Any) -> Any:
-            return tree.transform(lambda value: value.new_empty(count, *value.shape), done)
-
-        return self._several(job, range(count), room)
-
-    def _several(self, job: Job, places: Iterable[int], room: Callable[[Any], Any]) -> Any:
+    def _clients(self, job: Job, places: Iterable[int], room: Callable[[Any], Any]) -> Any:
         """Do the rounds of the clients at some places, and write what they give into `room`.
 
-        It is made from what the first one gives. What is written at once is let go of, and so its
-        memory serves the next client.
+        That is stacked (upload, client, session, traffic, flops) [clients, …], and is made from
+        what the first one gives. What is written at once is let go of, and so its memory serves the
+        next client.
         """
         table = None
         orders: dict[str, ShuffledIndices] = {}
@@ -100,9 +94,9 @@ class Loop:
         for place, download in self._downloads(job, places):
             client, session = (tree.take(state, place) for state in (job.clients, job.session))
             id, sent = int(job.ids[place]), (job.round.label, job.number)
-            upload, client, flops = self._one(job, place, download, client, orders)
+            upload, client, flops = self._client(job, place, download, client, orders)
             upload = self.context.as_received(upload, id, sent)
-            cost, after = traffic.measure(download, upload, session, 0, seen)
+            cost, after = measure_exchange(download, upload, session, 0, seen)
             done = upload, client, after, astuple(cost), tree.take(astuple(flops), 0)
             table = room(done) if table is None else table
             tree.transform(lambda rows, value, at=place: _write(rows[at], value), table, done)
@@ -120,7 +114,7 @@ class Loop:
                 sent = self.context.as_received(sent, int(job.ids[place]), None)
             yield place, sent
 
-    def _one(
+    def _client(
         self,
         job: Job,
         place: int,
@@ -131,7 +125,7 @@ class Loop:
         """Do one client's round; `orders` are those of the whole job, made once for each stage."""
         context, loader = self.context, self.context.loader
         id, round = int(job.ids[place]), job.round
-        diary = _Diary()
+        diary, sliceable = _Diary(), context.slices(round)
 
         def batches(stage: Stage) -> Iterator[Any]:
             if stage.name not in orders:
@@ -148,9 +142,8 @@ class Loop:
             per_sample = context.meter.step(stage, work, x, y, round)
             drawn = orders[stage.name].drawn[place : place + 1]
             seen = per_sample.samples(drawn) * stage.epochs
-            keep = compute.shares(stage, work, lead=0)
-            slices = compute.slices(stage, work)
-            diary.flops += context.meter.stage(stage, per_sample, seen, keep, x, slices=slices)
+            keep, cut = shares(stage, work, lead=0), slices(stage, work)
+            diary.flops += context.meter.stage(stage, per_sample, seen, keep, x, slices=cut)
 
         # A user's module may draw from torch's generator (dropout): what it draws then depends
         # on the client and the round alone, not on who came before.
@@ -159,7 +152,14 @@ class Loop:
         versions = [tensor._version for tensor in given]
         try:
             upload, client = client_round(
-                context.method, context.task, download, client, batches, round, observe, slice.steps
+                context.method,
+                context.task,
+                download,
+                client,
+                batches,
+                round,
+                observe,
+                slicing.steps if sliceable else steps,
             )
         except Exception as error:
             error.add_note(f"in client {id}, stage `{diary.stage}`, step {diary.step}")
@@ -171,7 +171,7 @@ class Loop:
             )
         return upload, client, diary.flops
 
-    def _spread(self, job: Job, again: bool = True) -> Any:
+    def _processes_do(self, job: Job, again: bool = True) -> Any:
         """Do the same in processes, which read the states and write what they give in memory."""
         states = (job.server, job.rows, job.clients, job.session, job.ids)
         layout = Layout.of(states)
@@ -192,14 +192,14 @@ class Loop:
         except BrokenProcessPool:
             self.close()
             if not again:
-                text = "a worker process died twice in one round; lower compute.workers"
+                text = "a worker process died twice in one round; lower workers"
                 raise MasqueradeError("E505", text) from None
             warnings.warn(
                 f"W505 a worker process died; round {job.number} is done again",
                 MasqueradeWarning,
                 stacklevel=2,
             )
-            return self._spread(job, again=False)
+            return self._processes_do(job, again=False)
 
     def _memory(self) -> list[Memory]:
         """Return the memory of what processes are given, and of what they give.
@@ -254,7 +254,7 @@ class Loop:
         costs = []
         for place, download in self._downloads(job, range(len(job.ids))):
             id, client = int(job.ids[place]), tree.take(job.clients, place)
-            _, client, flops = self._one(job, place, download, client, orders)
+            _, client, flops = self._client(job, place, download, client, orders)
             try:
                 personal = method.personalize(task, download, client, view)
                 found += self.score([personal], [samples[place]], data.x, data.y)
@@ -339,5 +339,5 @@ def _do(call: tuple[Layout, Place, Place, str, Any, int], places: list[int]) -> 
         return _seen[wanted].view(made[0])
 
     with numbers(_working.context.precision):
-        _working._several(job, places, room)
+        _working._clients(job, places, room)
     return made[0]

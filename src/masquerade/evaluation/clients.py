@@ -25,6 +25,6 @@ def place_of(summary: Record, client: int | str) -> int:
     numbers = f"numbers {listed(ids)}"
     text = f"there is no model of client `{client}`{near}; those with one have the"
     if given in novel.get("ids", []) or client in novel.get("names", []):
-        text = f"client `{client}` was kept out of training, and what it was judged with not kept; "
+        text = f"client `{client}` was kept out of training, and its model was not kept; "
         text += "train with it (no `novel`), or take a client with a model; they have the"
     raise MasqueradeError("E202", f"{text} {' and the '.join(filter(None, (numbers, calls)))}")

@@ -73,7 +73,7 @@ class Result:
         chosen = view or next(iter(self.personal))
         if chosen not in self.personal:
             known = ", ".join(self.personal)
-            raise MasqueradeError("E202", f"no view `{chosen}` was judged; there are {known}")
+            raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
         (summary,) = (each for each in self.summaries if each["view"] == chosen)
         place = place_of(summary, client)
         return Personal(self.method, self.task, self.personal[chosen][place], summary, place)

@@ -129,9 +129,21 @@ def run(
 
 
 def start(
-    config: Config, training: Training, path: Path, watch: Watch = _quiet, models: bool = True
+    config: Config,
+    training: Training,
+    path: Path,
+    watch: Watch = _quiet,
+    models: bool = True,
+    begun: bool = False,
 ) -> list[Record]:
-    """Run one training in a new directory; return its summaries, and keep its models if asked."""
+    """Run one training in a directory; return its summaries, and keep its models if asked.
+
+    The directory is a new one, unless the training may be `begun` or done there already.
+    """
+    if begun and (path / "summary.json").is_file():
+        return read_results(path)
+    if begun and (path / "config.toml").is_file():
+        return resume(path, watch, models)
 
     def opened(text: str) -> RunDirectory:
         return RunDirectory.create(path, text)
@@ -151,17 +163,6 @@ def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Recor
             if made.state.number == spec.train.rounds and (path / "summary.json").is_file():
                 return read_results(path)
             return complete(made, watch, models).summaries
-
-
-def obtain(
-    config: Config, training: Training, path: Path, watch: Watch, models: bool = True
-) -> list[Record]:
-    """Return a training's summaries: read if it is done, else resumed or begun."""
-    if (path / "summary.json").is_file():
-        return read_results(path)
-    if (path / "config.toml").is_file():
-        return resume(path, watch, models)
-    return start(config, training, path, watch, models)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,16 +246,14 @@ def _initial_bytes(spec: TrainingSpec) -> float:
 def _name(method: Method, view: str) -> tuple[str, str]:
     """Name a view: by the entry of METHODS that its class and view make, or by its class."""
     cls = type(method)
-    fitting = {
-        n: entry for n, entry in METHODS.items() if (entry.method, entry.view) == (cls, view)
-    }
+    fitting = {n: entry for n, entry in METHODS.of_class(cls).items() if entry.view == view}
     # Of the entries whose settings fit, the one that states most of them.
     names = sorted(
         (n for n, entry in fitting.items() if vars(method).items() >= set(entry.settings)),
-        key=lambda name: -len(METHODS[name].settings),
+        key=lambda name: -len(fitting[name].settings),
     )
     if names:
-        return names[0], METHODS[names[0]].title
+        return names[0], fitting[names[0]].title
     return f"{cls.__name__.lower()}:{view}", f"{cls.__name__} ({view})"
 
 

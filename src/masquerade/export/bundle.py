@@ -15,8 +15,7 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.export import onnx, sliced, sparse
-from masquerade.export import predict as session
+from masquerade.export import onnx, predict, sliced, sparse
 from masquerade.export.graph import Program, trace, trace_function
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
@@ -100,12 +99,12 @@ def write(
     _check_free(path)
     _check_labels(model, labels)
     whole = model.masked()
-    files = {session.MODEL: model.onnx(sliced.cut(whole)), session.CARD: card.text().encode()}
+    files = {predict.MODEL: model.onnx(sliced.cut(whole)), predict.CARD: card.text().encode()}
     if compare:
         dense = model.dense()
         files |= {DENSE: onnx.encode(dense, model.x, dense(model.x)), MASKED: model.onnx(whole)}
     manifest = {
-        "version": session.VERSION,
+        "version": predict.VERSION,
         "title": card.title,
         "card": card.facts,
         "input": {
@@ -116,7 +115,7 @@ def write(
         "labels": None if labels is None else list(labels),
         "files": {name: fingerprint(data) for name, data in files.items()},
     }
-    appear(path, files | {session.MANIFEST: seal(manifest)})
+    appear(path, files | {predict.MANIFEST: seal(manifest)})
     return manifest
 
 

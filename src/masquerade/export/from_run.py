@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from masquerade.config import toml as configuration
+from masquerade.config import toml
 from masquerade.config.resolve import resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.random import Label, fold
@@ -39,7 +39,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     summary = _summary(path, view)
     place = place_of(summary, client)
     id = summary["per_client"]["ids"][place]
-    config = configuration.load(path / "config.toml")
+    config = toml.load(path / "config.toml")
     (training,) = trainings(config)
     spec = resolve(config, training)
     federation, train = spec.federation, spec.train
@@ -64,14 +64,15 @@ def _summary(path: Path, view: str | None) -> Record:
         text = f"{path} is a comparison; name one of its runs: {', '.join(runs)}"
         raise MasqueradeError("E408", text)
     summaries = read_results(path)
-    if "python" in configuration.read_file(path / "config.toml"):
-        text = f"{path} is a run of a Python program, which alone has its network"
+    tables = toml.read_file(path / "config.toml")
+    if "python" in tables or "code" in tables:
+        text = f"{path} is a run of code of your own, which is not imported here"
         raise MasqueradeError("E202", f"{text}; use `result.client(N).export(FOLDER, x)` there")
     for summary in summaries:
         if view in (None, summary["view"], summary["method"]):
             return summary
     known = ", ".join(summary["view"] for summary in summaries)
-    raise MasqueradeError("E202", f"no view `{view}` was judged; there are {known}")
+    raise MasqueradeError("E202", f"no view `{view}` was evaluated; there are {known}")
 
 
 def _parts(path: Path) -> Message:

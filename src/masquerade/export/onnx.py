@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError
-from masquerade.export import predict as session
+from masquerade.export import predict
 from masquerade.export.graph import Program, quiet
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ def encode(program: Program, x: Tensor, expected: Tensor) -> bytes:
 
 def check(model: bytes, x: Tensor, expected: Tensor) -> float:
     """Compare what an ONNX model answers with what is expected; return how far it is off."""
-    found = session.outputs(session.start(model), x.cpu().numpy())
+    found = predict.outputs(predict.start(model), x.cpu().numpy())
     wanted = expected.detach().cpu().numpy()
     apart = np.abs(found - wanted)
     if not (apart <= CLOSE * (1 + np.abs(wanted))).all():

@@ -12,8 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import MasqueradeError, Method, mask, tree
-from masquerade.core import slicing as slice
+from masquerade.core import MasqueradeError, Method, mask, slicing, tree
 from masquerade.core.part import Axis, Message, Part
 from masquerade.core.random import Label, draw, fold
 from masquerade.core.round import Batch, ClientInfo, Round, Stage
@@ -44,13 +43,13 @@ class HeteroFL(Method):
     def width(self, task: Task, info: ClientInfo) -> float:
         """Draw a client's level, the same all run long, among those that fit its budget."""
         most = info.budget * tree.size(task.initial) + 1e-9
-        able = [r for r in self.levels if slice.count(self.cut(task, r), task.initial) <= most]
+        able = [r for r in self.levels if slicing.count(self.cut(task, r), task.initial) <= most]
         able = able or [min(self.levels)]
         return able[int(draw(fold(info.key, Label.LEVEL), 1)) % len(able)]
 
-    def cut(self, task: Task, width: float) -> slice.Cut:
+    def cut(self, task: Task, width: float) -> slicing.Cut:
         """Return what a width keeps; where nobody is narrow nothing is cut."""
-        return slice.widths(task, width) if min(self.levels) < 1 else {}
+        return slicing.widths(task, width) if min(self.levels) < 1 else {}
 
     def server_init(self, task: Task) -> State:
         """Hold the full width."""
@@ -61,7 +60,7 @@ class HeteroFL(Method):
 
     def row_init(self, task: Task, info: ClientInfo) -> State:
         """Remember a client's width."""
-        return {"keep": slice.keep(self.cut(task, self.width(task, info)), task.initial)}
+        return {"keep": slicing.keep(self.cut(task, self.width(task, info)), task.initial)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold the width, for the scaler."""
@@ -114,7 +113,7 @@ class HeteroFL(Method):
         """Send the width, and of the output layer the rows of the classes held."""
         params, keep = work["params"], work["keep"]
         if self.mask_labels:
-            owned = {name: Axis(0).spread(work["classes"], params[name]) for name in task.last(1)}
+            owned = {name: Axis(0).expand(work["classes"], params[name]) for name in task.last(1)}
             keep = mask.both(keep, owned)
         return {"params": Part(params, keep)}, client
 

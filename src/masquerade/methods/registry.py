@@ -18,7 +18,7 @@ GROUP = "masquerade.methods"
 
 @dataclass(frozen=True, kw_only=True)
 class MethodEntry:
-    """An entry of the table: a class, the view it is judged by, and settings that differ."""
+    """An entry of the table: a class, the view it is evaluated by, and settings that differ."""
 
     method: type[Method]
     view: str
@@ -79,9 +79,18 @@ class MethodRegistry(Mapping[str, MethodEntry]):
     """Our entries, then those of other packages, each loaded when its name is looked up."""
 
     def __init__(self, ours: Mapping[str, MethodEntry]) -> None:
-        self._ours = ours
+        self._ours = dict(ours)
         self._loaded: dict[str, MethodEntry] = {}
         self._left_out: set[str] = set()
+
+    def add(self, name: str, entry: MethodEntry) -> None:
+        """Add an entry for as long as this process lives."""
+        self._ours[name] = entry
+
+    def of_class(self, cls: type[Method]) -> dict[str, MethodEntry]:
+        """Return the entries of a class that are loaded; a class that is in use is."""
+        known = self._ours | self._loaded
+        return {name: entry for name, entry in known.items() if entry.method is cls}
 
     @cached_property
     def _points(self) -> dict[str, list[metadata.EntryPoint]]:

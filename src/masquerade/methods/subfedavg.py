@@ -14,8 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from masquerade.core import mask, tree
-from masquerade.core import slicing as slice
+from masquerade.core import mask, slicing, tree
 from masquerade.core.method import Bounds
 from masquerade.core.part import Message
 from masquerade.core.round import ClientInfo, Round, Stage
@@ -59,8 +58,8 @@ class SubFedAvg(PersonalMasks):
     def row_init(self, task: Task, info: ClientInfo) -> State:
         """Remember a client's mask, at first everything that can be pruned."""
         if self.structured:
-            whole = {name: each[:, 0] for name, each in slice.units(task, task.initial).items()}
-            return {"keep": slice.spread(task, mask.full(whole))}
+            whole = {name: each[:, 0] for name, each in slicing.units(task, task.initial).items()}
+            return {"keep": slicing.expand(task, mask.full(whole))}
         return super().row_init(task, info)
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
@@ -101,11 +100,11 @@ class SubFedAvg(PersonalMasks):
             return mask.shrink(
                 keep, tree.each(torch.abs, params), 1 - self.prune, least=self.target
             )
-        held = {name: each.any(1) for name, each in slice.units(task, keep).items()}
+        held = {name: each.any(1) for name, each in slicing.units(task, keep).items()}
         # Differs: the paper ranks channels by the scale of their batch norm, and prunes the entries
         # of linear layers; here every unit is ranked by the norm of its weights.
-        norms = {name: each.norm(dim=1) for name, each in slice.units(task, params).items()}
-        return slice.spread(task, mask.shrink(held, norms, 1 - self.prune, least=self.target))
+        norms = {name: each.norm(dim=1) for name, each in slicing.units(task, params).items()}
+        return slicing.expand(task, mask.shrink(held, norms, 1 - self.prune, least=self.target))
 
 
 ENTRIES = {

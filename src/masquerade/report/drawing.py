@@ -67,7 +67,7 @@ class Line(NamedTuple):
         return MARKERS[(self.number + self.number // len(COLORS)) % len(MARKERS)]
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
+def spaced(wanted: Sequence[float], gap: float) -> list[float]:
     """Move ascending places within 0 … 1 as little as it takes to keep them `gap` apart."""
     blocks: list[list[float]] = []
     for rank, place in enumerate(wanted):
@@ -151,7 +151,7 @@ def paint_lines(axes: "Axes", lines: list[Line]) -> None:
     low, high = axes.get_ylim()
     ends = sorted(lines, key=lambda line: line.points[-1][1])
     wanted = [(line.points[-1][1] - low) / (high - low) for line in ends]
-    places = spread(wanted, gap=0.2 / (_height(len(lines)) - 0.6))
+    places = spaced(wanted, gap=0.2 / (_height(len(lines)) - 0.6))
     for line, place in zip(ends, places, strict=True):
         _annotate(axes, line, line.points[-1], (1.04, place), textcoords="axes fraction")
 

@@ -21,24 +21,21 @@ _COMMON = ("data", "clients", "rounds", "metric", "better")
 ENOUGH = 3
 """Seeds that an interval needs."""
 
-_T95 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t, two-sided 95 %, for 2 to 10 degrees of freedom."""
-
 
 @dataclass(frozen=True)
 class Figure:
     """One number of one method, over all of its seeds."""
 
     mean: float
-    spread: float | None
+    std: float | None
     """The standard deviation over clients, averaged over seeds."""
     half: float | None
     """How sure the mean over seeds is, by `half_width`; none for a single seed."""
 
     def show(self, form: str) -> str:
-        """Write the figure as `mean ± spread (half)`, leaving out what is not there."""
+        """Write the figure as `mean ± std (half)`, leaving out what is not there."""
         text = format(self.mean, form)
-        text += "" if self.spread is None else f" ± {self.spread:{form}}"
+        text += "" if self.std is None else f" ± {self.std:{form}}"
         return text + ("" if self.half is None else f" ({self.half:{form}})")
 
 
@@ -107,12 +104,12 @@ def mean(seeds: Results, *path: str) -> float | None:
 
 
 def figure(seeds: Results, *path: str) -> Figure | None:
-    """Return the figure at a path of keys, its spread being the `std` beside a `mean`."""
+    """Return the figure at a path of keys, with the `std` that stands beside a `mean`."""
     values = numbers(seeds, *path)
     if not values:
         return None
-    spread = mean(seeds, *path[:-1], "std") if path[-1] == "mean" else None
-    return Figure(statistics.fmean(values), spread, half_width(values))
+    std = mean(seeds, *path[:-1], "std") if path[-1] == "mean" else None
+    return Figure(statistics.fmean(values), std, half_width(values))
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -122,11 +119,11 @@ def half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < ENOUGH:
         return abs(values[0] - values[1]) / 2 if len(values) == 2 else None
-    freedom = len(values) - 1
-    # Beyond the table, the first terms of the expansion in 1 / freedom are right to 0.1 %.
-    beyond = 1.960 + 2.372 / freedom + 2.823 / freedom**2
-    t = _T95[freedom - 2] if freedom - 2 < len(_T95) else beyond
-    return t * statistics.stdev(values) / math.sqrt(len(values))
+    # Machines that only train have no scipy.
+    from scipy.stats import t
+
+    quantile = float(t.ppf(0.975, len(values) - 1))
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def about_seeds(groups: Iterable[Sequence[Any]]) -> list[str]:
@@ -160,7 +157,7 @@ def columns(results: Results) -> dict[str, tuple[str, ...]]:
 
 
 def steps(results: Results, *path: str) -> list[int]:
-    """Return the degrees of shift, or severities, above 0 that any result was judged at."""
+    """Return the degrees of shift, or severities, above 0 that any result was evaluated at."""
     found: set[int] = set()
     for result in results:
         at = result["accuracy"]
@@ -171,7 +168,7 @@ def steps(results: Results, *path: str) -> list[int]:
 
 
 def kinds(results: Results) -> list[str]:
-    """Return the kinds of corruption that results were judged under."""
+    """Return the kinds of corruption that results were evaluated under."""
     named = {kind: None for result in results for kind in result["accuracy"].get("corruption", {})}
     return [kind for kind in named if kind != "averaged"]
 

@@ -1,18 +1,10 @@
-"""`reproduce`: list the tables, run what is missing of one, write its page.
+"""`reproduce`: list the tables, run what is missing of one, write its page."""
 
-    python -m masquerade.reproduce dmpfl/table1 --row fedavg
-
-is the command `masquerade reproduce` for machines that have torch, numpy and little else.
-"""
-
-import argparse
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from masquerade.config import toml as configuration
+from masquerade.config import toml
 from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page, table
 from masquerade.reproduce.jobs import group, perform_all
@@ -33,7 +25,9 @@ class Order:
     quick: bool = False
     show: bool = False
     """Whether nothing is run."""
-    again: bool = False
+    page: bool = True
+    """Whether the table's page is written, which a machine that only trains lacks scipy for."""
+    rerun: bool = False
     """Whether what is done is done again."""
     jobs: int = 1
     """How many trainings are done at a time."""
@@ -47,21 +41,22 @@ def reproduce(name: str, order: Order, root: Path) -> Table:
     if order.jobs < 1:
         raise MasqueradeError("E201", f"`--jobs` is {order.jobs}; give 1 or more")
     found = table.read(name, root, order.quick)
-    found = replace(found, over=configuration.merged(found.over, _computed(order.compute)))
+    found = replace(found, over=toml.merged(found.over, _computed(order.compute)))
     rows = table.wanted(found, order.rows)
     if not order.show:
         tries = [run for row in rows for run in found.tries(row)]
-        _do(found, tries, order, root, order.search and order.again)
+        _do(found, tries, order, root, order.search and order.rerun)
         if not order.search:
             runs = [found.run(row, seed) for seed in order.seeds for row in rows]
-            _do(found, [run for run in runs if run is not None], order, root, order.again)
-    found.page.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_file(found.page, page.page(found).encode())
+            _do(found, [run for run in runs if run is not None], order, root, order.rerun)
+    if order.page:
+        found.page.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_file(found.page, page.page(found).encode())
     return found
 
 
 def _computed(assignments: Sequence[str]) -> Record:
-    tables = configuration.apply({}, assignments)
+    tables = toml.apply({}, assignments)
     if set(tables) - {"compute"}:
         text = "here `--set` takes compute.KEY=VALUE; other settings of a row are in its file"
         raise MasqueradeError("E201", text)
@@ -109,41 +104,9 @@ def listing(root: Path) -> str:
     return "\n".join(lines) or "No tables here: call this in a checkout of the repository."
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Be the command `masquerade reproduce`, with what Python brings along."""
-    parser = argparse.ArgumentParser(prog="masquerade reproduce")
-    parser.add_argument("table", nargs="?")
-    parser.add_argument("--row", action="append", default=[])
-    parser.add_argument("--seed", action="append", type=int)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--set", action="append", default=[])
-    for flag in ("search", "quick", "show", "again", "quiet"):
-        parser.add_argument(f"--{flag}", action="store_true")
-    given = parser.parse_args(arguments)
-    order = Order(
-        rows=given.row,
-        seeds=given.seed or (1,),
-        search=given.search,
-        quick=given.quick,
-        show=given.show,
-        again=given.again,
-        jobs=given.jobs,
-        compute=[f"compute.device={given.device}", *given.set],
-        quiet=given.quiet,
-    )
-    # A stop goes through the code that ends other processes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-    try:
-        print(describe(given.table, order, Path()))
-    except MasqueradeError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(error.exit_status) from None
-
-
 def describe(name: str | None, order: Order, root: Path) -> str:
     """List the tables, or run what is missing of one; return what a terminal shows."""
     if name is None:
         return listing(root)
     made = reproduce(name, order, root)
-    return f"{page.text(made)}\nPage: {made.page}"
+    return f"{page.text(made)}\nPage: {made.page}" if order.page else ""

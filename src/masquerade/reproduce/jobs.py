@@ -17,8 +17,8 @@ import numpy
 import torch
 
 from masquerade import __version__
-from masquerade.config import resolve as plan
-from masquerade.config import toml as configuration
+from masquerade.config import toml
+from masquerade.config.resolve import trainings
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
@@ -47,17 +47,17 @@ class Job:
 
 
 def group(table: Table, runs: Sequence[Run], root: Path, beside: int, quiet: bool) -> list[Job]:
-    """Make one job of all runs that differ in nothing but the view that they are judged by."""
+    """Make one job of all runs that differ in nothing but the view that they are evaluated by."""
     shared: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        config, method = run.config, configuration.method_of(run.method, run.config)
+        config, method = run.config, toml.method_of(run.method, run.config)
         key = (config.data, config.train, config.evaluate, config.compute, method)
         shared.setdefault(key, []).append(run)
     found = []
     for together in shared.values():
         names = tuple(run.method for run in together)
         config = replace(together[0].config, methods=names)
-        own = configuration.plain(configuration.method_of(names[0], config))
+        own = toml.plain(toml.method_of(names[0], config))
         config = replace(config, method=dict.fromkeys(names, own))
         # Other settings have another folder, so that what is resumed is what is wanted.
         digest = hashlib.sha256(repr(meaning(config)).encode()).hexdigest()[:12]
@@ -76,9 +76,9 @@ def perform(job: Job) -> None:
             own = ", ".join(f"{each['mean']:.1f}" for each in record["views"].values())
             _say(f"{job.name}: round {done} of {rounds}{own and ', on own data ' + own}")
 
-    (training,) = plan.trainings(job.config)
-    summaries = experiment.obtain(job.config, training, job.folder, watch, models=False)
-    made = configuration.load(job.folder / "config.toml")
+    (training,) = trainings(job.config)
+    summaries = experiment.start(job.config, training, job.folder, watch, models=False, begun=True)
+    made = toml.load(job.folder / "config.toml")
     facts = _circumstances(made) | {
         "at_a_time": job.beside,
         "wall_seconds": round(time.monotonic() - began, 1),
@@ -111,7 +111,7 @@ def _circumstances(config: Config) -> Record:
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "device": torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
-        "compute": configuration.plain(config.compute),
+        "compute": toml.plain(config.compute),
     }
 
 

@@ -29,8 +29,8 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
     if not values:
         return None
     path = column.paths[0].split(".")
-    spread = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
-    return Figure(sum(values) / len(values), spread, half_width(values))
+    std = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
+    return Figure(sum(values) / len(values), std, half_width(values))
 
 
 def _values(column: Column, seeds: Sequence[Record]) -> list[float]:
@@ -164,7 +164,7 @@ PAGE = """# {paper}
 
 which runs what is missing, from the settings in `runs/{name}` and the results in
 [`{folder}`]({folder}); nothing on it is typed but the paragraphs on misses. One row is run alone
-by `{command} --row ROW`, and repeated with `--again`.
+by `{command} --row ROW`, and repeated with `--rerun`.
 
 {table}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from masquerade.config import toml as configuration
+from masquerade.config import toml
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
@@ -89,7 +89,7 @@ class Table:
             known = ", ".join(self.figures)
             text = f"{self.name} has no row `{row}`{nearest(row, self.figures)}; there are {known}"
             raise MasqueradeError("E201", text)
-        return configuration.merged(configuration.read_file(self.folder / f"{row}.toml"), self.over)
+        return toml.merged(toml.read_file(self.folder / f"{row}.toml"), self.over)
 
     def title_of(self, row: str) -> str:
         """Return the name that a row is shown by."""
@@ -97,9 +97,9 @@ class Table:
 
     def tries(self, row: str) -> list[Run]:
         """List the runs that choose a row's rate."""
-        tables = configuration.merged(self.tables(row), self.search.over)
+        tables = toml.merged(self.tables(row), self.search.over)
         return [
-            Run(row, f"search/{row}-{value}", configuration.parse(self._with(tables, value)))
+            Run(row, f"search/{row}-{value}", toml.parse(self._with(tables, value)))
             for value in self.search.values
         ]
 
@@ -122,19 +122,19 @@ class Table:
 
     def run(self, row: str, seed: int) -> Run | None:
         """Return the run of a row; None until its search is done."""
-        tables = configuration.merged(self.tables(row), {"train": {"seeds": [seed]}})
+        tables = toml.merged(self.tables(row), {"train": {"seeds": [seed]}})
         if self.search.values:
             value = self.chosen(row)
             if value is None:
                 return None
             tables = self._with(tables, value)
-        return Run(row, f"{row}-seed{seed}", configuration.parse(tables))
+        return Run(row, f"{row}-seed{seed}", toml.parse(tables))
 
     def _with(self, tables: dict[str, Any], value: float) -> dict[str, Any]:
         (name,) = tables["methods"]
         has = {each.name for each in fields(METHODS[name].method)}
         own = {setting: value for setting in self.search.settings if setting in has}
-        return configuration.merged(tables, {"method": {name: own}})
+        return toml.merged(tables, {"method": {name: own}})
 
     def path(self, run: Run) -> Path:
         """Return the file of a run's result."""
@@ -144,7 +144,7 @@ class Table:
         """Read a run's result; None where there is none, or one of other settings."""
         try:
             found: Record = json.loads(self.path(run).read_text(encoding="utf-8"))
-            then = configuration.parse(found["settings"])
+            then = toml.parse(found["settings"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError) as error:
@@ -175,13 +175,13 @@ class Table:
 
 def meaning(config: Config) -> tuple[object, ...]:
     """Return what a result depends on: all settings but where and how the work is done."""
-    methods = [(name, configuration.method_of(name, config)) for name in config.methods]
+    methods = [(name, toml.method_of(name, config)) for name in config.methods]
     return config.data, config.train, config.evaluate, methods
 
 
 def settings(config: Config) -> Record:
     """Return a configuration as tables for JSON, which has no infinity: that is a default."""
-    tables = configuration.complete(config)
+    tables = toml.complete(config)
     for name, method in tables["method"].items():
         tables["method"][name] = {key: v for key, v in method.items() if v != math.inf}
     return {key: value for key, value in tables.items() if key != "compute"}
@@ -201,13 +201,13 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         text = f"unknown table `{name}`{nearest(name, known)}; in {root / 'runs'} there are {where}"
         raise MasqueradeError("E201", text)
     folder = root / "runs" / name
-    given = configuration.read_file(folder / FILE)
+    given = toml.read_file(folder / FILE)
     rows = folder / given.pop("rows", "")
-    how = configuration.read_file(rows / FILE) if rows != folder else given
+    how = toml.read_file(rows / FILE) if rows != folder else given
     over, search = dict(how.get("quick", {})), dict(how.get("search", {}))
     if quick:
         shorter = over.pop("search", {})
-        search["over"] = configuration.merged(search.get("over", {}), shorter)
+        search["over"] = toml.merged(search.get("over", {}), shorter)
     published = root / ("out/quick" if quick else "docs/results")
     rows_name = rows.resolve().relative_to((root / "runs").resolve()).as_posix()
     columns = [Column(**column) for column in given["columns"]]

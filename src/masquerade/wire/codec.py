@@ -264,7 +264,7 @@ def _decode_part(reader: _Reader, form: Part, name: str, session: Mapping[str, T
             held = reader.bits(chosen, shape.numel(), known)
             keep[tensor] = torch.from_numpy(held).reshape(shape)
             if grain is not ENTRY:
-                held = _flat(grain.spread(keep[tensor], like))
+                held = _flat(grain.expand(keep[tensor], like))
         kept = like.numel() if held is None else int(np.count_nonzero(held))
         if like.dtype is torch.bool:
             known = _known(session, f"{place}=", like.numel())

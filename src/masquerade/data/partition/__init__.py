@@ -1,1 +1,1 @@
-"""How samples are spread over clients: by label skew (Dirichlet, shards), by a paper's rule."""
+"""How samples are partitioned over clients: by label skew (Dirichlet, shards), by a paper."""

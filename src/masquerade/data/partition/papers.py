@@ -15,11 +15,11 @@ from masquerade.data.partition.rules import (
     Integers,
     Rng,
     Rule,
+    assign,
     check_alpha,
     deal,
     holders_of,
     labels_of,
-    spread,
 )
 from masquerade.errors import MasqueradeError
 
@@ -55,7 +55,7 @@ class Counted(abc.ABC):
                 f"{len(classes)}; lower them: {self.text}",
             )
         holders = holders_of(len(classes), clients, self.classes_per_client)
-        holds = spread(holders, clients, self.classes_per_client, rng)
+        holds = assign(holders, clients, self.classes_per_client, rng)
         counts = self.counts(holds, split, rng)
         everything = np.arange(len(labels))
         if original is None:
@@ -228,7 +228,7 @@ class Outliers:
 
 
 AnyRule = Rule | Counted
-"""How samples are spread over clients, and by some rules also how they are split."""
+"""How samples are partitioned over clients, and by some rules also how they are split."""
 
 
 def _alike(samples: Integers, clients: int) -> list[Integers]:

@@ -1,4 +1,4 @@
-"""How samples are spread over clients: the rules that share out all of a dataset.
+"""How samples are partitioned over clients: the rules that share out all of a dataset.
 
 Every rule ends: it draws a bounded number of times, and then says which knob to turn.
 """
@@ -24,7 +24,7 @@ LEAST = 5
 
 
 class Rule(Protocol):
-    """How samples are spread over clients."""
+    """How samples are partitioned over clients."""
 
     def assign(self, dataset: Dataset, clients: int, rng: Rng) -> list[Integers]:
         """Return the sample indices of each client; no sample is in two."""
@@ -116,7 +116,7 @@ class Pathological:
                 "`classes_per_client`: pathological:CLASSES",
             )
         if self.balanced:
-            holds = spread(holders, clients, self.classes_per_client, rng)
+            holds = assign(holders, clients, self.classes_per_client, rng)
         else:
             holds = self._block(holders, clients)
         cut = _even if self.balanced else _uneven
@@ -227,7 +227,7 @@ def holders_of(classes: int, clients: int, per_client: int) -> Integers:
     return count // classes + (np.arange(classes) < count % classes)
 
 
-def spread(holders: Integers, clients: int, per_client: int, rng: Rng) -> Flags:
+def assign(holders: Integers, clients: int, per_client: int, rng: Rng) -> Flags:
     """Return who holds what [classes, clients], each client getting distinct classes."""
     holds = np.zeros((len(holders), clients), dtype=np.bool_)
     left = holders.copy()

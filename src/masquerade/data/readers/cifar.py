@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100, as python and as binary batches, and the arrays of CIFAR-10-C.
 
-Python batches are pickles. They are not loaded; `opcodes` walks through them.
+Python batches are pickles. They are not loaded; `safe_pickle` walks through them.
 """
 
 import io

@@ -48,16 +48,16 @@ class Layout:
     def keep(self, flags: Tensor) -> Tree:
         """Return the flags [blocks] as the masks of a part."""
         return {
-            name: Blocks(self.lengths[name]).spread(own, own.new_empty(sum(self.lengths[name])))
+            name: Blocks(self.lengths[name]).expand(own, own.new_empty(sum(self.lengths[name])))
             if isinstance(self.grain[name], Axis)
             else own
             for name, own in self.tensors(flags)
         }
 
-    def spread(self, flags: Tensor, tree: Mapping[str, Tensor]) -> Tree:
+    def expand(self, flags: Tensor, tree: Mapping[str, Tensor]) -> Tree:
         """Return one flag, or one number, for every entry of the tensors that have blocks."""
         return {
-            name: self.grain[name].spread(bits, tree[name])
+            name: self.grain[name].expand(bits, tree[name])
             for name, bits in self.keep(flags).items()
         }
 

@@ -106,8 +106,8 @@ class Gated:
 
     def values(self, params: Tree, weights: Tensor) -> Tree:
         """Return the network's values, every block multiplied by its weight [blocks]."""
-        spread = self.blocks.spread(weights, params)
-        return {**params, **{name: params[name] * weight for name, weight in spread.items()}}
+        expanded = self.blocks.expand(weights, params)
+        return {**params, **{name: params[name] * each for name, each in expanded.items()}}
 
     def output(self, params: Tree, weights: Tensor, x: Tensor) -> Tensor:
         """Return the outputs for x."""

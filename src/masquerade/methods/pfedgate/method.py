@@ -164,7 +164,7 @@ class PFedGate(Method):
 
         def within(work: State) -> Tree:
             # Differs: a block that the batch did not choose stays, momentum and decay or not.
-            return model.blocks.spread(work["some"], work["params"])
+            return model.blocks.expand(work["some"], work["params"])
 
         sgd_step = self.sgd_step(task, loss, on=on, lr=lrs, within=within)
 
@@ -223,7 +223,7 @@ class PFedGate(Method):
         if self.gating == "sample":
             gate |= {"room": client["room"], **client["gate"], **client["running"]}
             return {"params": message["params"], "gate": Part(gate)}
-        kept = tree.only(model.blocks.spread(flags, params), params)
+        kept = tree.only(model.blocks.expand(flags, params), params)
         return {"params": model.blocks.part(kept, flags), "gate": Part(gate)}
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ def batch_norm(
 ) -> tuple[Tensor, Tree]:
     """Normalize x [samples, features, …] feature by feature: (result, running statistics)."""
     flat = x.reshape(*x.shape[:2], -1)
-    middle, spread, running = _over_batch(tree, name, flat, valid, train)
-    return _apply(tree, name, flat, middle[:, None], spread[:, None]).reshape(x.shape), running
+    middle, var, running = _over_batch(tree, name, flat, valid, train)
+    return _apply(tree, name, flat, middle[:, None], var[:, None]).reshape(x.shape), running
 
 
 def switch_init(name: str, shape: torch.Size, dtype: torch.dtype) -> tuple[Tree, Tree]:
@@ -56,16 +56,16 @@ def switch_norm(
     They are those of the batch, of the sample (layer), and of each feature of it (instance).
     """
     flat = x.reshape(*x.shape[:2], -1)
-    middle, spread, running = _over_batch(tree, name, flat, valid, train)
-    means, spreads = [middle[:, None]], [spread[:, None]]
+    middle, var, running = _over_batch(tree, name, flat, valid, train)
+    means, vars_ = [middle[:, None]], [var[:, None]]
     # One branch per weight of the mixture; the last one is there where samples have places.
     for axes in [(1, 2), (2,)][: len(tree[f"{name}.mean_mix"]) - 1]:
         center = flat.mean(axes, keepdim=True)
         means.append(center)
-        spreads.append((flat - center).square().mean(axes, keepdim=True))
+        vars_.append((flat - center).square().mean(axes, keepdim=True))
     middle = _mix(tree[f"{name}.mean_mix"], means)
-    spread = _mix(tree[f"{name}.var_mix"], spreads)
-    return _apply(tree, name, flat, middle, spread).reshape(x.shape), running
+    var = _mix(tree[f"{name}.var_mix"], vars_)
+    return _apply(tree, name, flat, middle, var).reshape(x.shape), running
 
 
 def _mix(weights: Tensor, parts: list[Tensor]) -> Tensor:
@@ -76,8 +76,8 @@ def _mix(weights: Tensor, parts: list[Tensor]) -> Tensor:
     return first
 
 
-def _apply(tree: Tree, name: str, flat: Tensor, middle: Tensor, spread: Tensor) -> Tensor:
-    normal = (flat - middle) / (spread + EPSILON).sqrt()
+def _apply(tree: Tree, name: str, flat: Tensor, middle: Tensor, var: Tensor) -> Tensor:
+    normal = (flat - middle) / (var + EPSILON).sqrt()
     return normal * tree[f"{name}.weight"][:, None] + tree[f"{name}.bias"][:, None]
 
 
@@ -89,18 +89,18 @@ def _over_batch(
     if not train:
         return *old, {}
     middle = mean(flat.mean(-1), valid)
-    spread = mean((flat - middle[:, None]).square().mean(-1), valid)
+    var = mean((flat - middle[:, None]).square().mean(-1), valid)
     ones = torch.ones_like(flat[:, 0, 0]) if valid is None else valid.to(flat.dtype)
     count = ones.sum() * flat.shape[-1]
     several = count > 1
     # As torch does it: the batch is normalized by its own variance, the running one is unbiased.
-    unbiased = spread * count / (count - 1).clamp(min=1)
+    unbiased = var * count / (count - 1).clamp(min=1)
     moved = [
         torch.where(several, past + MOMENTUM * (new.detach() - past), past)
         for past, new in zip(old, (middle, unbiased), strict=True)
     ]
     running = {f"{name}.mean": moved[0], f"{name}.var": moved[1]}
-    middle, spread = (
-        torch.where(several, new, past) for new, past in zip((middle, spread), old, strict=True)
+    middle, var = (
+        torch.where(several, new, past) for new, past in zip((middle, var), old, strict=True)
     )
-    return middle, spread, running
+    return middle, var, running

@@ -1,0 +1,123 @@
+"""Methods and networks from a Python file that a user names in a command: `path.py:NAME`.
+
+Code is imported from no other place: neither a configuration nor a run directory has a path. Both
+have what the code is called and the SHA-256 of its file, so that a run is resumed with the same.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from masquerade.core.method import Method
+from masquerade.errors import MasqueradeError, nearest
+from masquerade.methods import METHODS, MethodEntry
+
+Network = Callable[[tuple[int, ...], int], nn.Module]
+"""From the shape of one sample and the number of classes to a network with its initial weights."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What was imported from a file."""
+
+    sha256: str
+    """Of the file."""
+    found: Any
+
+
+LOADED: dict[str, Code] = {}
+"""What this process imported because it was named in its command, by FILE.py:NAME."""
+
+
+def is_code(text: str) -> bool:
+    """Tell whether a text names code in a file, and not a method or network of the package."""
+    return ".py:" in text
+
+
+def load_method(typed: str) -> str:
+    """Import a method from `path.py:Class`; return what it is called from now on."""
+    name, code = _load(typed)
+    found = code.found
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise MasqueradeError("E202", f"`{typed}` is {found!r}; name a subclass of `mq.Method`")
+    METHODS.add(name, MethodEntry.plain(found))
+    return name
+
+
+def load_network(typed: str) -> str:
+    """Import a network from `path.py:function`; return what it is called from now on.
+
+    The function is called with the shape of one sample and the number of classes.
+    """
+    name, code = _load(typed)
+    if not callable(code.found):
+        text = f"`{typed}` is {code.found!r}; name a function (shape, classes) -> torch.nn.Module"
+        raise MasqueradeError("E202", text)
+    return name
+
+
+def network(name: str) -> Network:
+    """Return the function of a network that was imported."""
+    made: Network = LOADED[name].found
+    return made
+
+
+def _load(typed: str) -> tuple[str, Code]:
+    path, _, attribute = typed.rpartition(":")
+    file = Path(path)
+    if not file.is_file() or not attribute.isidentifier():
+        text = f"`{typed}` names no code; write path/to/file.py:NAME, and check the path"
+        raise MasqueradeError("E201", text)
+    module = _imported(file)
+    if not hasattr(module, attribute):
+        text = f"{file} has no `{attribute}`{nearest(attribute, dir(module))}"
+        raise MasqueradeError("E202", text)
+    name = f"{file.name}:{attribute}"
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    LOADED[name] = Code(found, getattr(module, attribute))
+    return name, LOADED[name]
+
+
+def _imported(file: Path) -> ModuleType:
+    """Import a file under its own name; what it imports beside itself is found beside it."""
+    name = f"masquerade_code_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses, and processes that are forked, look their module up.
+    sys.modules[name] = module
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        text = f"{file} cannot be imported ({type(error).__name__}: {error}); mend it"
+        raise MasqueradeError("E202", text) from error
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def hashes(names: tuple[str, ...]) -> dict[str, str]:
+    """Return the SHA-256 of those names that are code."""
+    return {name: LOADED[name].sha256 for name in names if name in LOADED}
+
+
+def problems(wanted: dict[str, str]) -> list[str]:
+    """Say which code of a run was not named in this command, or is another than it began with."""
+    found = []
+    for name, sha256 in wanted.items():
+        if name not in LOADED:
+            text = f"`{name}` is code from a file of yours, which is imported only where a command"
+            found.append(f"{text} names it: add --method or --model PATH/{name}")
+        elif LOADED[name].sha256 != sha256:
+            found.append(f"{name} has changed since this run began; restore the file")
+    return found
