@@ -30,7 +30,7 @@ Tensors = Mapping[str, Tensor]
 Facts = Mapping[str, object]
 Lines = Iterable[Facts]
 
-VERSION = 2
+VERSION = 3
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 STATE = "state.safetensors"
