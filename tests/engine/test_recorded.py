@@ -15,39 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from masquerade.core import Method, Part, Round, Stage, Task, tree
 from masquerade.engine.replay.recorded import MOST, Recordings, form
 from masquerade.errors import MasqueradeError
-from tests.support import METHOD_TABLE, advance, measure, scheduled
+from tests.support import advance, scheduled
 
-ROUNDS = 6
 ROWS = torch.arange(6.0).reshape(3, 2)
-
-
-def states(name: str, often: float) -> tuple[list[Any], list[Any]]:
-    """The state after every round and what the last is judged to be, and what was recorded."""
-    method = METHOD_TABLE[name]
-    with scheduled(method, ROUNDS, engine="batched") as made:
-        assert made.engine.name == "batched"
-        made.engine.steps = Recordings(often=often)
-        progress, found = made.begin(), []
-        while progress.number < ROUNDS:
-            advance(made, progress)
-            found.append(tree.named(progress.tensors()))
-        for view in method.views:
-            scores = measure(made, progress, view, list(made.federation.test)).scores
-            found += [{view: torch.cat(scores)}]
-        return found, list(made.engine.steps._made.values())
-
-
-@pytest.mark.parametrize("name", METHOD_TABLE)
-def test_repeated_steps_are_the_eager_ones(name: str) -> None:
-    repeated, recordings = states(name, often=0)
-    eager, none = states(name, often=math.inf)
-    assert recordings
-    assert None not in recordings
-    assert not none
-    for left, right in zip(repeated, eager, strict=True):
-        assert left.keys() == right.keys()
-        for key, value in left.items():
-            assert torch.equal(value, right[key]), key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +47,7 @@ class Planned(Method):
 def test_numbers_of_a_round_cannot_be_read_in_a_plan(engine: str, reads: str) -> None:
     with (
         pytest.raises(MasqueradeError, match=r"^E204 `plan`.* asks for a number of the round"),
-        scheduled(Planned(reads=reads), ROUNDS, engine=engine) as made,
+        scheduled(Planned(reads=reads), 6, engine=engine) as made,
     ):
         advance(made, made.begin())
 

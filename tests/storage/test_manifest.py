@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.storage.manifest import fingerprint, seal, unseal
@@ -13,11 +13,13 @@ from masquerade.storage.manifest import fingerprint, seal, unseal
 MANIFEST = {"version": 2, "name": "é", "deep": {"10": [1, None], "9": 0.1}, "files": {}}
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.text(), values))
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(), values, max_size=3))
 def test_a_manifest_comes_back_as_it_was(manifest: dict[str, Any]) -> None:
     assert unseal(seal(manifest)) == manifest
 
