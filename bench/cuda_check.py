@@ -122,9 +122,7 @@ def check(case: tuple[str, str, str]) -> tuple[int, str]:
     ):
         task = network(net, line.variant, dtype)
         if dtype is torch.float32 and name not in TWO_EPOCHS:
-            method = replace(
-                method, **{key: 1 for key in vars(method) if key.endswith("epochs")}
-            )
+            method = replace(method, **{key: 1 for key in vars(method) if key.endswith("epochs")})
         loop = run(method, task, federation, "cpu", "loop", rounds)
         batched = run(method, task, federation, device, "batched", rounds)
         found = differences(loop[0], batched[0])

@@ -561,3 +561,21 @@ def test_debug_prints_the_traceback(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "Traceback" in done.stderr
     assert "E408" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "--lr", "0.1"], "`method.lr` for local"),
+        (["run", "--learning-rate=0.1"], "`learning_rate` is `method.lr` here"),
+        (["compare", "--global-rounds", "3"], "`global_rounds` is `train.rounds` here"),
+        (["run", "--batch-size", "3"], "`train.batch_size`"),
+        (["reproduce", "--again"], "take --rerun"),
+    ],
+)
+def test_an_option_that_is_a_setting_or_has_another_name_gets_a_hint(
+    call: Call, words: list[str], told: str
+) -> None:
+    status, _, err = call(*words)
+    assert status == 2
+    assert told in err

@@ -62,12 +62,39 @@ def main() -> None:
     warnings.filterwarnings("always", category=MasqueradeWarning)
     try:
         app(standalone_mode=True)
+    except SystemExit as ended:
+        if ended.code == USAGE:
+            _hint(sys.argv[1:])
+        raise
     except (Stopped, Exception) as error:
         if debug:
             raise
         message, status = _explain(error)
         print(message, file=sys.stderr)
         raise SystemExit(status) from None
+
+
+USAGE = 2
+"""The exit status of a command that cannot be read."""
+RENAMED = {"again": "--rerun"}
+"""Options of older versions."""
+
+
+def _hint(words: list[str]) -> None:
+    """Say what options that there are not are called here; many of them are settings."""
+    from masquerade.config.toml import said_of
+
+    for word in words:
+        if word.startswith("--"):
+            key = word[2:].partition("=")[0].replace("-", "_")
+            said = f"; take {RENAMED[key]}" if key in RENAMED else said_of("", key)
+            if said:
+                setting = (
+                    "" if key in RENAMED else "; settings are given as --set SECTION.KEY=VALUE"
+                )
+                print(
+                    f"`{word.partition('=')[0]}` is no option here{said}{setting}", file=sys.stderr
+                )
 
 
 def _explain(error: BaseException) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """Pretrained weights from a file: safetensors, or a PyTorch state dict that is read and never run.
 
-A `.pth` file is a pickle; `safe_pickle` walks through it. Every size is checked against the file before
-a tensor is made, so that a small file cannot ask for much memory.
+A `.pth` file is a pickle; `safe_pickle` walks through it. Every size is checked against the file
+before a tensor is made, so that a small file cannot ask for much memory.
 """
 
 import io
