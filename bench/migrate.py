@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from masquerade.core.words import RENAMED
+from masquerade.core.old_words import RENAMED
 
 VALUES = {"message_dtype": {"full": "same"}}
 """Values that have another name, by the new name of their setting."""

@@ -28,7 +28,7 @@ from masquerade.config.toml import (
     title_of,
 )
 from masquerade.core import Method
-from masquerade.core.words import ELSEWHERE, RENAMED
+from masquerade.core.old_words import ELSEWHERE, RENAMED
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
 

@@ -8,7 +8,7 @@ import torch
 
 from masquerade.core import Axis, Message, Part
 from masquerade.cost.storage import model_bytes, session_bytes, state_bytes
-from masquerade.wire.words import packed
+from masquerade.wire.packed_bits import packed
 from tests.support import METHOD_TABLE, final, simulate
 
 run: Callable[..., Any] = simulate

@@ -61,7 +61,7 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
     for number in range(4):
         advance(plain, left)
         ids, round = ahead.server.participation.cohort(number), ahead.server.round("train", number)
-        ahead.engine.expect(ids, round, number)
+        ahead.engine.prepare(ids, round, number)
         assert ahead.engine._ready
         advance(ahead, right)
         assert not ahead.engine._ready
@@ -72,14 +72,14 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
 def test_a_round_that_nobody_takes_part_in_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(DMPFL(local_epochs=1), engine="batched")
     monkeypatch.setattr(type(made.engine), "prepares", True)
-    made.server.announce(made.engine, 1)
+    made.server.prepare(made.engine, 1)
     assert made.engine._ready
     made.engine._ready.clear()
     nobody = torch.empty(0, dtype=torch.int64)
     monkeypatch.setattr(type(made.server.participation), "cohort", lambda self, number: nobody)
-    made.server.announce(made.engine, 1)
+    made.server.prepare(made.engine, 1)
     assert not made.engine._ready
-    made.server.announce(made.engine, made.spec.train.rounds)
+    made.server.prepare(made.engine, made.spec.train.rounds)
 
 
 class Passing(FedAvg):

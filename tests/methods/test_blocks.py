@@ -10,7 +10,8 @@ from torch import nn
 
 from masquerade.core import Axis, Blocks, MasqueradeError, Task
 from masquerade.core.random import uniform
-from masquerade.methods.pfedgate.blocks import Layout, layout, steps
+from masquerade.methods.pfedgate.blocks import Layout, layout
+from masquerade.methods.pfedgate.knapsack import steps
 from masquerade.models import build
 
 

@@ -25,8 +25,8 @@ from masquerade.core import (
 )
 from masquerade.core.round import steps
 from masquerade.core.tree import stack
-from masquerade.cost.bytes import measure_exchange as measure_bytes
 from masquerade.cost.flops import Meter, shares
+from masquerade.cost.traffic import measure_exchange as measure_bytes
 from masquerade.data import load, parse, partition
 from masquerade.data.loader import BatchLoader
 from masquerade.methods import FedSelect

@@ -118,7 +118,7 @@ def kept(state: RunState) -> dict[str, Tensor]:
 def others_alone(made: Simulation, state: RunState, ids: Tensor, asked: int) -> None:
     """Do a round with some clients, as if more had been asked."""
     server, round = made.server, made.server.round("train", 0)
-    job = server.send(state, ids, round)
+    job = server.make_job(state, ids, round)
     done = made.engine.work(job)
     state.server, rows = server.method.aggregate(
         server.task, state.server, job.rows, done.uploads, server.cohort(ids, asked), round

@@ -23,10 +23,10 @@ import pytest
 import torch
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.experiments.checkpoints import Committer
 from masquerade.storage.manifest import fingerprint, seal
 from masquerade.storage.run_directory import (
     VERSION,
-    Committer,
     RunDirectory,
     check_name,
     decode_tensors,

@@ -10,8 +10,8 @@ from masquerade.core.part import Message, Part
 from masquerade.core.random import uniform
 from masquerade.errors import MasqueradeError
 from masquerade.wire import Session, Stamp, count, decode, encode, nbytes
+from masquerade.wire.packed_bits import ones, packed
 from masquerade.wire.session import ANY, base, begin, moved, put
-from masquerade.wire.words import ones, packed
 from tests.wire.parts import assert_same, forged, messages, quick, rounded, wires
 
 

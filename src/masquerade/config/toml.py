@@ -14,7 +14,7 @@ from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import check as check_budgets
 from masquerade.config.settings import CHOICES, LENGTHS, NEXT, RANGES, RULES, SECTIONS, Config
 from masquerade.core.method import Bounds, Choices, Method
-from masquerade.core.words import hint
+from masquerade.core.old_words import hint
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.data import parse as parse_partition
 from masquerade.data.corruption import KINDS

@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from masquerade.core.average import average
+from masquerade.core.old_words import hint
 from masquerade.core.part import Message, Part
 from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Loss, SGDStep, sgd_step
 from masquerade.core.task import Task
 from masquerade.core.tree import State
-from masquerade.core.words import hint
 from masquerade.errors import MasqueradeError, nearest
 
 Bounds = Mapping[str, tuple[float, float]]

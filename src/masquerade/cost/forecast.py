@@ -23,7 +23,7 @@ from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Meter, shares
 from masquerade.wire import session
-from masquerade.wire.count import count
+from masquerade.wire.message_size import count
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.tree import State
+from masquerade.wire.packed_bits import packed
 from masquerade.wire.session import Session
-from masquerade.wire.words import packed
 
 
 def model_bytes(personal: Message) -> int:

@@ -15,14 +15,14 @@ from masquerade.core.random import Label, fold
 from masquerade.core.round import Round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
-from masquerade.cost.bytes import Traffic
 from masquerade.cost.flops import Flops, Meter
+from masquerade.cost.traffic import Traffic
 from masquerade.data.loader import BatchLoader
 from masquerade.wire.session import Session
 
 
 def astuple(record: Traffic | Flops) -> tuple[Any, ...]:
-    """Return the columns of a record; the library's own `astuple` would copy them."""
+    """Return the columns of a record; `dataclasses.astuple` would copy them."""
     return tuple(getattr(record, each.name) for each in fields(record))
 
 
@@ -38,7 +38,7 @@ class EngineContext:
     lr_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     precision: str = "float32"
-    """In what products are taken; processes of an engine ask."""
+    """In what products are taken; worker processes need it."""
     message_dtype: str = "same"
     """What floating-point values of messages are rounded to; "same" leaves them as they are."""
     _slices: dict[Hashable, bool] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Job:
     ids: Tensor
     round: Round
     number: int
-    """The round's number, for keys; methods see it as a tensor."""
+    """The round's number, for random keys; methods see it as a tensor."""
 
     def take(self, places: Tensor) -> "Job":
         """Return the job of some of the clients."""
@@ -172,7 +172,7 @@ class Engine(Protocol):
         """Tell whether it wants to know of the next round while it works on one."""
         ...
 
-    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+    def prepare(self, ids: Tensor, round: Round, number: int) -> None:
         """Prepare a round that is to come, where something else is being waited for."""
         ...
 

@@ -12,8 +12,8 @@ from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.tree import State
-from masquerade.cost.bytes import Traffic, measure_exchange
 from masquerade.cost.flops import Flops, Shares, Step, densities, fetched, nothing
+from masquerade.cost.traffic import Traffic, measure_exchange
 from masquerade.data.loader import ShuffledIndices, StackedBatches
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.replay.convolutions import convolving
@@ -137,7 +137,7 @@ class Batched:
         """Prepare the next round where work goes on without the CPU."""
         return self.context.loader.federation.x.is_cuda
 
-    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+    def prepare(self, ids: Tensor, round: Round, number: int) -> None:
         """Lay out the batches of the round to come, while a device is busy with this one."""
         self._ready.clear()
         try:

@@ -21,8 +21,8 @@ from masquerade.core.part import Message
 from masquerade.core.random import fold
 from masquerade.core.round import Round, Stage, client_round, steps
 from masquerade.core.tree import State
-from masquerade.cost.bytes import Traffic, measure_exchange
 from masquerade.cost.flops import Flops, nothing, shares, slices
+from masquerade.cost.traffic import Traffic, measure_exchange
 from masquerade.data.loader import ShuffledIndices
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.precision import numbers
@@ -78,7 +78,7 @@ class Loop:
         """Prepare nothing: there is nothing to wait for."""
         return False
 
-    def expect(self, ids: Tensor, round: Round, number: int) -> None:
+    def prepare(self, ids: Tensor, round: Round, number: int) -> None:
         """Prepare nothing: there is nothing to wait for."""
 
     def _clients(self, job: Job, places: Iterable[int], room: Callable[[Any], Any]) -> Any:

@@ -1,15 +1,12 @@
 """One training from beginning to end: `mq.run`, and a configured run in its directory."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Never
 
-import torch
 from torch import nn
 
 from masquerade.config import toml
@@ -29,9 +26,9 @@ from masquerade.core.method import Method
 from masquerade.core.part import Message, Part
 from masquerade.core.task import Task
 from masquerade.data import Federation
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError
 from masquerade.evaluation.evaluate import Evaluator
-from masquerade.experiments.checkpoints import checkpointed
+from masquerade.experiments.checkpoints import checkpointed, origin, restore
 from masquerade.experiments.result import Result
 from masquerade.methods import METHODS
 from masquerade.simulation.build import Simulation, simulating
@@ -194,12 +191,9 @@ def running(
             return
         text = describe(simulation)
         directory = stack.enter_context(opened(text))
-        made = Running(simulation, evaluator, state, directory, _origin(simulation, text))
-        commit = directory.latest()
-        if commit is not None:
-            _check_origin(commit.facts, made.origin)
-            state.restore(commit.number, commit.tensors, commit.facts)
-        yield made
+        began = origin(simulation, text)
+        restore(state, directory, began)
+        yield Running(simulation, evaluator, state, directory, began)
 
 
 def complete(made: Running, watch: Watch = _quiet, models: bool = True) -> Result:
@@ -287,34 +281,3 @@ def _configuration(config: Config, training: Training) -> Callable[[Simulation],
         return toml.dump(resolved(config, training, simulation.spec))
 
     return describe
-
-
-def _origin(simulation: Simulation, config: str) -> Record:
-    """Return the facts that have to be the same when a run is resumed."""
-    data = simulation.federation.fingerprint()
-    initial = int(digest(Part(simulation.server.task.initial)))
-    return {"config": config, "data": data, "initial": initial, "torch": torch.__version__}
-
-
-def _check_origin(began: Record, now: Record) -> None:
-    """Refuse other settings or data than the run began with; warn of another torch."""
-    if began["config"] != now["config"]:
-        lines = (text["config"].splitlines() for text in (began, now))
-        pairs = zip_longest(*lines, fillvalue="nothing")
-        changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
-        raise MasqueradeError(
-            "E402", f"settings differ from the run's: {changes}; put them back, or start a new run"
-        )
-    if began["data"] != now["data"]:
-        text = "the data differ from those this run began with; restore them, or start a new run"
-        raise MasqueradeError("E402", text)
-    if began.get("initial", now["initial"]) != now["initial"]:
-        text = "the initial weights differ from those this run began with; restore their file"
-        raise MasqueradeError("E402", text)
-    if began["torch"] != now["torch"]:
-        warnings.warn(
-            f"W402 this run began under torch {began['torch']}, this is {now['torch']}: "
-            "the last bits may differ",
-            MasqueradeWarning,
-            stacklevel=2,
-        )

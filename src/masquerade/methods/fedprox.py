@@ -1,6 +1,6 @@
 """FedProx (Li et al., 2020): FedAvg whose clients are pulled toward the model they received.
 
-minimize  F_c(w) + μ/2 · ‖w − w_received‖²
+minimize  F_c(w) + μ/2 · ‖w − w_received‖²        the proximal term: `sgd_step(proximal=μ)`
 """
 
 import math

@@ -133,19 +133,19 @@ class Server:
         back = chosen.returning(number, asked)
         return Turn("train", number, self.round("train", number), asked, back)
 
-    def send(self, state: RunState, ids: Tensor, round: Round, lend: bool = False) -> Job:
+    def make_job(self, state: RunState, ids: Tensor, round: Round, lend: bool = False) -> Job:
         """Return what some clients are to do, with all that it depends on."""
         sessions = Store(state.session, self.device, self.place).take(ids)
         rows, clients = state.rows.take(ids), state.clients.take(ids, lend)
         return Job(state.server, rows, clients, sessions, ids, round, state.number)
 
-    def announce(self, clients: Engine, number: int) -> None:
-        """Say who will be asked in a round to come, so that it can be prepared."""
-        if not clients.prepares or number >= self.rounds:
+    def prepare(self, engine: Engine, number: int) -> None:
+        """Let an engine prepare a round to come, while it works on one."""
+        if not engine.prepares or number >= self.rounds:
             return
         ids = self.participation.cohort(number)
         if len(ids):
-            clients.expect(ids, self.round("train", number), number)
+            engine.prepare(ids, self.round("train", number), number)
 
     def check(self, turn: Turn, job: Job, sent: Outcome, warned: set[str]) -> Answers:
         """Tell which answers are taken: some are lost, some refused."""
@@ -184,7 +184,7 @@ class Server:
 
 def train(
     server: Server,
-    clients: Engine,
+    engine: Engine,
     state: RunState,
     evaluate: Callable[[RunState], Record | None] = lambda state: None,
     commit: Callable[[RunState, Record], None] = lambda state, record: None,
@@ -201,9 +201,9 @@ def train(
         with state.clock.measure("training", lap=turn.kind == "train"):
             cost, answers = dict.fromkeys(COSTS, 0.0), None
             if len(turn.asked):
-                job = server.send(state, turn.asked, turn.round, lend=clients.copies)
-                sent = clients.work(job)
-                server.announce(clients, turn.number + 1)
+                job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
+                sent = engine.work(job)
+                server.prepare(engine, turn.number + 1)
                 answers = server.check(turn, job, sent, state.warned)
                 finite: Tensor | bool = True
                 if len(answers.ids):
@@ -214,17 +214,19 @@ def train(
                     )
                     state.keep(answers.ids, rows, answers.accepted)
                     finite = all_finite([state.server, answers.accepted.clients])
-                # Aggregation may still go on elsewhere while costs are added up here.
+                # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
                 cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
                 _note_divergence(state, turn.number, finite)
-            record = _noted(state, turn, answers, cost)
+            record = _finish_turn(state, turn, answers, cost)
         if turn.kind == "train":
             record |= evaluate(state) or {}
             commit(state, record)
     return state
 
 
-def _noted(state: RunState, turn: Turn, answers: Answers | None, cost: dict[str, float]) -> Record:
+def _finish_turn(
+    state: RunState, turn: Turn, answers: Answers | None, cost: dict[str, float]
+) -> Record:
     """Move the state on past a turn; return the line of `metrics.jsonl`."""
     refused = {} if answers is None else answers.refused
     state.refused += len(refused)

@@ -16,7 +16,7 @@ from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.tree import onto
 from masquerade.errors import MasqueradeWarning
-from masquerade.wire.count import kept
+from masquerade.wire.message_size import kept
 
 REASONS = {
     "W604": "values that are not finite",

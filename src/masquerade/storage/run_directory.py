@@ -12,10 +12,8 @@ import logging
 import os
 import re
 import socket
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -293,43 +291,3 @@ class RunDirectory:
             then = f"masquerade resume {self.path}" if begun else "start again"
             text = f"{what}. {safe}. {todo}, then: {then}"
             raise MasqueradeError("E501" if full else "E502", text) from fault
-
-
-class Committer:
-    """Commits beside the computation: one at a time, in one background thread."""
-
-    def __init__(self, directory: RunDirectory, every: float = 5.0) -> None:
-        """Take the directory, and the seconds between commits (0: every round)."""
-        self.directory = directory
-        self.every = every
-        self._since = time.monotonic()
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._running: Future[None] | None = None
-
-    def due(self) -> bool:
-        """Tell whether `every` seconds have passed and the last commit is written.
-
-        Where a disk is slower than that, rounds do not wait for it.
-        """
-        idle = not self.every or self._running is None or self._running.done()
-        return idle and time.monotonic() - self._since >= self.every
-
-    def submit(
-        self, number: int, fetch: Callable[[], Tensors], facts: Facts, lines: Lines = ()
-    ) -> None:
-        """Hand over what nobody will change any more; wait for the previous, or raise its error."""
-        self._settle()
-        self._since = time.monotonic()
-        self._running = self._thread.submit(
-            lambda: self.directory.commit(number, fetch(), facts, lines)
-        )
-
-    def close(self) -> None:
-        """Wait until all that was handed over is committed, or raise why it is not."""
-        self._thread.shutdown()
-        self._settle()
-
-    def _settle(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()

@@ -1,7 +1,7 @@
 """What crosses the wire: parts as bytes, and what need not be sent again."""
 
 from masquerade.wire.codec import Stamp, decode, encode
-from masquerade.wire.count import count, nbytes, values_bytes
+from masquerade.wire.message_size import count, nbytes, values_bytes
 from masquerade.wire.session import Same, Session, digest
 
 __all__ = [

@@ -31,7 +31,7 @@ from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.wire import bits
 from masquerade.wire.bits import Bits
-from masquerade.wire.count import HEADER, SCALE, size_of
+from masquerade.wire.message_size import HEADER, SCALE, size_of
 from masquerade.wire.session import DIRECTIONS, Same
 
 _HEAD = struct.Struct("<2sBBIIQ")

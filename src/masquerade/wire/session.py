@@ -22,7 +22,7 @@ from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.random import draw, fold
 from masquerade.core.tree import Tree, onto
-from masquerade.wire.words import is_spread
+from masquerade.wire.packed_bits import is_spread
 
 Session = dict[str, Tensor]
 

@@ -1,4 +1,4 @@
-"""Tensors cut into blocks, what each block costs, and which of them a budget lets a client have."""
+"""Tensors cut into blocks, and what each block costs; `knapsack` fills a budget with them."""
 
 import math
 from collections.abc import Mapping
@@ -12,9 +12,8 @@ from masquerade.core.part import Axis, Blocks, Part
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
+from masquerade.methods.pfedgate import knapsack
 
-STEPS = 10_000
-"""Steps of the scale that the exact choice measures costs on."""
 # Differs: the release rounds to a tenth, and the order of blocks decides among many ties.
 FINEST = 2**-16
 """Scores that differ by less are equal, so that rounding decides nothing: the first block wins."""
@@ -98,54 +97,13 @@ class Layout:
     def choose(self, scores: Tensor, room: Tensor, exact: bool = False) -> Tensor:
         """Choose blocks by scores [blocks] so that those not always on cost at most `room`."""
         values = (scores.detach() / FINEST).round()
-        greedy = self._greedy(values, room)
+        greedy = knapsack.greedy(values, self.costs, self.always, room)
         if not exact:
             return greedy
-        best = self._exact(values, room)
+        best = knapsack.exact(values, self.units, self.always, room, self.step)
         # Where costs are rounded, many small blocks may lose to the greedy choice.
         gain = (best.to(values.dtype) - greedy.to(values.dtype)) * values
         return torch.where(gain.sum() >= 0, best, greedy)
-
-    def _greedy(self, values: Tensor, room: Tensor) -> Tensor:
-        """Take blocks by value, the largest first, and skip those that do not fit."""
-        order = torch.where(self.always, math.inf, values).argsort(descending=True, stable=True)
-        costs = torch.where(self.always, 0, self.costs)[order]
-        taken, left = [], room
-        for cost in costs.unbind():
-            fits = cost <= left
-            left = torch.where(fits, left - cost, left)
-            taken.append(fits)
-        return torch.zeros_like(self.always).scatter(0, order, torch.stack(taken))
-
-    def _exact(self, values: Tensor, room: Tensor) -> Tensor:
-        """Maximize the sum of values by dynamic programming over costs rounded up to steps.
-
-        Differs: costs rounded up never exceed the room. The choice is exact where they are whole
-        and sum up to at most `STEPS`, and within the rounding elsewhere; blocks of no value are
-        left out.
-        """
-        best = values.new_zeros(STEPS + 1)
-        took = []
-        for value, unit in zip(values.unbind(), self.units, strict=True):
-            # A block that is always on costs no step and is set at the end.
-            fits = best[: max(STEPS + 1 - unit, 0)] + (value if unit else 0)
-            moved = torch.cat([best.new_full((STEPS + 1 - len(fits),), -math.inf), fits])
-            took.append(moved > best)
-            best = torch.maximum(moved, best)
-        left = (room / self.step).floor().clamp(0, STEPS).to(torch.int64)
-        flags = []
-        for took_here, unit in zip(reversed(took), reversed(self.units), strict=True):
-            flags.append(took_here.gather(0, left.reshape(1))[0])
-            left = left - flags[-1] * unit
-        return torch.stack(flags[::-1]) | self.always
-
-
-def steps(costs: list[float], always: list[bool]) -> tuple[tuple[int, ...], float]:
-    """Return the costs of blocks in steps, rounded up, and the length of a step."""
-    free = [0.0 if on else cost for cost, on in zip(costs, always, strict=True)]
-    whole = all(cost == int(cost) for cost in free) and sum(free) <= STEPS
-    step = 1.0 if whole else sum(free) / STEPS
-    return tuple(math.ceil(cost / step) for cost in free), step
 
 
 @lru_cache(maxsize=8)
@@ -183,7 +141,7 @@ def layout(
     numbers = torch.tensor(costs, dtype=torch.float64, device=device)
     flags = torch.tensor(always, device=device)
     entries = torch.tensor(sizes, device=device)
-    return Layout(grain, lengths, entries, numbers, flags, *steps(costs, always), least)
+    return Layout(grain, lengths, entries, numbers, flags, *knapsack.steps(costs, always), least)
 
 
 def _cut(count: int, factor: int, least: float) -> tuple[tuple[int, ...], bool]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from masquerade.core.part import Message, Part
 from masquerade.core.tree import onto, scalar
-from masquerade.wire import bits, words
+from masquerade.wire import bits, packed_bits
 from masquerade.wire.session import DIRECTIONS, Same
 
 HEADER = 24
@@ -73,14 +73,14 @@ def _count_tensor(
     inside = None
     if tensor in part.keep:
         keep = part.keep[tensor]
-        mask = words.packed(keep, lead)
+        mask = packed_bits.packed(keep, lead)
         size = size + _bits(f"{name}/{tensor}", keep.shape[lead:].numel(), mask, None, session)
         found.masks[f"{name}/{tensor}"] = mask
     if values.dtype is torch.bool:
         held = part.held(tensor)
-        given = words.packed(values, lead)
+        given = packed_bits.packed(values, lead)
         if held is not None:
-            inside = words.packed(held, lead)
+            inside = packed_bits.packed(held, lead)
             given = given & inside
         found.masks[f"{name}/{tensor}="] = given
         size = size + 1 + _bits(f"{name}/{tensor}=", entries, given, inside, session)
@@ -99,7 +99,7 @@ def kept(part: Part, tensor: str, lead: int) -> Count:
         return shape.numel()
     covers = part.grain_of(tensor).covers(shape)
     if len(covers) == 1:
-        return words.ones(words.packed(part.keep[tensor], lead)) * covers[0]
+        return packed_bits.ones(packed_bits.packed(part.keep[tensor], lead)) * covers[0]
     sizes = onto(torch.tensor(covers), part.keep[tensor].device)
     return (part.keep[tensor] * sizes).sum(-1)
 
@@ -113,12 +113,12 @@ def _bits(
 ) -> Tensor:
     """Return the length of a string of bits, as it is or as what changed, whichever is shorter."""
     several = scalar(count, given.device)
-    size = bits.length(several, words.ones(given))
+    size = bits.length(several, packed_bits.ones(given))
     for direction in DIRECTIONS:
         known = session.get(f"{direction}/{name}")
         if known is not None:
             changed = given ^ known
-            changes = words.ones(changed if inside is None else changed & inside)
+            changes = packed_bits.ones(changed if inside is None else changed & inside)
             size = torch.minimum(size, bits.length(several, changes))
     return bits.widths(several) + size
 

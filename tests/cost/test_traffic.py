@@ -9,7 +9,7 @@ from torch import Tensor
 
 from masquerade.core import Message, Part, tree
 from masquerade.core.random import uniform
-from masquerade.cost.bytes import Traffic, measure_exchange
+from masquerade.cost.traffic import Traffic, measure_exchange
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.wire import digest, encode, nbytes
 from masquerade.wire.session import ANY, Seen, Session, begin

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from masquerade.core.part import Message
 from masquerade.core.tree import onto, scalar
-from masquerade.wire.count import count
+from masquerade.wire.message_size import count
 from masquerade.wire.session import ANY, Seen, Session, moved, unchanged, versions
 
 
