@@ -106,3 +106,14 @@ def test_a_client_beside_a_novel_one_has_its_own_model() -> None:
         result.client(1)
     with pytest.raises(MasqueradeError, match=r"E202 there is no model of client `-1`"):
         result.client(-1)
+
+
+def test_what_a_configuration_refuses_is_refused_in_python_too() -> None:
+    x = torch.zeros(20, 2)
+    data = mq.partition(mq.from_arrays(x, torch.arange(20) % 2), 2, mq.IID())
+    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*`evaluate.degrees`"):
+        mq.run(
+            mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, evaluate=mq.Evaluate(degrees=(20,))
+        )
+    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*`global_rounds` is `train.rounds` here"):
+        mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, global_rounds=3)

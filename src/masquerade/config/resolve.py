@@ -127,7 +127,7 @@ def federation_of(data: Data) -> tuple[Federation, Data]:
 
 
 def resolve(config: Config, training: Training) -> TrainingSpec:
-    """Return everything that a training is made of; data are loaded and partitioned once."""
+    """Return everything that a training is made of: its data are loaded and partitioned here."""
     federation, data = federation_of(config.data)
     if data.novel and not round(data.novel * federation.clients):
         text = f"`data.novel` is {data.novel}, which of {federation.clients} clients is none"

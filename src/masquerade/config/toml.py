@@ -12,7 +12,16 @@ from typing import Any
 from masquerade.config import code
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import check as check_budgets
-from masquerade.config.settings import CHOICES, LENGTHS, NEXT, RANGES, RULES, SECTIONS, Config
+from masquerade.config.settings import (
+    CHOICES,
+    LENGTHS,
+    NEXT,
+    RANGES,
+    RULES,
+    SECTIONS,
+    Config,
+    Evaluate,
+)
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.old_words import hint
 from masquerade.cost.bandwidth import bandwidth
@@ -233,8 +242,7 @@ def _check_rest(config: Config, problems: Problems) -> None:
     elif len(data.split) == 3 and not data.split[1 if evaluate.split == "validation" else 2]:
         text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
         problems.append(f"{text} {evaluate.split} data")
-    if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
-        problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
+    _check_evaluate(evaluate, problems)
     if not train.seeds or any(seed < 0 for seed in train.seeds):
         problems.append(f"`train.seeds` is {train.seeds}; give one or more, none negative")
     if len(set(train.seeds)) < len(train.seeds):
@@ -244,8 +252,6 @@ def _check_rest(config: Config, problems: Problems) -> None:
         problems.append(
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
         )
-    if evaluate.corruptions and not evaluate.severities:
-        problems.append("`evaluate.severities` is empty; give one or more, from 1 to 5")
     for checked in (
         partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
         partial(check_available, train.available),
@@ -256,6 +262,13 @@ def _check_rest(config: Config, problems: Problems) -> None:
             checked()
         except MasqueradeError as error:
             problems.append(str(error).removeprefix("E201 "))
+
+
+def _check_evaluate(evaluate: Evaluate, problems: Problems) -> None:
+    if 0 not in evaluate.degrees or any(not 0 <= degree <= 100 for degree in evaluate.degrees):
+        problems.append(f"`evaluate.degrees` is {evaluate.degrees}; give 0 and others up to 100")
+    if evaluate.corruptions and not evaluate.severities:
+        problems.append("`evaluate.severities` is empty; give one or more, from 1 to 5")
 
 
 def check(**records: Any) -> None:
@@ -269,6 +282,8 @@ def check(**records: Any) -> None:
                 _fits(value, each.default, key, within, problems)
         if isinstance(record, Method) and not problems:
             problems += record.problems()
+        if isinstance(record, Evaluate) and not problems:
+            _check_evaluate(record, problems)
     if problems:
         raise MasqueradeError("E201", "settings: " + "; ".join(problems))
 

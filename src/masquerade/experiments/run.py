@@ -40,7 +40,8 @@ from masquerade.storage.run_directory import RunDirectory
 from masquerade.wire import digest
 
 Watch = Callable[..., None]
-"""Called with the training's name, rounds done, rounds in all, and a new evaluation or None."""
+"""Called with the training's name, rounds done, rounds in all, and a new evaluation or None; by a
+comparison also with the share of all work that is done."""
 
 SEED_BYTES = 8
 """What the initial weights cost a client when they are drawn from a seed."""
@@ -78,10 +79,11 @@ def run(
     `model` is any module, or a `Task` where classification by cross entropy is not the problem.
     Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
     `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
-    "random:LOW:HIGH". Of all clients `participation` are sampled in a round, or `clients_per_round`
-    of those that are `available`, and a share `drop` of them is lost; `novel` clients are kept out
-    of training and evaluated apart. Numbers in messages are of `message_dtype`. With `out` the run
-    has a directory; the same call goes on from its last commit after any interruption.
+    "random:LOW:HIGH". In a round a share `participation` of the clients is sampled, or
+    `clients_per_round` of them, among those that are `available`; the update of each is lost with
+    probability `drop`. `novel` clients are kept out of training and evaluated apart. Numbers in
+    messages are of `message_dtype`. With `out` the run has a directory; the same call goes on from
+    its last commit after any interruption.
     """
     for key in unknown:
         raise MasqueradeError("E201", f"`mq.run` takes no `{key}`{toml.said_of('train', key)}")
