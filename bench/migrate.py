@@ -33,7 +33,6 @@ def toml(text: str) -> str:
         known = words(section)
         if found := re.match(r"(\w+)(\s*=\s*)(.*)", line):
             key = known.get(found[1], found[1])
-            # Columns of comments stay where they are.
             rest = found[3]
             for old, new in VALUES.get(key, {}).items():
                 rest = rest.replace(f'"{old}"', f'"{new}"')

@@ -38,6 +38,8 @@ PRIVATE = {
         "_grad_decrement_nesting",
         "_wrap_for_grad",
         "_unwrap_for_grad",
+        "is_batchedtensor",
+        "maybe_current_level",
         "get_inplace_requires_grad_allowed",
         "set_inplace_requires_grad_allowed",
     ],
@@ -45,6 +47,7 @@ PRIVATE = {
     "torch.utils._python_dispatch": ["TorchDispatchMode"],
     "torch.utils.weak": ["WeakTensorKeyDictionary"],
     "torch.overrides": ["TorchFunctionMode"],
+    "torch._ops": ["OpOverload"],
 }
 """Names that torch may change without notice; a new version is allowed once these tests pass."""
 

@@ -1,5 +1,6 @@
 """Code of a user's own: imported where a command names it, and nowhere else."""
 
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -139,12 +140,28 @@ def test_code_is_compared_with_methods_of_the_package(mine: Path, tmp_path: Path
     found = read_results(tmp_path / "both")
     assert [each["method"] for each in found] == ["fedavg", "mine.py:Halved"]
     assert (tmp_path / "both" / "mine.py_Halved-seed1").is_dir()
+    # A run of ours beside it is one like any other.
+    forget()
+    call("resume", tmp_path / "both" / "fedavg-seed1", "--quiet")
+    assert "code" not in toml.read_file(tmp_path / "both" / "fedavg-seed1" / "config.toml")
+
+
+def test_what_runs_is_what_was_hashed_and_a_file_is_imported_once(mine: Path) -> None:
+    stamp = mine.stat().st_mtime_ns
+    for number in (3, 4):
+        mine.write_text(MINE.replace("number = 3", f"number = {number}"), encoding="utf-8")
+        os.utime(mine, ns=(stamp, stamp))
+        assert code._load(f"{mine}:number")[1].found == number
+        before = imports(mine)
+        code._load(f"{mine}:Halved")
+        assert imports(mine) == before
+    assert not list(mine.parent.glob("__pycache__/mine.*"))
 
 
 def test_a_configuration_file_imports_nothing(mine: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(f'methods = ["{mine}:Halved"]\n', encoding="utf-8")
-    with pytest.raises(MasqueradeError, match=r"^E201 .*unknown method"):
+    with pytest.raises(MasqueradeError, match=r"^E201 .*imported only where a command names it"):
         call("run", "--config", path, *SHORT)
     assert not mine.with_name("imports").exists()
 

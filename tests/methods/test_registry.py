@@ -180,9 +180,10 @@ def test_one_that_cannot_be_loaded_leaves_the_others_alone(
 
 def test_a_name_that_is_taken_is_refused_and_ours_stays_listed(others: Any) -> None:
     table = others(("fedavg", "others:Mine"), ("mine", "others:Mine"), ("mine", "broken:Mine"))
-    for name, owners in (("fedavg", "Masquerade and `others:Mine`"), ("mine", "`others:Mine` and")):
-        with pytest.raises(MasqueradeError, match=f"^E202 `{name}` names several .*{owners}"):
-            table[name]
+    with pytest.raises(MasqueradeError, match=r"^E202 `mine` names several .*`others:Mine` and"):
+        table["mine"]
+    # No other package takes a name of ours.
+    assert table["fedavg"] is METHODS["fedavg"]
     with pytest.warns(MasqueradeWarning, match="^W202 the method `mine`"):
         assert dict(table.items()) == dict(METHODS.items())
     assert list(table) == [*METHODS, "mine"]

@@ -104,7 +104,7 @@ DEMO = ("local", "fedavg", "fedavg_ft", "fedprox", "dmpfl", "dmpfl_plus")
 
 def compare(
     methods: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--methods", "--method", help="Methods, separated by commas; also path.py:Class."
         ),
@@ -129,7 +129,8 @@ def compare(
 
     Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
     """
-    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else None
+    listed = [name.strip() for each in methods or [] for name in each.split(",")]
+    names = [name for name in listed if name] or None
     if names is None and config is None:
         names = list(DEMO)
     from masquerade.config.toml import parse
@@ -268,6 +269,9 @@ def _resumable(path: Path) -> Iterator[None]:
     try:
         yield
     except Stopped as error:
-        if (path / "config.toml").exists():
-            error.add_note(f"Resume with: masquerade resume {path}")
+        config = path / "config.toml"
+        if config.exists():
+            own = "[code]" in config.read_text(encoding="utf-8")
+            also = " with this command's --method and --model" if own else ""
+            error.add_note(f"Resume with: masquerade resume {path}{also}")
         raise

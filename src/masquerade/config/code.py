@@ -9,6 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,30 +76,53 @@ def _load(typed: str) -> tuple[str, Code]:
     if not file.is_file() or not attribute.isidentifier():
         text = f"`{typed}` names no code; write path/to/file.py:NAME, and check the path"
         raise MasqueradeError("E201", text)
-    module = _imported(file)
+    source = file.read_bytes()
+    module = _imported(file, source)
     if not hasattr(module, attribute):
         text = f"{file} has no `{attribute}`{nearest(attribute, dir(module))}"
         raise MasqueradeError("E202", text)
     name = f"{file.name}:{attribute}"
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
-    LOADED[name] = Code(found, getattr(module, attribute))
+    LOADED[name] = Code(hashlib.sha256(source).hexdigest(), getattr(module, attribute))
     return name, LOADED[name]
 
 
-def _imported(file: Path) -> ModuleType:
-    """Import a file under its own name; what it imports beside itself is found beside it."""
-    name = f"masquerade_code_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
+class _Source(SourceLoader):
+    """Runs the very bytes that were hashed, and neither reads nor writes compiled files."""
+
+    def __init__(self, path: str, source: bytes) -> None:
+        self.path, self.source = path, source
+
+    def get_filename(self, fullname: str) -> str:
+        """Return where the source lies."""
+        return self.path
+
+    def get_data(self, path: str) -> bytes:
+        """Return the source."""
+        return self.source
+
+
+def _imported(file: Path, source: bytes) -> ModuleType:
+    """Import a file, once; what it imports beside itself is found beside it.
+
+    The hash of a run is that of this file alone.
+    """
+    place = str(file.resolve())
+    digest = hashlib.sha256(place.encode() + source).hexdigest()[:12]
+    name = f"masquerade_code_{file.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    loader = _Source(place, source)
+    spec = importlib.util.spec_from_file_location(name, place, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses, and processes that are forked, look their module up.
     sys.modules[name] = module
-    folder = str(file.resolve().parent)
+    folder = str(Path(place).parent)
     sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
+        del sys.modules[name]
         text = f"{file} cannot be imported ({type(error).__name__}: {error}); mend it"
         raise MasqueradeError("E202", text) from error
     finally:

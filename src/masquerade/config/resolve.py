@@ -83,7 +83,9 @@ def trainings(config: Config) -> list[Training]:
 def alone(config: Config, training: Training) -> Config:
     """Return the configuration of one training alone."""
     train = dataclasses.replace(config.train, seeds=(training.seed,))
-    own = dataclasses.replace(config, methods=training.names, train=train)
+    used = {*training.names, config.train.model}
+    code_of = {name: sha256 for name, sha256 in config.code.items() if name in used}
+    own = dataclasses.replace(config, methods=training.names, train=train, code=code_of)
     return dataclasses.replace(own, method=toml.complete(own)["method"])
 
 
@@ -186,7 +188,12 @@ def _own_network(name: str, shape: tuple[int, ...], classes: int, key: int) -> n
     """Build a network of the user's own; what it draws depends on the key alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
-        model = code.network(name)(shape, classes)
+        try:
+            model = code.network(name)(shape, classes)
+        except Exception as error:
+            text = f"`{name}` failed for shape {shape} and {classes} classes"
+            cause = f"{type(error).__name__}: {error}"
+            raise MasqueradeError("E202", f"{text} ({cause}); mend it") from error
     if not isinstance(model, nn.Module):
         raise MasqueradeError("E202", f"`{name}` returned {model!r}; return a torch.nn.Module")
     return model

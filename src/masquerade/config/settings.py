@@ -66,7 +66,7 @@ class Evaluate:
     """What a training is evaluated by."""
 
     every: int = 5
-    """Rounds between looks at the accuracy on own data; 0 looks at the end only."""
+    """Rounds between evaluations on own data; 0 evaluates at the end only."""
     degrees: tuple[int, ...] = (0, 20, 40, 60, 80, 100)
     """Shares of shifted test samples, in percent: by those of one other client, and by those of all
     others, pooled."""

@@ -203,7 +203,10 @@ def _check_methods(config: Config, problems: Problems) -> None:
     for name in (*config.methods, *tables):
         if name not in METHODS and name in config.code:
             continue
-        if name not in METHODS:
+        if name not in METHODS and code.is_code(name):
+            text = f"`{name}` is code, which is imported only where a command names it"
+            problems.append(f"{text}: --method {name}")
+        elif name not in METHODS:
             known = ", ".join(METHODS)
             problems.append(f"unknown method `{name}`{nearest(name, METHODS)}; known are {known}")
     if not config.methods:
@@ -249,6 +252,8 @@ def _check_rest(config: Config, problems: Problems) -> None:
         problems.append(f"`train.seeds` names one twice: {train.seeds}")
     if train.model not in ("auto", *MODELS, *config.code):
         known = ", ".join(("auto", *MODELS))
+        if code.is_code(train.model):
+            known += f"; code is imported only where a command names it: --model {train.model}"
         problems.append(
             f"unknown model `{train.model}`{nearest(train.model, MODELS)}; known are {known}"
         )

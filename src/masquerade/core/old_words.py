@@ -37,7 +37,6 @@ ELSEWHERE = {
     "e": "method.local_epochs",
     "eta": "method.lr",
     "frac": "train.participation",
-    "fraction_evaluate": "data.novel",
     "fraction_fit": "train.participation",
     "fraction_train": "train.participation",
     "global_rounds": "train.rounds",

@@ -129,7 +129,7 @@ def obstacle(context: EngineContext) -> str | None:
         phases.insert(0, ("setup", None))
     own = [federation.train[id][:1] for id in busy]
     known = session.begin(task.initial, len(ids))
-    engine = Batched(context, clients_per_chunk=2, trial=True)
+    engine = Batched(context, clients_per_chunk=2, trial=True, steps=Eager())
     for kind, phase in phases:
         job = Job(
             method.server_init(task), rows, clients, known, ids, context.round(kind, phase, 0), 0

@@ -155,6 +155,9 @@ def start(
 def resume(path: Path, watch: Watch = _quiet, models: bool = True) -> list[Record]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
+        if "python" in toml.read_file(directory.path / "config.toml"):
+            text = f"{path} is a run of a Python program, which alone has its method and network"
+            raise MasqueradeError("E202", f"{text}; call the program again, and it goes on")
         config = toml.load(directory.path / "config.toml")
         (training,) = trainings(config)
         spec = resolve(config, training)
@@ -187,7 +190,9 @@ def running(
     `describe` gives the text of its `config.toml`, and `opened` its directory from that text.
     """
     with simulating(spec) as simulation, ExitStack() as stack:
-        evaluator, state = Evaluator.of(simulation), simulation.begin()
+        state = simulation.begin()
+        with state.clock.measure("start-up"):
+            evaluator = Evaluator.of(simulation)
         if opened is None:
             yield Running(simulation, evaluator, state, None, {})
             return
@@ -201,11 +206,14 @@ def running(
 def complete(made: Running, watch: Watch = _quiet, models: bool = True) -> Result:
     """Do the rounds that are left, evaluate, and write what a run directory holds at its end."""
     spec, server, state = made.simulation.spec, made.simulation.server, made.state
+    # What a program trains is called by its class.
+    name = type(spec.method).__name__ if spec.data is None else spec.names[0][0]
     with checkpointed(made.directory, spec.compute.commit_every, made.origin, state) as commit:
 
         def after_round(state: RunState, record: Record) -> None:
             commit(state, record, state.number == server.rounds)
-            watch(spec.names[0][0], state.number, server.rounds, record.get("views") and record)
+            evaluated = state.history[-1] if "views" in record else None
+            watch(name, state.number, server.rounds, evaluated)
 
         train(server, made.simulation.engine, state, made.evaluator.between_rounds, after_round)
     summaries, personal = made.evaluator.final(state)

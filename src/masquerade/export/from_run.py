@@ -66,7 +66,9 @@ def _summary(path: Path, view: str | None) -> Record:
     summaries = read_results(path)
     tables = toml.read_file(path / "config.toml")
     if "python" in tables or "code" in tables:
-        text = f"{path} is a run of code of your own, which is not imported here"
+        text = (
+            f"{path} is a run of code of your own, which is not imported here; train it by `mq.run`"
+        )
         raise MasqueradeError("E202", f"{text}; use `result.client(N).export(FOLDER, x)` there")
     for summary in summaries:
         if view in (None, summary["view"], summary["method"]):

@@ -106,8 +106,8 @@ class _Step:
         old, due = work["mixture"]["share"], work["due"]
         # The shared step comes last: the mixture is to see the shared model before it.
         work = self.shared(self.both(work, batch, round), batch, round)
-        slope = work["gradient"]["mixture"]["share"]
-        new = (old - self.lr * round.decay * slope).clamp(0, 1).to(old.dtype)
+        grad = work["gradient"]["mixture"]["share"]
+        new = (old - self.lr * round.decay * grad).clamp(0, 1).to(old.dtype)
         share = torch.where(due, new, old)
         return {**work, "mixture": {"share": share}, "due": torch.zeros_like(due)}
 

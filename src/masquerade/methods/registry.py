@@ -112,14 +112,15 @@ class MethodRegistry(Mapping[str, MethodEntry]):
 
     def __getitem__(self, name: str) -> MethodEntry:
         points = self._points.get(name, [])
-        owners = ["Masquerade"] * (name in self._ours) + [f"`{point.value}`" for point in points]
-        if not owners:
-            raise KeyError(name)
-        if len(owners) > 1:
-            text = f"`{name}` names several methods, of {' and '.join(owners)}"
-            raise MasqueradeError("E202", f"{text}; uninstall or rename all but one")
         if name in self._ours:
+            # No other package takes a name of ours.
             return self._ours[name]
+        if not points:
+            raise KeyError(name)
+        if len(points) > 1:
+            owners = " and ".join(f"`{point.value}`" for point in points)
+            text = f"`{name}` names several methods, of {owners}"
+            raise MasqueradeError("E202", f"{text}; uninstall or rename all but one")
         if name not in self._loaded:
             self._loaded[name] = _load(points[0])
         return self._loaded[name]

@@ -64,11 +64,11 @@ class Scaffold(Method):
         return {"params": Part(server["params"]), "control": Part(server["control"])}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
-        """Correct every step by c − c_i; sum up slopes, and the weight that they have."""
+        """Correct every step by c − c_i; sum up gradients, and the weight that they have."""
         drift = tree.each(torch.sub, message["control"].values, client["control"])
         weight = next(iter(drift.values())).new_zeros(())
         work = {"params": message["params"].values, "drift": drift, "weight": weight}
-        return work if self.controls == "path" else {**work, "slopes": tree.zeros(drift)}
+        return work if self.controls == "path" else {**work, "gradients": tree.zeros(drift)}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train with corrected steps; option I takes the gradient of all data first."""
@@ -78,33 +78,33 @@ class Scaffold(Method):
             # The product adds c − c_i to the gradient.
             return loss + tree.dot(work["drift"], work["params"]), buffers
 
-        descent = self.sgd_step(task, corrected)
+        corrected_step = self.sgd_step(task, corrected)
 
         def walk(work: State, batch: Batch, round: Round) -> State:
             # Differs: K is the client's own number of steps; in the paper all take as many.
             weight = work["weight"] + self.lr * round.decay
-            return {**descent(work, batch, round), "weight": weight.to(work["weight"].dtype)}
+            return {**corrected_step(work, batch, round), "weight": weight.to(work["weight"].dtype)}
 
         def measure(work: State, batch: Batch, round: Round) -> State:
             found, count = loss_gradient(task, work["params"], batch)[0], batch.count()
-            slopes = tree.each(lambda old, new: old + count * new, work["slopes"], found)
-            return {**work, "slopes": slopes, "weight": work["weight"] + count}
+            gradients = tree.each(lambda old, new: old + count * new, work["gradients"], found)
+            return {**work, "gradients": gradients, "weight": work["weight"] + count}
 
         if self.controls == "path":
             return (Stage("train", walk, self.local_epochs),)
-        return Stage("measure", measure), Stage("train", descent, self.local_epochs)
+        return Stage("measure", measure), Stage("train", corrected_step, self.local_epochs)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round
     ) -> tuple[Message, State]:
-        """Send y and the change of c_i; keep c_i⁺, the mean slope, or c_i if no step was taken."""
+        """Send y and the change of c_i; keep c_i⁺, the mean gradient, or c_i without a step."""
         weight, own = work["weight"], client["control"]
-        slopes = work.get("slopes") or {
-            # x − y is η times the sum of the K corrected slopes, and the weight is K η.
+        gradients = work.get("gradients") or {
+            # x − y is η times the sum of the K corrected gradients, and the weight is K η.
             name: message["params"].values[name] - work["params"][name] - weight * drift
             for name, drift in work["drift"].items()
         }
-        control = tree.each(lambda t, c: torch.where(weight > 0, t / weight, c), slopes, own)
+        control = tree.each(lambda t, c: torch.where(weight > 0, t / weight, c), gradients, own)
         change = tree.each(torch.sub, control, own)
         return {"params": Part(work["params"]), "control": Part(change)}, {"control": control}
 

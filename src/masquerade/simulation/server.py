@@ -203,7 +203,7 @@ def train(
             if len(turn.asked):
                 job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
                 sent = engine.work(job)
-                server.prepare(engine, turn.number + 1)
+                server.prepare(engine, turn.number + (turn.kind == "train"))
                 answers = server.check(turn, job, sent, state.warned)
                 finite: Tensor | bool = True
                 if len(answers.ids):

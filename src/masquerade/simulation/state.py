@@ -143,12 +143,14 @@ class RunState:
             for name, value in moved.items()
             if name.startswith("session/")
         }
-        self.sampled = tensors["participation/sampled"]
-        self.answered = tensors["participation/answered"]
+        self.sampled = tensors["participation/sampled"].clone()
+        self.answered = tensors["participation/answered"].clone()
         self.number = number
         for name in ("costs", "layers", "history", "memory", "diverged", "refused"):
-            setattr(self, name, facts[name])
-        self.clock.seconds |= facts["seconds"]
+            setattr(self, name, copy.deepcopy(facts[name]))
+        for part, seconds in facts["seconds"].items():
+            # This process has a start-up of its own.
+            self.clock.seconds[part] += seconds
 
 
 def totals(outcome: Outcome) -> dict[str, float]:
