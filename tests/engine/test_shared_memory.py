@@ -19,6 +19,7 @@ from masquerade.engine.loop import Loop
 from masquerade.engine.shared_memory import Layout, Memory, Place, shared
 from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
+from masquerade.simulation.server import train
 from tests import support
 from tests.support import advance
 
@@ -191,4 +192,17 @@ def test_clients_that_give_other_shapes_are_an_error(workers: int) -> None:
     made = support.simulation(Ragged(lr=0.1, local_epochs=1), participation=1.0, workers=workers)
     with pytest.raises(RuntimeError, match="different shapes"):
         advance(made, made.begin())
+    made.close()
+
+
+def test_rounds_that_follow_one_another_use_the_same_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever holds on to what clients gave makes every round take new memory."""
+    given_up: list[int] = []
+    forget = Loop._forget
+    monkeypatch.setattr(Loop, "_forget", lambda self: (given_up.append(1), forget(self))[1])
+    made = support.simulation(FedAvg(local_epochs=1), rounds=4, workers=2)
+    state = train(made.server, made.engine, made.begin())
+    assert (state.number, given_up) == (4, [])
     made.close()

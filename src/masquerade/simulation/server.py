@@ -190,45 +190,49 @@ def train(
     commit: Callable[[RunState, Record], None] = lambda state, record: None,
     until: int | None = None,
 ) -> RunState:
-    """Do the rounds that are left, in place: all of them, or those before round `until`.
-
-    Clients whose answer is lost or refused are as if they had never been asked; where nobody is
-    asked, or no answer is taken, a round changes nothing.
-    """
-    method, task = server.method, server.task
+    """Do the rounds that are left, in place: all of them, or those before round `until`."""
     while state.number < (server.rounds if until is None else until):
         turn = server.choose(state)
         with state.clock.measure("training", lap=turn.kind == "train"):
-            cost, answers = dict.fromkeys(COSTS, 0.0), None
-            if len(turn.asked):
-                job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
-                sent = engine.work(job)
-                server.prepare(engine, turn.number + (turn.kind == "train"))
-                answers = server.check(turn, job, sent, state.warned)
-                finite: Tensor | bool = True
-                if len(answers.ids):
-                    cohort = server.cohort(answers.ids, len(turn.asked))
-                    uploads = answers.accepted.uploads
-                    state.server, rows = method.aggregate(
-                        task, state.server, answers.rows, uploads, cohort, turn.round
-                    )
-                    state.keep(answers.ids, rows, answers.accepted)
-                    finite = all_finite([state.server, answers.accepted.clients])
-                # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
-                cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
-                _note_divergence(state, turn.number, finite)
-            record = _finish_turn(state, turn, answers, cost)
+            record = federated_round(server, engine, state, turn)
         if turn.kind == "train":
             record |= evaluate(state) or {}
             commit(state, record)
     return state
 
 
+def federated_round(server: Server, engine: Engine, state: RunState, turn: Turn) -> Record:
+    """Send, work, check, aggregate, keep; return the line of `metrics.jsonl`.
+
+    Clients whose answer is lost or refused are as if they had never been asked; where nobody is
+    asked, or no answer is taken, a round changes nothing. What clients gave is let go of at the
+    end, so that an engine can use its memory again.
+    """
+    if not len(turn.asked):
+        return _finish_turn(state, turn, {}, dict.fromkeys(COSTS, 0.0))
+    job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
+    sent = engine.work(job)
+    server.prepare(engine, turn.number + (turn.kind == "train"))
+    answers = server.check(turn, job, sent, state.warned)
+    finite: Tensor | bool = True
+    if len(answers.ids):
+        cohort = server.cohort(answers.ids, len(turn.asked))
+        uploads = answers.accepted.uploads
+        state.server, rows = server.method.aggregate(
+            server.task, state.server, answers.rows, uploads, cohort, turn.round
+        )
+        state.keep(answers.ids, rows, answers.accepted)
+        finite = all_finite([state.server, answers.accepted.clients])
+    # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
+    cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
+    _note_divergence(state, turn.number, finite)
+    return _finish_turn(state, turn, answers.refused, cost)
+
+
 def _finish_turn(
-    state: RunState, turn: Turn, answers: Answers | None, cost: dict[str, float]
+    state: RunState, turn: Turn, refused: dict[int, str], cost: dict[str, float]
 ) -> Record:
     """Move the state on past a turn; return the line of `metrics.jsonl`."""
-    refused = {} if answers is None else answers.refused
     state.refused += len(refused)
     codes = {str(id): code for id, code in refused.items()}
     if turn.kind == "setup":
