@@ -144,12 +144,12 @@ class Batched:
             for places, padding in self._chunks(self._by_size(ids)):
                 for stage in self.context.method.stages(self.context.task, round):
                     key = _key(ids[places], stage, round, number)
-                    self._ready[key] = self._fed(ids[places], padding, stage, round, number)
+                    self._ready[key] = self._batches_of(ids[places], padding, stage, round, number)
         except torch.OutOfMemoryError:
             # It is done when it is needed, and memory is freed until then.
             self._ready.clear()
 
-    def _fed(
+    def _batches_of(
         self, ids: Tensor, padding: int, stage: Stage, round: Round, number: int
     ) -> tuple[ShuffledIndices, StackedBatches]:
         """Return the samples of a chunk's stage, the last `padding` clients having none."""
@@ -179,24 +179,24 @@ class Batched:
         context, loader, ids, round = self.context, self.context.loader, job.ids, job.round
         noted: list[tuple[Stage, Step, Tensor, Tensor]] = []
         kept: list[Shares | None] = []
-        orders: dict[str, ShuffledIndices] = {}
-        packs: dict[str, StackedBatches] = {}
+        shuffled: dict[str, ShuffledIndices] = {}
+        stacked_by_stage: dict[str, StackedBatches] = {}
 
         def batches(stage: Stage) -> StackedBatches:
             ready = self._ready.pop(_key(ids, stage, round, job.number), None)
-            made = ready or self._fed(ids, padding, stage, round, job.number)
-            orders[stage.name], packs[stage.name] = made
-            return packs[stage.name]
+            made = ready or self._batches_of(ids, padding, stage, round, job.number)
+            shuffled[stage.name], stacked_by_stage[stage.name] = made
+            return stacked_by_stage[stage.name]
 
         plain = {stage.name: stage for stage in context.method.stages(context.task, round)}
         x, y = loader.federation.x[:1], loader.federation.y[:1]
 
         def observe(stage: Stage, work: State) -> None:
-            made = orders[stage.name]
+            made = shuffled[stage.name]
             single = plain[stage.name]
             per_sample = context.meter.step(single, tree.take(work, 0), x, y, round)
             seen = per_sample.samples(made.drawn) * stage.epochs
-            ran = self._ran(packs[stage.name], len(ids) - padding)
+            ran = self._ran(stacked_by_stage[stage.name], len(ids) - padding)
             noted.append((single, per_sample, seen, ran))
             kept.append(densities(stage, work, lead=1))
 
@@ -219,36 +219,36 @@ class Batched:
 
         return upload, client, count
 
-    def _steps(self, stage: Stage, work: State, pack: StackedBatches, round: Round) -> State:
+    def _steps(self, stage: Stage, work: State, stacked: StackedBatches, round: Round) -> State:
         """Take all steps of a stage, with fewer clients as they come to their ends."""
-        if len(set(pack.lengths)) == 1:
-            last = min(pack.lengths[0], 1) if self.trial else pack.lengths[0]
-            part = (len(pack.lengths), 0, last)
-            return self._stretch(stage, work, pack, part, round) if last else work
-        order = torch.tensor(pack.lengths).argsort(descending=True, stable=True)
-        pack, work = pack.take(order), _reordered(work, order)
+        if len(set(stacked.lengths)) == 1:
+            last = min(stacked.lengths[0], 1) if self.trial else stacked.lengths[0]
+            part = (len(stacked.lengths), 0, last)
+            return self._stretch(stage, work, stacked, part, round) if last else work
+        order = torch.tensor(stacked.lengths).argsort(descending=True, stable=True)
+        stacked, work = stacked.take(order), _reordered(work, order)
         ended: list[State] = []
-        parts = stretches(pack.lengths, halves=self.steps.few)
+        parts = stretches(stacked.lengths, halves=self.steps.few)
         for width, first, last in parts[:1] if self.trial else parts:
             ended.append(tree.transform(lambda value, at=width: value[at:], work))
             work = tree.transform(lambda value, at=width: value[:at], work)
             last = first + 1 if self.trial else last
-            work = self._stretch(stage, work, pack, (width, first, last), round)
+            work = self._stretch(stage, work, stacked, (width, first, last), round)
         whole = tree.transform(lambda *pieces: torch.cat(pieces), work, *reversed(ended))
         return _reordered(whole, order.argsort())
 
-    def _ran(self, pack: StackedBatches, real: int) -> Tensor:
+    def _ran(self, stacked: StackedBatches, real: int) -> Tensor:
         """Count the samples run for each client, what is run for nobody being shared by all."""
-        parts = stretches(sorted(pack.lengths, reverse=True), halves=self.steps.few)
-        own = torch.tensor(pack.lengths, dtype=torch.float64)
+        parts = stretches(sorted(stacked.lengths, reverse=True), halves=self.steps.few)
+        own = torch.tensor(stacked.lengths, dtype=torch.float64)
         taken = sum(width * (last - first) for width, first, last in parts)
-        return (own + (taken - own.sum()) / real) * (pack.rows.shape[-1] - 2)
+        return (own + (taken - own.sum()) / real) * (stacked.rows.shape[-1] - 2)
 
     def _stretch(
         self,
         stage: Stage,
         work: State,
-        pack: StackedBatches,
+        stacked: StackedBatches,
         part: tuple[int, int, int],
         round: Round,
     ) -> State:
@@ -256,10 +256,10 @@ class Batched:
         width, first, last = part
         # With few widths some clients have no samples, and one form of a step serves for all.
         one = [(False, first, last)]
-        for whole, first, last in one if self.steps.few else pack.alike(*part):
-            step = self._step(stage, pack.draws, whole)
+        for whole, first, last in one if self.steps.few else stacked.alike(*part):
+            step = self._step(stage, stacked.draws, whole)
             key = (round.kind, round.phase, stage.name, whole)
-            work = self.steps.run(key, step, work, pack.rows[first:last, :width], round)
+            work = self.steps.run(key, step, work, stacked.rows[first:last, :width], round)
         return work
 
     def _step(self, stage: Stage, draws: int, whole: bool) -> RowStep:

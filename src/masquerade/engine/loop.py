@@ -89,12 +89,12 @@ class Loop:
         next client.
         """
         table = None
-        orders: dict[str, ShuffledIndices] = {}
+        shuffled: dict[str, ShuffledIndices] = {}
         seen: Seen = {}
         for place, download in self._downloads(job, places):
             client, session = (tree.take(state, place) for state in (job.clients, job.session))
             id, sent = int(job.ids[place]), (job.round.label, job.number)
-            upload, client, flops = self._client(job, place, download, client, orders)
+            upload, client, flops = self._client(job, place, download, client, shuffled)
             upload = self.context.as_received(upload, id, sent)
             cost, after = measure_exchange(download, upload, session, 0, seen)
             done = upload, client, after, astuple(cost), tree.take(astuple(flops), 0)
@@ -120,18 +120,18 @@ class Loop:
         place: int,
         download: Message,
         client: State,
-        orders: dict[str, ShuffledIndices],
+        shuffled: dict[str, ShuffledIndices],
     ) -> tuple[Message, State, Flops]:
-        """Do one client's round; `orders` are those of the whole job, made once for each stage."""
+        """Do one client's round; `shuffled` is that of the whole job, made once for each stage."""
         context, loader = self.context, self.context.loader
         id, round = int(job.ids[place]), job.round
         diary, sliceable = _Diary(), context.slices(round)
 
         def batches(stage: Stage) -> Iterator[Any]:
-            if stage.name not in orders:
-                orders[stage.name] = loader.shuffle(job.ids, stage, round, job.number)
+            if stage.name not in shuffled:
+                shuffled[stage.name] = loader.shuffle(job.ids, stage, round, job.number)
             diary.stage, diary.step = stage.name, 0
-            return counted(loader.batches(orders[stage.name], place))
+            return counted(loader.batches(shuffled[stage.name], place))
 
         def counted(given: Iterator[Any]) -> Iterator[Any]:
             for diary.step, batch in enumerate(given):
@@ -140,7 +140,7 @@ class Loop:
         def observe(stage: Stage, work: State) -> None:
             x, y = loader.federation.x[:1], loader.federation.y[:1]
             per_sample = context.meter.step(stage, work, x, y, round)
-            drawn = orders[stage.name].drawn[place : place + 1]
+            drawn = shuffled[stage.name].drawn[place : place + 1]
             seen = per_sample.samples(drawn) * stage.epochs
             keep, cut = shares(stage, work, lead=0), slices(stage, work)
             diary.flops += context.meter.stage(stage, per_sample, seen, keep, x, slices=cut)
@@ -248,13 +248,13 @@ class Loop:
         """Adapt every client on a copy and measure its samples."""
         method, task = self.context.method, self.context.task
         data, view = self.context.loader.federation, job.round.phase[0]
-        orders: dict[str, ShuffledIndices] = {}
+        shuffled: dict[str, ShuffledIndices] = {}
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
         for place, download in self._downloads(job, range(len(job.ids))):
             id, client = int(job.ids[place]), tree.take(job.clients, place)
-            _, client, flops = self._client(job, place, download, client, orders)
+            _, client, flops = self._client(job, place, download, client, shuffled)
             try:
                 personal = method.personalize(task, download, client, view)
                 found += self.score([personal], [samples[place]], data.x, data.y)
