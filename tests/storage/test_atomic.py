@@ -104,6 +104,22 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_and_the_next_write_clears_
         assert os.listdir(path.parent) == ["x"]
 
 
+def test_a_folder_is_replaced_by_the_new_one_or_stays_whatever_step_fails(tmp_path: Path) -> None:
+    def begin(path: Path) -> None:
+        atomic.write_folder(path, {"a": b"before"})
+
+    def write(path: Path) -> None:
+        with atomic.new_folder(path, "-token", replace=True) as folder:
+            atomic.write_at(folder / "a", b"after")
+
+    seen = []
+    for path, _ in faults(tmp_path, begin, write, lambda at: Disk(raising(errno.EIO), at)):
+        seen.append(content(path))
+        write(path)
+        assert content(path) == {"a": b"after"}
+    assert {str(found) for found in seen} == {str({"a": b"before"}), str({"a": b"after"})}
+
+
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
     """A file that links lead to."""

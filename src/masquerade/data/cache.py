@@ -1,7 +1,7 @@
 """Datasets on the disk: each a folder of plain arrays that are mapped, not read, and a manifest.
 
-A dataset is staged beside the others, synced and renamed into place, so that it is there whole or
-not at all. Its manifest has the SHA-256 of every array, and all of them are compared before use.
+A dataset is there whole or not at all (`storage/atomic.py`). Its manifest has the SHA-256 of every
+array, and all of them are compared before use.
 """
 
 import errno
@@ -142,20 +142,11 @@ def write(name: str, reading: Reading, replace: bool = False, **facts: str) -> M
     if target.exists() and not replace:
         text = f"`{name}` is in the cache already ({target}); --force puts the new one in its place"
         raise MasqueradeError("E201", text)
-    staged = root() / f"{atomic.TEMPORARY}{name}-{uuid.uuid4().hex}"
-    try:
-        with refusals(target, "nothing was changed"):
-            staged.mkdir(parents=True)
-            _sweep()
-            manifest = _staged(staged, name, reading, facts)
-            if target.exists():
-                _exchange(staged, target)
-            else:
-                os.rename(staged, target)
-            atomic.sync(root())
-    finally:
-        atomic.discard(staged)
-    return manifest
+    with refusals(target, "nothing was changed"):
+        root().mkdir(parents=True, exist_ok=True)
+        _sweep()
+        with atomic.new_folder(target, f"-{uuid.uuid4().hex}", replace) as staged:
+            return _fill(staged, name, reading, facts)
 
 
 @contextmanager
@@ -169,20 +160,6 @@ def refusals(target: Path, kept: str) -> Iterator[None]:
         raise MasqueradeError("E501" if full else "E502", text) from fault
 
 
-def _exchange(staged: Path, target: Path) -> None:
-    """Put a dataset in the place of another, which comes back if that fails."""
-    old = staged.with_name(f"{staged.name}.old")
-    # Moving keeps a folder's time, by which it could be swept away while it is still needed.
-    os.utime(target)
-    os.rename(target, old)
-    try:
-        os.rename(staged, target)
-    except OSError:
-        os.rename(old, target)
-        raise
-    atomic.discard(old)
-
-
 def _sweep() -> None:
     """Delete what writers that were killed have left behind."""
     for each in root().glob(f"{atomic.TEMPORARY}*"):
@@ -192,7 +169,7 @@ def _sweep() -> None:
                 atomic.discard(each)
 
 
-def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> Manifest:
+def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> Manifest:
     """Write the arrays and the manifest, and wait until the disk has them."""
     dataset, hashes = reading.dataset, {}
     for key in COLUMNS:
@@ -220,5 +197,4 @@ def _staged(folder: Path, name: str, reading: Reading, facts: dict[str, str]) ->
         **facts,
     )
     atomic.write_at(folder / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
-    atomic.sync(folder)
     return manifest

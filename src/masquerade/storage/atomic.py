@@ -24,13 +24,24 @@ def write_file(path: Path, data: bytes) -> None:
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """Write a new folder that appears with all its files, name → content, or not at all."""
-    with _staged(path) as staged:
+    with new_folder(path) as staged:
+        for name, data in files.items():
+            write_at(staged / name, data)
+
+
+@contextmanager
+def new_folder(path: Path, token: str = "", replace: bool = False) -> Iterator[Path]:
+    """Yield a folder to fill, which then appears with all that is in it, or not at all.
+
+    Whoever fills it syncs the files. Writers of one path have different tokens, so that they do not
+    share a place; with `replace` a folder that is there is given up for the new one.
+    """
+    with _staged(path, token, replace) as staged:
         # Left by a writer that was killed.
         if os.path.lexists(staged):
             remove(staged)
         os.mkdir(staged)
-        for name, data in files.items():
-            write_at(staged / name, data)
+        yield staged
         sync(staged)
 
 
@@ -73,17 +84,34 @@ def refuse_link(path: Path) -> None:
 
 
 @contextmanager
-def _staged(path: Path) -> Iterator[Path]:
+def _staged(path: Path, token: str = "", replace: bool = False) -> Iterator[Path]:
     """Yield a path beside another, and put what is written there in its place."""
     refuse_link(path)
-    staged = path.with_name(TEMPORARY + path.name)
+    staged = path.with_name(TEMPORARY + path.name + token)
     try:
         yield staged
-        os.replace(staged, path)
+        if replace and path.is_dir():
+            _exchange(staged, path)
+        else:
+            os.replace(staged, path)
     except BaseException:
         discard(staged)
         raise
     sync(path.parent)
+
+
+def _exchange(staged: Path, path: Path) -> None:
+    """Put a folder in the place of another, which comes back if that fails."""
+    old = staged.with_name(f"{staged.name}.old")
+    # Moving keeps a folder's time, by which it could be swept away while it is still needed.
+    os.utime(path)
+    os.rename(path, old)
+    try:
+        os.rename(staged, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    discard(old)
 
 
 @contextmanager
