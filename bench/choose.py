@@ -100,7 +100,7 @@ def line(name: str, changed: dict[str, Any], value: float) -> str:
 def score(training: Training) -> float:
     """Train once; return the validation accuracy of the default view."""
     with simulating(training.spec()) as made:
-        return judged(made, train(made), training.method.views[0])
+        return evaluated(made, train(made), training.method.views[0])
 
 
 def tuned(training: Training) -> list[float]:
@@ -110,7 +110,7 @@ def tuned(training: Training) -> list[float]:
     found = []
     for options in training.tuning:
         with simulating(training.changed(options).spec()) as made:
-            found.append(judged(made, progress, "tuned"))
+            found.append(evaluated(made, progress, "tuned"))
     return found
 
 
@@ -119,7 +119,7 @@ def train(simulation: Simulation) -> RunState:
     return rounds(simulation.server, simulation.engine, simulation.begin())
 
 
-def judged(simulation: Simulation, progress: RunState, view: str) -> float:
+def evaluated(simulation: Simulation, progress: RunState, view: str) -> float:
     """Mean over clients of the accuracy on their validation data."""
     own = list(simulation.federation.validation)
     evaluator = Evaluator.of(simulation)

@@ -33,7 +33,7 @@ from masquerade.simulation.build import simulating
 
 
 def problem(seed: int):
-    """Images of ten noisy patterns, spread over eight ragged clients."""
+    """Images of ten noisy patterns, partitioned over eight ragged clients."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 10, 900)
     x = rng.normal(size=(10, 1, 8, 8))[y] + rng.normal(size=(900, 1, 8, 8))

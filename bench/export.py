@@ -1,7 +1,7 @@
 """What structure is worth: FedMask's models trained, cut, and timed beside the dense network.
 
     python bench/export.py --out docs/results/export.md    # exit status 1 when a bar is missed
-    python bench/export.py --choose    # strengths of the group lasso, judged on validation data;
+    python bench/export.py --choose    # strengths of the group lasso, evaluated on validation data;
                                        # a fold for every seed in turn, --seeds 12 to be sure
     python bench/export.py --quick     # tiny networks on noise, to see that it runs
 
@@ -85,19 +85,19 @@ epochs in each: {epochs}, the rate times {decay} after each; `{method}`.{note}
 
 {table}
 
-{verdict}
+{outcome}
 """
 ENERGY = "Energy per answer is absent: this machine lets nobody read a counter."
 
 
 def simulation(
-    case: Case, samples: Samples, seed: int, train: Tensor, judged: Tensor
+    case: Case, samples: Samples, seed: int, train: Tensor, evaluated: Tensor
 ) -> Simulation:
     """Make the training of a single client."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = case.network(case.widths, samples.classes)
-    parts = (train,), (judged,), (judged,)
+    parts = (train,), (evaluated,), (evaluated,)
     return simulating(
         TrainingSpec(
             method=case.method,
@@ -115,13 +115,13 @@ def simulation(
 
 
 def trained(
-    case: Case, samples: Samples, pull: float, seed: int, train: Tensor, judged: Tensor
+    case: Case, samples: Samples, pull: float, seed: int, train: Tensor, evaluated: Tensor
 ) -> tuple[Model, float]:
     """Train; return the client's model and its accuracy on some samples, in percent."""
     case = replace(case, method=replace(case.method, group_lasso=pull))
-    with simulation(case, samples, seed, train, judged) as made:
+    with simulation(case, samples, seed, train, evaluated) as made:
         progress = rounds(made.server, made.engine, made.begin())
-        found = Evaluator.of(made).measure(progress, case.method.views[0], [judged])
+        found = Evaluator.of(made).measure(progress, case.method.views[0], [evaluated])
         model = Model.at_home(case.method, made.server.task, found.models[0], samples.x[train[:64]])
         return model, float(found.scores[0].mean())
 
@@ -311,7 +311,7 @@ def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) ->
         method=case.method,
         note=f"\n{case.note}" if case.note else "",
         table=table(runs, means),
-        verdict=f"**Missed: {', '.join(names)}.**" if names else "All bars hold.",
+        outcome=f"**Missed: {', '.join(names)}.**" if names else "All bars hold.",
     )
     return text, len(names)
 

@@ -73,8 +73,8 @@ def cifar(images: int = 18_000) -> Samples:
 def _standard(x: Tensor, known: Tensor) -> Tensor:
     """Give every channel mean 0 and deviation 1 on the training samples."""
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-    center, spread = (f(x[known], axes, keepdim=True) for f in (torch.mean, torch.std))
-    return (x - center) / spread
+    center, std = (f(x[known], axes, keepdim=True) for f in (torch.mean, torch.std))
+    return (x - center) / std
 
 
 def noise(*shape: int) -> Samples:

@@ -1,4 +1,4 @@
-"""Speed on one CUDA card: a step of ten clients against a bare loop, and two whole runs.
+"""Speed on one CUDA GPU: a step of ten clients against a bare loop, and two whole runs.
 
     python bench/gpu.py                    # all; writes docs/results/gpu.md
     python bench/gpu.py --only step        # no data needed
@@ -50,7 +50,7 @@ PRODUCTS = ("gemm", "xmma", "cutlass", "conv", "wgrad", "dgrad", "fprop", "gemv"
 
 
 def peak(precision: str) -> float:
-    """Measure the TFLOP/s of a large product of matrices: what the card can do."""
+    """Measure the TFLOP/s of a large product of matrices: what the GPU can do."""
     size, dtype = 8192, torch.bfloat16 if precision == "bfloat16" else torch.float32
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     left, right = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
@@ -149,7 +149,7 @@ def step(precision: str) -> dict[str, float]:
 
 
 def traced(go) -> tuple[float, float, float]:
-    """Return the shares of a round that the card spends in products, in all else, and idle: %.
+    """Return the shares of a round that the GPU spends in products, in all else, and idle: %.
 
     Kernels that are traced take longer, so that only shares mean something.
     """
@@ -254,7 +254,7 @@ def steps() -> tuple[list[str], int]:
     title = f"A step of {CLIENTS} clients, batch {BATCH}, in ms"
     lines = table(
         f"{title} (medians of {REPEATS} rounds of {STEPS} steps, in turns with the bare loop):",
-        *("products in", "bare loop", "ours", "ratio", "bar", "TFLOP/s", "peak of the card"),
+        *("products in", "bare loop", "ours", "ratio", "bar", "TFLOP/s", "peak of the GPU"),
     )
     missed, shares = 0, []
     for precision in ("float32", *BARS):
@@ -274,16 +274,16 @@ def steps() -> tuple[list[str], int]:
 
 
 def rest(found: list[tuple[str, dict[str, float]]]) -> list[str]:
-    """Return the table of where a step's time goes that is not spent at the card's peak."""
+    """Return the table of where a step's time goes that is not spent at the GPU's peak."""
     names = ("products", "others", "idle", "in products")
     lines = table(
         "Where the rest goes, in % of a round whose kernels were traced one by one, or of their "
         "sum where that is more: traced, they take longer than replayed, so that shares mean "
         "something and times do not. Kernels that multiply matrices or convolve; all others "
-        "(activations, pools, biases, updates, copies: they wait for memory); the card idle. The "
+        "(activations, pools, biases, updates, copies: they wait for memory); the GPU idle. The "
         "last column is what products reach in their share of a step; they are small (64 samples "
         "of 3 to 64 channels), so that even alone they stay far below one large product. The bare "
-        "loop waits for its launches and not for the card: a shorter type adds casts to it, "
+        "loop waits for its launches and not for the GPU: a shorter type adds casts to it, "
         "which is a part of its ratios. Names of kernels decide what is a product: "
         f"{', '.join(PRODUCTS)}.",
         *("products in", "products", "other kernels", "idle", "TFLOP/s in products"),
@@ -299,7 +299,7 @@ def runs() -> tuple[list[str], int]:
     """Return the table of DM-PFL's runs, and how many bars are missed."""
     lines = table(
         f"DM-PFL on CIFAR-10, 300 rounds, the whole command (bar: {SECONDS['dmpfl']:g} s in TF32):",
-        *("products in", "wall s", "of it rounds and looks", "own data", "100 % shift"),
+        *("products in", "wall s", "of it rounds and evaluation", "own data", "100 % shift"),
     )
     missed = 0
     for precision in BARS:

@@ -1,7 +1,7 @@
 """What mixed precision changes: the same trainings with products in float32, TF32 and bfloat16.
 
     python bench/precision.py runs/precision/digits.toml     # minutes on a CPU
-    python bench/precision.py runs/precision/cifar10.toml    # on a card, which has TF32 too
+    python bench/precision.py runs/precision/cifar10.toml    # on a GPU, which has TF32 too
     python bench/precision.py                                # only write the page
 
 Results are files beside the page, one per training, precision and seed: what is there is not done
@@ -35,7 +35,7 @@ The same trainings, seed by seed, with products in other precisions (`compute.pr
 sums and losses stay float32. A CPU has no TF32: it is float32 there. Differences (Δ) are those
 to float32 with the same seed, averaged over seeds. In parentheses stands half of the 95 % interval
 over seeds (Student's t), where there are several: a difference that is smaller than its own is not
-one that these runs can show. Seconds are those of training and judging on a card, by the clock; a
+one that these runs can show. Seconds are those of training and evaluating on a GPU, by the clock; a
 CPU is shared with others. Every figure is made from the files in [`precision`](precision);
 `python bench/precision.py` wrote the page.
 
@@ -49,7 +49,7 @@ FIGURES: dict[str, Callable[[Record], float]] = {
 
 
 def train(config: Config, training: Training) -> tuple[list[Record], Record]:
-    """Train and judge; return the summaries by name, and what they were made on."""
+    """Train and evaluate; return the summaries by name, and what they were made on."""
     with simulating(resolve(config, training)) as simulation:
         evaluator, progress = Evaluator.of(simulation), simulation.begin()
         rounds(simulation.server, simulation.engine, progress, evaluator.between_rounds)

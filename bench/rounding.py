@@ -57,7 +57,7 @@ def trained(name: str, wire: str, seed: int) -> dict:
     return summaries[0] | {"data": simulation.federation.name}
 
 
-def spread(values: list[float]) -> str:
+def mean_and_range(values: list[float]) -> str:
     """Mean and standard deviation over seeds."""
     figures = torch.tensor(values, dtype=torch.float64)
     return f"{float(figures.mean()):.2f} ± {float(figures.std(correction=0)):.2f}"
@@ -71,8 +71,8 @@ def main(page: Path, seeds: list[int]) -> None:
             sent = [sum(one["bytes"].values()) / 1e6 for one in found]
             mean = sum(sent) / len(sent)
             whole.setdefault(name, mean)
-            own = spread([one["accuracy"]["own"]["mean"] for one in found])
-            shift = spread([one["accuracy"]["shift"]["averaged"]["mean"] for one in found])
+            own = mean_and_range([one["accuracy"]["own"]["mean"] for one in found])
+            shift = mean_and_range([one["accuracy"]["shift"]["averaged"]["mean"] for one in found])
             share = f"{100 * mean / whole[name]:.1f} %"
             rows.append(f"| {name} | {wire} | {own} | {shift} | {mean:.3f} | {share} |")
             print(rows[-1], flush=True)

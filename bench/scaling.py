@@ -1,7 +1,7 @@
 """What growth costs: time and memory against clients, parameters and the size of a cohort.
 
     python bench/scaling.py                  # measure on the CPU, then write the page
-    python bench/scaling.py --device cuda    # measure on a card; needs torch and safetensors alone
+    python bench/scaling.py --device cuda    # measure on a GPU; needs torch and safetensors alone
     python bench/scaling.py --page           # only write the page, from what was measured before
     python bench/scaling.py --quick          # small numbers, to see that it runs
 
@@ -130,7 +130,7 @@ class Watch:
         self.seconds[what] = self._now() - begun
         self.memory[what] = _resident()
         if self.cuda:
-            self.memory[f"{what} on the card"] = torch.cuda.max_memory_allocated()
+            self.memory[f"{what} on the GPU"] = torch.cuda.max_memory_allocated()
 
     def _now(self) -> float:
         if not self.cuda:
@@ -180,7 +180,7 @@ def measure(point: Point, device: str, seconds: float) -> Record:
         with watch.timed("first round"):
             simulation.advance(progress)
         watch.rounds(lambda: simulation.advance(progress), seconds)
-        with watch.timed("look"):
+        with watch.timed("evaluation"):
             Evaluator.of(simulation).on_own_data(progress)
         disk = committed(progress, watch)
         return asdict(point) | {
@@ -225,7 +225,7 @@ def alone(point: Point, device: str, seconds: float) -> Record:
 
 def measured(axes: tuple[Axis, ...], device: str, seconds: float) -> Record:
     """Measure all points of some axes; return them with what they were measured on."""
-    # Asked in this way, whether there is a card does not keep forked processes from using it.
+    # Asked in this way, whether there is a GPU does not keep forked processes from using it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # Torch imports this when operations are first counted, which is no cost of growth.
     importlib.import_module("torch._dynamo")
@@ -249,7 +249,7 @@ def measured(axes: tuple[Axis, ...], device: str, seconds: float) -> Record:
 
 def _named(device: str) -> str:
     if device == "cuda":
-        # In another process: this one must not meet the card before it forks.
+        # In another process: this one must not meet the GPU before it forks.
         code = "import torch; print(torch.cuda.get_device_name())"
         return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
     return f"CPU ({platform.machine()}, one thread)"

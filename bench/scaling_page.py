@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-WIDTH = 110
+WIDTH = 100
 """Characters of a line."""
 BOUNDS = (0.15, 0.85, 1.15)
 KINDS = ("no growth", "less than linear", "linear", "more than linear")
@@ -41,12 +41,13 @@ INTRO = (
     " layers, the work of a round {epochs} epochs in batches of {batch}. DM-PFL readjusts its masks"
     " in every round, so that each reads, sends and writes masks and weights. Every point has a"
     " process of its own. *Start* is everything before the first round, the *first* round stands"
-    " apart, a *round* is the median of those after it, a *look* judges every client on its own"
-    " data, and a *commit* writes everything to a disk. On a CPU seconds are those of one core, so"
-    " that waiting for the disk is not in them, and memory is that of the process, less what it had"
-    " when it began; on a GPU they are those of a clock, and memory is what was allocated there."
+    " apart, a *round* is the median of those after it, an *evaluation* measures every client on"
+    " its own data, and a *commit* writes everything to a disk. On a CPU seconds are those of"
+    " one core, so that waiting for the disk is not in them, and memory is that of the process,"
+    " less what it had when it began; on a GPU they are those of a clock, and memory is what"
+    " was allocated there."
     " Memory is the most from when data and network are in place to the end of the rounds, of the"
-    " look and of the commit."
+    " evaluation and of the commit."
 )
 
 
@@ -63,12 +64,12 @@ def _seconds(what: str) -> Callable[[Record], float]:
 
 
 def memory(what: str) -> Callable[[Record], float]:
-    """Return what reads a peak: of the card where there is one, else of the process, in MB."""
+    """Return what reads a peak: of the GPU where there is one, else of the process, in MB."""
 
     def read(point: Record) -> float:
         held = point["memory"]
-        card = held.get(f"{what} on the card")
-        return float((held[what] - held["before"] if card is None else card) / 1e6)
+        gpu = held.get(f"{what} on the GPU")
+        return float((held[what] - held["before"] if gpu is None else gpu) / 1e6)
 
     return read
 
@@ -77,17 +78,17 @@ FIGURES = (
     Figured("start", "s", _seconds("build")),
     Figured("first", "s", _seconds("first round")),
     Figured("round", "s", _seconds("round")),
-    Figured("look", "s", _seconds("look")),
+    Figured("evaluation", "s", _seconds("evaluation")),
     Figured("commit", "s", _seconds("commit")),
     Figured("memory, rounds", "MB", memory("round")),
-    Figured("look", "MB", memory("look")),
+    Figured("evaluation", "MB", memory("evaluation")),
     Figured("commit", "MB", memory("commit")),
     Figured("on disk", "MB", lambda point: point["disk"] / 1e6),
 )
 SLOPES = {
     "start": FIGURES[0],
     "round": FIGURES[2],
-    "look": FIGURES[3],
+    "evaluation": FIGURES[3],
     "commit": FIGURES[4],
     "memory of rounds": FIGURES[5],
     "bytes on disk": FIGURES[8],

@@ -129,12 +129,14 @@ def unequal(protocol: Protocol, found: dict[str, list[dict]]) -> list[str]:
         # Where clients differ in size, steps are those of the bare loop, and ours are not counted.
         told = {report["steps"] for report in reports} - {None, protocol.steps}
         steps = told if protocol.steps is not None else set()
-        looks = {report["looks"] for report in reports} - {protocol.looks}
+        evaluations = {report["evaluations"] for report in reports} - {protocol.evaluations}
         accuracy = statistics.median(report["accuracy"] for report in reports)
         if steps:
             faults.append(f"{protocol.name}: {run} took {steps} steps, not {protocol.steps}")
-        if looks:
-            faults.append(f"{protocol.name}: {run} evaluated {looks} times, not {protocol.looks}")
+        if evaluations:
+            faults.append(
+                f"{protocol.name}: {run} evaluated {evaluations} times, not {protocol.evaluations}"
+            )
         if abs(accuracy - reference) > protocol.apart:
             faults.append(
                 f"{protocol.name}: {run} ends at {accuracy:.1f} %, {first} at {reference:.1f}"
@@ -180,8 +182,8 @@ def main() -> int:
         return 0
     pythons = dict.fromkeys(["ours", "bare"]) if given.quick else interpreters(given.peer_python)
     slow, unfair = [], []
-    judged = given.device == "cpu" and not given.quick
-    whole = judged and given.data == "real" and not (given.rounds or given.runs)
+    evaluated = given.device == "cpu" and not given.quick
+    whole = evaluated and given.data == "real" and not (given.rounds or given.runs)
     whole = whole and given.repetitions == 3 and given.precision == "float32"
     usual = ROOT / "docs" / "results" / "peers.md" if whole else None
     written = given.page or usual
@@ -194,12 +196,12 @@ def main() -> int:
         found = compare(protocol, runs, pythons, repetitions, where)
         print(page.table(protocol, found), flush=True)
         apart = unequal(protocol, found) if not given.quick else []
-        short = missed(protocol, found) if judged else []
+        short = missed(protocol, found) if evaluated else []
         unfair, slow = unfair + apart, slow + short
         if written is not None:
             command = shlex.join(["python", "bench/peers", *sys.argv[1:]])
             made = f"`{command}` on {date.today()}, {began}."
-            text = page.section(protocol, found, short + apart if judged else None, made)
+            text = page.section(protocol, found, short + apart if evaluated else None, made)
             page.write(written, name, text, list(PROTOCOLS))
     for line in unfair:
         print("UNEQUAL", line)

@@ -106,10 +106,10 @@ def machine(device: str) -> str:
 def section(protocol, found: dict[str, list[dict]], faults: list[str] | None, made: str) -> str:
     """Return a protocol's part of the page: how it was made, its bars, its table.
 
-    Without `faults`, bars were not judged.
+    Without `faults`, bars were not evaluated.
     """
     absent = [
-        f"- Not judged: {name_of(ours)} against {name_of(other)}."
+        f"- Not evaluated: {name_of(ours)} against {name_of(other)}."
         for ours, other, _ in protocol.bars
         if faults is None or ours not in found or other not in found
     ]
@@ -120,9 +120,9 @@ def section(protocol, found: dict[str, list[dict]], faults: list[str] | None, ma
         if ours in found and other in found
     ]
     told = [f"- **Missed:** {fault}." for fault in faults or ()] + absent
-    verdict = "\n".join(told) or "All bars hold."
+    outcome = "\n".join(told) or "All bars hold."
     heads = ["| Bar | At least | Measured |", "|---|--:|--:|"]
-    return "\n".join([made, "", *heads, *bars, "", verdict, "", table(protocol, found).strip()])
+    return "\n".join([made, "", *heads, *bars, "", outcome, "", table(protocol, found).strip()])
 
 
 def write(path: Path, name: str, text: str, order: list[str]) -> None:

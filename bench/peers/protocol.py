@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-JUDGED = {"cpu": 200, "cuda": 10_000}
+EVALUATED = {"cpu": 200, "cuda": 10_000}
 """Samples that every framework evaluates at a time; more would leave a processor's cache."""
 
 
@@ -141,7 +141,7 @@ def evaluate(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float,
     """Return mean loss and accuracy in percent."""
     model.eval()
     loss = right = 0.0
-    size = JUDGED[x.device.type]
+    size = EVALUATED[x.device.type]
     with torch.no_grad():
         for some, labels in zip(x.split(size), y.split(size), strict=True):
             output = model(some)
@@ -155,7 +155,7 @@ class Ledger:
     """The report of one framework: when rounds ended, how many steps, how good the model is."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.done, self.looks = work, 0, 0
+        self.work, self.done, self.evaluations = work, 0, 0
         self.before = self.first = self.last = self.spent = 0.0
         self.steps: int | None = 0
         self.loss: float | None = None
@@ -170,9 +170,9 @@ class Ledger:
         """Tell whether the round that was just done has an evaluation."""
         return bool(self.work.every) and (self.done + 1) % self.work.every == 0
 
-    def looked(self) -> None:
+    def evaluated(self) -> None:
         """Note a central evaluation within the time."""
-        self.looks += self.done >= self.work.warm
+        self.evaluations += self.done >= self.work.warm
 
     def mark(self) -> None:
         """End a round."""
@@ -188,7 +188,7 @@ class Ledger:
     def write(self, path: str | Path) -> None:
         """Write the report where the command reads it."""
         assert self.done == self.work.total, f"{self.done} rounds instead of {self.work.total}"
-        kept = ("before", "steps", "looks", "loss", "accuracy", "version", "flops")
+        kept = ("before", "steps", "evaluations", "loss", "accuracy", "version", "flops")
         found = {name: getattr(self, name) for name in kept}
         found["seconds"] = (self.last - self.first) / self.work.rounds
         found["processor"] = self.spent / self.work.rounds

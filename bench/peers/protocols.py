@@ -55,7 +55,7 @@ class Protocol:
         return replace(sized, steps=steps)
 
     @property
-    def looks(self) -> int:
+    def evaluations(self) -> int:
         """Central evaluations within the time."""
         return self.rounds // self.every if self.every else 0
 
@@ -181,10 +181,10 @@ def arrange(protocol: Protocol, folder: Path) -> None:
     else:
         # Three quarters of a client's samples are for training, as in PFLlib's quick start.
         some = found.take(torch.from_numpy(rng.permutation(len(found.y))[: protocol.size * 4 // 3]))
-        spread = partition(some, protocol.clients, Dirichlet(0.1, least=8), 1, (0.75, 0.0, 0.25))
+        parted = partition(some, protocol.clients, Dirichlet(0.1, least=8), 1, (0.75, 0.0, 0.25))
         found = some
-        parts = [part.numpy() for part in spread.train]
-        tests = [part.numpy() for part in spread.test]
+        parts = [part.numpy() for part in parted.train]
+        tests = [part.numpy() for part in parted.test]
     x, test_x = (normalized(found.x[np.concatenate(some)]) for some in (parts, tests))
     arrays = {
         "x": x,

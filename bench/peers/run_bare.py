@@ -28,7 +28,7 @@ def fedavg(work: Work, data: Data, model: nn.Module, ledger: Ledger) -> None:
         if ledger.due():
             model.load_state_dict(shared)
             evaluate(model, data.test_x, data.test_y)
-            ledger.looked()
+            ledger.evaluated()
         ledger.mark()
     model.load_state_dict(shared)
 

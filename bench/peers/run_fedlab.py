@@ -48,7 +48,7 @@ class Timed(Pipeline):
     def evaluate(self) -> None:
         if self.ledger.due():
             evaluate(self.handler.model, self.data.test_x, self.data.test_y)
-            self.ledger.looked()
+            self.ledger.evaluated()
         self.ledger.mark()
 
 

@@ -17,14 +17,14 @@ def serve(grid: Grid, path: str) -> None:
     work, data, model = given(path)
     ledger = Ledger(work)
 
-    def judge(number: int, arrays: ArrayRecord) -> None:
+    def evaluate_centrally(number: int, arrays: ArrayRecord) -> None:
         # Flower calls this after every round, and once before the first.
         if not number:
             return
         if ledger.due():
             model.load_state_dict(arrays.to_torch_state_dict())
             evaluate(model, data.test_x, data.test_y)
-            ledger.looked()
+            ledger.evaluated()
         ledger.mark()
 
     def count(records, key) -> MetricRecord:
@@ -41,7 +41,7 @@ def serve(grid: Grid, path: str) -> None:
         train_metrics_aggr_fn=count,
     )
     result = strategy.start(
-        grid, ArrayRecord(model.state_dict()), num_rounds=work.total, evaluate_fn=judge
+        grid, ArrayRecord(model.state_dict()), num_rounds=work.total, evaluate_fn=evaluate_centrally
     )
     model.load_state_dict(result.arrays.to_torch_state_dict())
     ledger.loss, ledger.accuracy = evaluate(model, data.test_x, data.test_y)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 # Runs from a checkout on a machine where nothing can be installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from protocol import JUDGED, Data, Ledger, Work, given, network
+from protocol import EVALUATED, Data, Ledger, Work, given, network
 
 import masquerade
 from masquerade.config.resolve import TrainingSpec
@@ -69,7 +69,7 @@ def central(simulation, progress, data: Data) -> tuple[float, float]:
         simulation.engine.context.loader,
     )
     model = {"params": Part(progress.server["params"])}
-    loss, right, size = 0.0, 0.0, JUDGED[data.test_x.device.type]
+    loss, right, size = 0.0, 0.0, EVALUATED[data.test_x.device.type]
     with torch.no_grad():
         for x, y in zip(data.test_x.split(size), data.test_y.split(size), strict=True):
             output = method.predict(task, model, loader.in_layout(x))
@@ -118,7 +118,7 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
                 commit(state, record, state.number == work.total)
                 if ledger.due():
                     central(simulation, state, data)
-                    ledger.looked()
+                    ledger.evaluated()
                 ledger.mark()
 
             train(simulation.server, simulation.engine, progress, commit=ended)

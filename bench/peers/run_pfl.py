@@ -14,11 +14,11 @@ from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from protocol import JUDGED, Data, Ledger, Work, evaluate, given
+from protocol import EVALUATED, Data, Ledger, Work, evaluate, given
 from torch import nn
 
 
-class Judged(nn.Module):
+class Evaluated(nn.Module):
     """The network with the two functions that pfl asks for."""
 
     def __init__(self, network: nn.Module, ledger: Ledger) -> None:
@@ -50,7 +50,7 @@ class Clock(TrainingProcessCallback):
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         if any("Central val" in str(name) for name, _ in aggregate_metrics):
-            self.ledger.looked()
+            self.ledger.evaluated()
         self.ledger.mark()
         return False, Metrics()
 
@@ -58,8 +58,8 @@ class Clock(TrainingProcessCallback):
 def run(work: Work, data: Data, network: nn.Module) -> Ledger:
     """Do the rounds of federated averaging."""
     ledger = Ledger(work)
-    judged = Judged(network, ledger)
-    model = PyTorchModel(judged, torch.optim.SGD, torch.optim.SGD(judged.parameters(), 1.0))
+    evaluated = Evaluated(network, ledger)
+    model = PyTorchModel(evaluated, torch.optim.SGD, torch.optim.SGD(evaluated.parameters(), 1.0))
     samples = {id: Dataset(data.client(id), user_id=id) for id in range(data.clients)}
 
     def sampler() -> int:
@@ -68,7 +68,7 @@ def run(work: Work, data: Data, network: nn.Module) -> Ledger:
     users = FederatedDataset(samples.__getitem__, sampler)
     central = CentralEvaluationCallback(
         Dataset((data.test_x, data.test_y)),
-        NNEvalHyperParams(JUDGED[work.device]),
+        NNEvalHyperParams(EVALUATED[work.device]),
         frequency=work.every,
     )
     FederatedAveraging().run(
@@ -77,11 +77,11 @@ def run(work: Work, data: Data, network: nn.Module) -> Ledger:
         SimulatedBackend(users, users),
         model,
         NNTrainHyperParams(work.batch, 1, work.rate),
-        NNEvalHyperParams(JUDGED[work.device]),
+        NNEvalHyperParams(EVALUATED[work.device]),
         [central, Clock(ledger)],
         send_metrics_to_platform=False,
     )
-    ledger.loss, ledger.accuracy = evaluate(judged, data.test_x, data.test_y)
+    ledger.loss, ledger.accuracy = evaluate(evaluated, data.test_x, data.test_y)
     ledger.version = f"pfl {version('pfl')}"
     return ledger
 

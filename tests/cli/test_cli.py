@@ -352,7 +352,7 @@ def test_progress_is_told_beside_the_results(call: Call, mine: Path) -> None:
 def test_a_view_with_settings_of_its_own_is_run_for_itself(
     call: Call, mine: Path, tmp_path: Path
 ) -> None:
-    """`run` judges all views of one training, so views that train apart must not stop it."""
+    """`run` evaluates all views of one training, so views that train apart must not stop it."""
     apart = ["--set", "method.fedavg.lr=0.1", "--set", "method.fedavg_ft.lr=0.2"]
     ended = call("run", "--data", mine, *TINY, *apart, "--quiet", "--out", tmp_path / "apart")
     assert ended == (0, "", "")
@@ -397,7 +397,7 @@ def test_without_flags_the_file_stands(call: Call, tmp_path: Path, parsed: list[
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_run_judges_every_named_view_of_its_training(
+def test_a_run_evaluates_every_named_view_of_its_training(
     call: Call, parsed: list[Config], name: str
 ) -> None:
     call("run", "--method", name)

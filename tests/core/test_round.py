@@ -94,7 +94,7 @@ def test_a_step_is_made_ready_before_its_stage_begins() -> None:
 
 def test_a_stage_leaves_work_alone_unless_told_otherwise() -> None:
     work: State = {"params": {}}
-    stage = Stage("look", lambda work, batch, round: work)
+    stage = Stage("measure", lambda work, batch, round: work)
     assert stage.prepare(work, ROUND) is work
     assert stage.then(work, ROUND) is work
     assert (stage.epochs, stage.data, stage.draws) == (1, "train", 1)

@@ -437,16 +437,16 @@ def test_looking_averages_the_metric_over_the_real_samples(better: str, passes: 
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(1)
     task = Task(model, metric=answer, better=better)
-    look = MetricStep(task)
-    work = look.prepare({"params": task.initial}, now())
+    metric = MetricStep(task)
+    work = metric.prepare({"params": task.initial}, now())
     # 1 and 3 of the first batch, whose third sample is padding, and 8: the mean is 4.
     for values, valid in (([1.0, 3.0, 99.0], [True, True, False]), ([8.0], None)):
         x = torch.tensor(values)[:, None]
         real = None if valid is None else torch.tensor(valid)
-        work = look(work, Batch(x, x, real, torch.tensor(0)), now())
+        work = metric(work, Batch(x, x, real, torch.tensor(0)), now())
     assert (float(work["score"]), float(work["seen"])) == (12, 3)
-    assert [bool(look.passes(work, bar)) for bar in (3.9, 4.1)] == passes
-    assert not look.passes(work, 4.0)
+    assert [bool(metric.passes(work, bar)) for bar in (3.9, 4.1)] == passes
+    assert not metric.passes(work, 4.0)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 9])

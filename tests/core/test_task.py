@@ -118,7 +118,7 @@ def test_the_mode_of_the_model_is_its_owners_business(mode: bool) -> None:
         assert model.training is mode
 
 
-def test_training_returns_new_buffers_and_judging_none() -> None:
+def test_training_returns_new_buffers_and_evaluating_none() -> None:
     model = normed()
     task = Task(model)
     values = other(task)

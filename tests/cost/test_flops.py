@@ -97,10 +97,10 @@ def test_a_stage_that_looks_costs_its_forward_pass() -> None:
     task = Task(MLP(6, (8,), 3))
     meter = Meter(task)
 
-    def look(work: State, batch: Batch, round: Round) -> State:
+    def measure(work: State, batch: Batch, round: Round) -> State:
         return {**work, "loss": task.loss(work["params"], batch, train=False)[0]}
 
-    stage = Stage("look", look, masks=at({"layers.1.weight": half(3, 8)}, None))
+    stage = Stage("measure", measure, masks=at({"layers.1.weight": half(3, 8)}, None))
     work: State = {"params": task.initial}
     x = torch.ones(4, 6)
     per_sample = meter.step(stage, work, x, classes(x), now())

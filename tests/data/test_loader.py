@@ -163,7 +163,7 @@ def test_validation_is_read_where_there_is_some() -> None:
     assert samples(batches) == data.validation[4].tolist()
     none = replace(data, validation=(EMPTY,) * len(SIZES))
     batches = of_client(4, stage(data="validation"), source=feed(none))
-    # Training data, in their own order: a look needs no shuffling, and few large batches.
+    # Training data, in their own order: an evaluation needs no shuffling, and few large batches.
     assert samples(batches) == data.train[4].tolist()
     assert len(batches) == 1
 

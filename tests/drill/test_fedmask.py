@@ -2,7 +2,7 @@
 
 On digits in seconds, with every `make test`; on MNIST by `make drill`. The folder MASQUERADE_DATA
 holds the four original idx files, there or in `mnist`, packed by gzip or not. Settings were chosen
-on training images that were not trained on; test images only judge.
+on training images that were not trained on; test images only evaluate.
 """
 
 import gzip
@@ -36,9 +36,9 @@ def central(method: Method, model: nn.Module, data: Data, batch: int) -> float:
     x, y, count = data
     train, test = torch.arange(len(x)).split([count, len(x) - count])
     federation = Federation("central", x, y, 10, (train,), (test,), (test,))
-    judged, loop = Evaluate(0, (0,)), Compute("loop", "cpu")
+    evaluated, loop = Evaluate(0, (0,)), Compute("loop", "cpu")
     setting = Train("", 1, batch)
-    made = built(method, Task(model), federation, setting, judged, loop, 1, method.views)
+    made = built(method, Task(model), federation, setting, evaluated, loop, 1, method.views)
     progress = made.begin()
     advance(made, progress)
     return float(measure(made, progress, method.views[0], [test]).scores[0].mean())
@@ -101,12 +101,12 @@ def test_digits_bits_come_near_trained_weights_and_an_lstm_loses_most(digits: Da
 
 def test_digits_end_well_above_an_untrained_model() -> None:
     data = partition(load("digits"), 8, parse("dirichlet:0.3"), 1)
-    judged, loop = Evaluate(0, (0,)), Compute("loop", "cpu")
+    evaluated, loop = Evaluate(0, (0,)), Compute("loop", "cpu")
     own = []
     for rate in (0.0, 0.1):
         model = build("digits_cnn", (1, 8, 8), 10, 1)
         method = FedMask(lr=rate, local_epochs=3)
-        result = mq.run(method, model, data, 5, evaluate=judged, compute=loop)
+        result = mq.run(method, model, data, 5, evaluate=evaluated, compute=loop)
         own.append([summary["accuracy"]["own"]["mean"] for summary in result.summaries])
     for untrained, trained in zip(*own, strict=True):
         assert trained > untrained + 10

@@ -15,7 +15,7 @@ ROUNDS = 6
 
 
 def simulation(name: str) -> Any:
-    """The toy on a card, batched."""
+    """The toy on a GPU, batched."""
     return scheduled(METHOD_TABLE[name], ROUNDS, engine="batched", device="cuda")
 
 

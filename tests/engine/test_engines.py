@@ -293,10 +293,10 @@ def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
     # Two batches an epoch, two epochs, three rounds; counters are averaged like everything else.
     assert int(server["1.num_batches_tracked"]) == 2 * 2 * 3
     assert server["1.running_mean"].any()
-    verdicts = [
+    summaries = [
         final(one, progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
     ]
-    for left, right in zip(*verdicts, strict=True):
+    for left, right in zip(*summaries, strict=True):
         assert left["accuracy"] == right["accuracy"]
 
 

@@ -140,8 +140,8 @@ def test_channels_lie_side_by_side_for_one_clients_convolutions(
                 loader = replace(loader, layout=torch.preserve_format)
                 made.engine.context = replace(made.engine.context, loader=loader)
             progress = carry_on(made, made.begin())
-            judged = measure(made, progress, "global", list(data.test))
-            ends.append((progress.server["params"], torch.cat(judged.scores)))
+            evaluated = measure(made, progress, "global", list(data.test))
+            ends.append((progress.server["params"], torch.cat(evaluated.scores)))
     torch.testing.assert_close(ends[0], ends[1])
 
 
@@ -242,14 +242,14 @@ def test_a_method_that_fails_in_a_later_phase_is_found() -> None:
 
 def test_a_view_that_cannot_be_batched_is_found() -> None:
     @dataclass(frozen=True, kw_only=True)
-    class Judge(Method):
+    class Peeking(Method):
         """Trains like any other and predicts by looking at numbers."""
 
         def predict(self, task: Task, personal: Any, x: torch.Tensor) -> torch.Tensor:
             output = super().predict(task, personal, x)
             return output / float(output.abs().max())
 
-    assert obstacle(setting(Judge(local_epochs=1))) is not None
+    assert obstacle(setting(Peeking(local_epochs=1))) is not None
 
 
 def test_a_trial_leaves_no_trace() -> None:

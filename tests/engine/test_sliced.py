@@ -111,7 +111,7 @@ def test_narrow_clients_run_a_narrow_network(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_pruned_client_runs_a_smaller_network(monkeypatch: pytest.MonkeyPatch) -> None:
     # A tenth of 8 and of 6 units, rounded up, is one: in the second round 7 and 5 are left. What
-    # only looks runs whole.
+    # only measures runs whole.
     found = shapes_run(STRUCTURED, "loop", monkeypatch)
     assert found == WHOLE | {(7, 6), (5, 7), (3, 5)}
 

@@ -49,7 +49,7 @@ def network() -> nn.Module:
     return model
 
 
-def judged(engine: str, data: Federation, **more: Any) -> mq.Result:
+def evaluated(engine: str, data: Federation, **more: Any) -> mq.Result:
     evaluate = mq.Evaluate(every=0, degrees=(0, 100), corruptions=KIND, severities=(1, 5))
     compute = mq.Compute(engine=engine, clients_per_chunk=2)
     return mq.run(
@@ -70,7 +70,7 @@ def test_figures_are_those_of_every_model_on_its_clients_corrupted_images(
     engine: str, bytes: bool
 ) -> None:
     data = federation(bytes)
-    result = judged(engine, data)
+    result = evaluated(engine, data)
     for summary in result.summaries:
         table: dict[tuple[str, str], list[float]] = {}
         for id, own in enumerate(data.test):
@@ -98,8 +98,8 @@ def test_figures_are_those_of_every_model_on_its_clients_corrupted_images(
     assert shares != [s["accuracy"]["own"]["mean"] for s in result.summaries]
 
 
-def test_novel_clients_and_the_global_view_are_judged_under_corruption_too() -> None:
-    summary = judged("loop", federation(), novel=(1, 3)).summaries[-1]
+def test_novel_clients_and_the_global_view_are_evaluated_under_corruption_too() -> None:
+    summary = evaluated("loop", federation(), novel=(1, 3)).summaries[-1]
     for accuracy in (summary["novel"]["accuracy"], summary["accuracy"]["global"]):
         assert set(accuracy["corruption"]) == {*KIND, "averaged"}
     assert summary["novel"]["ids"] == [1, 3]
@@ -125,7 +125,7 @@ def test_only_one_corrupted_copy_is_there_at_a_time(monkeypatch: pytest.MonkeyPa
         return found
 
     monkeypatch.setattr(CorruptedSets, "x", watched)
-    judged("loop", federation())
+    evaluated("loop", federation())
     assert len(made) == 4
 
 
@@ -195,7 +195,7 @@ def test_data_that_are_no_images_are_refused_before_any_work(tmp_path: Path) -> 
     x, y = torch.rand(40, SIZE * SIZE), torch.arange(40) % 2
     data = mq.partition(from_arrays(x, y), 2, mq.IID(), seed=1)
     with pytest.raises(MasqueradeError, match=r"^E202 .*\[40, 64\] float32"):
-        judged("loop", data)
+        evaluated("loop", data)
     # A comparison leaves no directory behind.
     np.savez(tmp_path / "plain.npz", x=x, y=y)
     tables = {"data": {"name": str(tmp_path / "plain.npz"), "clients": 2}}

@@ -132,8 +132,8 @@ def assert_three_rounds_equal_the_replay(method: APFL) -> None:
     assert shares(progress) == pytest.approx(alpha, abs=1e-9)
     assert len(set(alpha)) > 3
     x = made.federation.x
-    judged = measure(made, progress, "personal", list(made.federation.test)).models
-    for model, v, a in zip(judged, own, alpha, strict=True):
+    evaluated = measure(made, progress, "personal", list(made.federation.test)).models
+    for model, v, a in zip(evaluated, own, alpha, strict=True):
         mixed = {name: a * v[name] + (1 - a) * w[name] for name in w}
         output = method.predict(made.server.task, model, x)
         torch.testing.assert_close(output, world.output(mixed, x), rtol=0, atol=1e-9)

@@ -29,13 +29,13 @@ def test_fedbabu_by_hand() -> None:
 
 
 class Untuned(FedBABU):
-    """Is judged without the fine-tuning."""
+    """Is evaluated without the fine-tuning."""
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         return ()
 
 
-def test_mistake_judged_without_fine_tuning() -> None:
+def test_mistake_evaluated_without_fine_tuning() -> None:
     with pytest.raises(AssertionError):
         assert_one_round_by_hand(Untuned(**HAND))
 

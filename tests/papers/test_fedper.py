@@ -63,14 +63,14 @@ class HeadAveraged(HeadSent):
         return Method.start(self, task, message, client, round)
 
 
-class JudgedWithAveragedHead(HeadSent):
-    """Trains its own head, and is judged with the averaged one."""
+class EvaluatedWithAveragedHead(HeadSent):
+    """Trains its own head, and is evaluated with the averaged one."""
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         return Method.personalize(self, task, message, client, view)
 
 
-@pytest.mark.parametrize("wrong", [HeadAveraged, JudgedWithAveragedHead])
+@pytest.mark.parametrize("wrong", [HeadAveraged, EvaluatedWithAveragedHead])
 def test_mistake_the_head_is_averaged(wrong: type[FedPer]) -> None:
     with pytest.raises(AssertionError):
         assert_two_rounds_by_hand(wrong(lr=0.125, local_epochs=1))
@@ -93,7 +93,7 @@ def test_everybody_uses_the_newest_body() -> None:
 
 
 class BodyKept(FedPer):
-    """Is judged with the body that a client had when it was last sampled."""
+    """Is evaluated with the body that a client had when it was last sampled."""
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
         return {**super().client_init(task, info), "body": task.divide(self.personal_layers)[0]}

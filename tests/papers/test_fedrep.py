@@ -49,7 +49,7 @@ class Together(FedRep):
 
 
 class NeverFinal(FedRep):
-    """Is judged with the heads of each client's last round."""
+    """Is evaluated with the heads of each client's last round."""
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         return ()

@@ -135,12 +135,12 @@ def last(made: Simulation, states: list[RunState]) -> list[Message]:
 
 def best_on_test_data(made: Simulation, states: list[RunState]) -> list[Message]:
     """Report each client's model of the round in which its test data liked it best."""
-    judged = [measure(made, state, "personal", list(made.federation.test)) for state in states]
-    rounds = range(len(judged))
+    evaluated = [measure(made, state, "personal", list(made.federation.test)) for state in states]
+    rounds = range(len(evaluated))
     chosen = []
     for id in range(made.federation.clients):
-        best = max(rounds, key=lambda number, id=id: float(judged[number].scores[id].mean()))
-        chosen.append(judged[best].models[id])
+        best = max(rounds, key=lambda number, id=id: float(evaluated[number].scores[id].mean()))
+        chosen.append(evaluated[best].models[id])
     return chosen
 
 

@@ -222,7 +222,7 @@ print(json.dumps(found))
 """
 
 
-def test_clients_are_judged_on_corrupted_cifar10_within_memory(cifar10: Path) -> None:
+def test_clients_are_evaluated_on_corrupted_cifar10_within_memory(cifar10: Path) -> None:
     found = measured(CORRUPTED)
     # The test images are a sixth of all, and one corrupted copy of them is held at a time.
     assert found["memory"] < 1 / 6 + 0.1

@@ -85,14 +85,14 @@ def test_all_text_is_escaped() -> None:
 
 def test_the_headline_says_who_won_as_found(six: str) -> None:
     words = Reader(six).words
-    card = words.index("On own data")
-    assert words[card + 1 : card + 4] == [
+    tile = words.index("On own data")
+    assert words[tile + 1 : tile + 4] == [
         "FedAvg+FT and DM-PFL+",
         "94.1 %",
         "next: DM-PFL with 93.8 %",
     ]
-    card = words.index("At 100 % shift")
-    assert words[card + 1 : card + 4] == ["FedProx", "84.4 %", "next: FedAvg with 84.2 %"]
+    tile = words.index("At 100 % shift")
+    assert words[tile + 1 : tile + 4] == ["FedProx", "84.4 %", "next: FedAvg with 84.2 %"]
     assert words[words.index("Averaged over shifts") + 1] == "DM-PFL+"
 
 
@@ -210,5 +210,5 @@ def test_results_that_do_not_belong_together_make_no_page() -> None:
 def test_a_page_of_one_look_says_why_it_has_no_figure_by_round() -> None:
     once = page([result(history=[{"round": 3, "own": 80.0}])], CONFIG, "One")
     assert "Own data against rounds" not in once
-    assert "There is no figure by round, because models were looked at once" in once
+    assert "There is no figure by round, because models were evaluated once" in once
     assert "There is no figure by round" not in page([result()], CONFIG, "More")

@@ -21,7 +21,7 @@ def store(table: Table, row: str, seed: int, own: float, size: float, **more: ob
     run = table.run(row, seed)
     assert isinstance(run, Run)
     compute = {"engine": "loop", "precision": "tf32"}
-    made = {"date": "2026-01-02", "device": "a card", "torch": "2", "at_a_time": 1}
+    made = {"date": "2026-01-02", "device": "a GPU", "torch": "2", "at_a_time": 1}
     shift = {"0": {"mean": own, "std": 5.0}}
     result = {"seed": seed, "accuracy": {"shift": shift}, "paper": {"bytes": size}, "seconds": 90}
     record = {
@@ -93,7 +93,7 @@ def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:
     store(table, "fedavg", 1, 60, 2000)
     store(table, "fedprox", 1, 58, 2000)
     text = page.page(table)
-    assert "| FedAvg | 1 | 2026-01-02 | a card | loop | tf32 | 2 | 1 | 1.5 |" in text
+    assert "| FedAvg | 1 | 2026-01-02 | a GPU | loop | tf32 | 2 | 1 | 1.5 |" in text
     assert "[result](paper-table9/fedavg-seed1.json)" in text
     assert "## Not done yet\n\nFedAvg+FT\n" in text
     common, _, own = text.partition("FedProx:\n\n")

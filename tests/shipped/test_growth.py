@@ -24,11 +24,17 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def point(clients: int, memory: int, **more: int) -> Record:
-    """A point whose start takes the square of its clients, its look as long as they are many."""
-    seconds = {"build": clients**2, "first round": 9, "round": 0.5, "look": clients, "commit": 1}
+    """A point whose start takes the square of its clients, its evaluation grows with them."""
+    seconds = {
+        "build": clients**2,
+        "first round": 9,
+        "round": 0.5,
+        "evaluation": clients,
+        "commit": 1,
+    }
     held = {
         "before": 5,
-        **dict.fromkeys(("build", "first round", "round", "look", "commit"), memory),
+        **dict.fromkeys(("build", "first round", "round", "evaluation", "commit"), memory),
     }
     sizes = {"disk": 10 * clients, "states": 4 * clients, "data": 0, "exactly": 7}
     fixed = {"method": "FedAvg", "parameters": 10, "cohort": 2, "engine": "loop"}
@@ -54,15 +60,15 @@ def test_exponents_are_those_of_the_figures(tmp_path: Path) -> None:
     cpu = measurements("CPU", point(10, 2_000_005), point(40, 4_000_005))
     known = powers(cpu, cpu["axes"][0], "FedAvg")
     # From 10 to 40: 100 → 1600 is 4², 10 → 40 is 4¹, 2 MB → 4 MB beyond what was there is √4.
-    wanted = {"start": 2, "round": 0, "look": 1, "commit": 0, "memory of rounds": 0.5}
+    wanted = {"start": 2, "round": 0, "evaluation": 1, "commit": 0, "memory of rounds": 0.5}
     assert known == pytest.approx(wanted | {"bytes on disk": 1})
     assert said(cpu)[0] == (
         "**Clients** (CPU). No growth: round, commit; less than linear: memory of rounds; "
-        "linear: look, bytes on disk; more than linear: start."
+        "linear: evaluation, bytes on disk; more than linear: start."
     )
-    # A card's own memory stands before that of the process.
-    card = {"round on the card": 1_000_000, "look on the card": 1, "commit on the card": 1}
-    gpu = measurements("GPU", point(10, 9, **card), point(40, 9, **card))
+    # A GPU's own memory stands before that of the process.
+    gpu_memory = {"round on the GPU": 1_000_000, "evaluation on the GPU": 1, "commit on the GPU": 1}
+    gpu = measurements("GPU", point(10, 9, **gpu_memory), point(40, 9, **gpu_memory))
     assert powers(gpu, gpu["axes"][0], "FedAvg")["memory of rounds"] == 0
     folder = tmp_path / "scaling"
     folder.mkdir()

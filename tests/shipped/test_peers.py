@@ -102,7 +102,7 @@ def test_missed_bars_and_unequal_work_are_said(tmp_path: Path) -> None:
 
     command = runpy.run_path(str(HERE / "__main__.py"))
     protocol = protocols.PROTOCOLS["s1"].sized(None, False, "real")
-    report = {"seconds": 1.0, "steps": 6300, "looks": 5, "accuracy": 90.0}
+    report = {"seconds": 1.0, "steps": 6300, "evaluations": 5, "accuracy": 90.0}
     found = {
         "ours": [report] * 3,
         "bare": [report] * 3,

@@ -100,10 +100,10 @@ def test_shift_replaces_its_share_of_a_clients_test_samples() -> None:
     for name, sets in Evaluator.of(made).shifted.items():
         for degree, draws in sets.items():
             for (client, chosen), draw in itertools.product(enumerate(own), draws):
-                judged = draw[client].tolist()
+                tested = draw[client].tolist()
                 # A client with few samples gives some of them twice.
-                others = [sample for sample in judged if sample not in chosen]
-                assert len(judged) == len(chosen)
+                others = [sample for sample in tested if sample not in chosen]
+                assert len(tested) == len(chosen)
                 assert len(others) == pytest.approx(len(chosen) * degree / 100, abs=0.5)
                 givers = sum(not theirs.isdisjoint(others) for theirs in own)
                 assert set(others) <= set().union(*own)
@@ -120,7 +120,7 @@ def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
         assert list(summary["accuracy"]["shift"])[:6] == ["0", "20", "40", "60", "80", "100"]
 
 
-def test_corruption_is_judged_by_kind_and_severity(tmp_path: Path) -> None:
+def test_corruption_is_evaluated_by_kind_and_severity(tmp_path: Path) -> None:
     # Digits have no original test part, and are too few for forty samples at each of ten clients.
     changes = ("data.merge=true", "data.partition=dirichlet:0.3", "train.model=digits_cnn")
     changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.local_epochs=2")

@@ -186,7 +186,7 @@ def run(method, novel=(1, 4), **settings):
     return mq.run(method, model, federation(), 3, novel=novel, batch_size=4, **settings)
 
 
-def test_novel_clients_never_train_and_are_judged_apart() -> None:
+def test_novel_clients_never_train_and_are_evaluated_apart() -> None:
     method = FedAvg(local_epochs=2)
     (summary,) = run(method, views=["global"]).summaries
     assert summary["clients"] == 4
@@ -212,7 +212,7 @@ def test_novel_clients_never_train_and_are_judged_apart() -> None:
         assert torch.equal(value, weights[1][name])
 
 
-def test_a_novel_client_of_a_personal_method_trains_before_it_is_judged() -> None:
+def test_a_novel_client_of_a_personal_method_trains_before_it_is_evaluated() -> None:
     """Local's novel clients do one round: they are better than an untrained network."""
     (summary,) = run(Local(local_epochs=40, lr=0.2)).summaries
     (fresh,) = run(Local(local_epochs=1, lr=0.0)).summaries

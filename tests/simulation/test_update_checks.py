@@ -1,4 +1,4 @@
-"""Updates are judged before aggregation: a refused one leaves no trace but a line and a warning."""
+"""Updates are checked before aggregation: a refused one leaves but a line and a warning."""
 
 import math
 import warnings

@@ -10,7 +10,7 @@ from masquerade.core.part import Part
 from masquerade.core.tree import Tree, onto, select
 
 TOGETHER = 64
-"""Clients whose values a card holds in float64 at a time."""
+"""Clients whose values a GPU holds in float64 at a time."""
 
 
 def average(
@@ -81,14 +81,14 @@ def _held(values: Tensor, held: Tensor, shares: list[float]) -> tuple[Tensor, Te
 
 
 def _at_once(values: Tensor, shares: list[float]) -> Tensor:
-    """Add up rows on a card, some at a time: there every operation has its price."""
+    """Add up rows on a GPU, some at a time: there every operation has its price."""
     weights = onto(torch.tensor(shares, dtype=torch.float64), values.device)
     total = torch.zeros(values.shape[1:], dtype=torch.float64, device=values.device)
     for some, share in zip(
         *(torch.split(each, TOGETHER) for each in (values, weights)), strict=True
     ):
-        spread = share.reshape(-1, *[1] * (values.ndim - 1))
-        total += some.to(torch.float64).mul_(spread).sum(0)
+        weight = share.reshape(-1, *[1] * (values.ndim - 1))
+        total += some.to(torch.float64).mul_(weight).sum(0)
     return total
 
 

@@ -92,7 +92,7 @@ def searched(work: State) -> tuple[Tree, Tree]:
 
 
 def seen(work: State) -> tuple[Tree, None]:
-    """Return the same where a stage only looks."""
+    """Return the same where a stage only measures."""
     return kept(work), None
 
 
@@ -211,10 +211,10 @@ def uniform_densities(shapes: Mapping[str, torch.Size], density: float) -> dict[
 
 
 def erk_densities(shapes: Mapping[str, torch.Size], density: float) -> dict[str, float]:
-    """Spread a density by Erdős–Rényi-Kernel: sum over product of a tensor's sizes, at most 1.
+    """Distribute a density by Erdős–Rényi-Kernel: sum over product of a tensor's sizes, at most 1.
 
-    Tensors whose share would exceed 1 become dense and the rest is spread again over the others
-    (Evci et al., 2020), so that the total stays `density` of all entries.
+    Tensors whose share would exceed 1 become dense and the rest is distributed again over the
+    others (Evci et al., 2020), so that the total stays `density` of all entries.
     """
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}

@@ -182,7 +182,7 @@ class Stage:
     begin: Callable[[State, Round], State] = _same
     then: Callable[[State, Round], State] = _same
     data: str = "train"
-    """"train", or "validation" for a pass that only looks (training data where there is none)."""
+    """"train", or "validation" for a pass that measures only (training data if there are none)."""
     stream: int = 0
     epoch: int = 0
     draws: int = 1

@@ -83,7 +83,7 @@ def widths(task: Task, share: float) -> Cut:
 def units(task: Task, tree: Mapping[str, Tensor]) -> Tree:
     """Return the weights of hidden layers, or their masks, as [units, entries].
 
-    A unit is an output, or as many as the norm behind them groups: what `spread` keeps or drops.
+    A unit is an output, or as many as the norm behind them groups: what `expand` keeps or drops.
     """
     return {
         each.weight: tree[each.weight].reshape(-1, each.step * tree[each.weight][0].numel())

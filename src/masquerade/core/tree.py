@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from masquerade.core.vmap import mapped
 
 PINNED = 1 << 24
-"""Bytes up to which memory is pinned on its way to a card: what is pinned is not given back."""
+"""Bytes up to which memory is pinned on its way to a GPU: what is pinned is not given back."""
 Tree = dict[str, Tensor]
 State = dict[str, Any]
 """What a server, a row, a client or a round's work holds: dicts of tensors, trees and parts."""
@@ -206,7 +206,7 @@ def scalar(value: float | Tensor, device: torch.device, dtype: torch.dtype | Non
 
 
 def onto(value: Tensor, device: torch.device) -> Tensor:
-    """Take a tensor to a device; from host memory to a card without waiting for its work."""
+    """Take a tensor to a device; from host memory to a GPU without waiting for its work."""
     ahead = device.type == "cuda" and value.device.type == "cpu" and value.nbytes <= PINNED
     return (value.pin_memory() if ahead else value).to(device, non_blocking=ahead)
 

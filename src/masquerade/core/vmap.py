@@ -31,7 +31,7 @@ class Map:
         return entered
 
     def leave(self, own: Tensor) -> Tensor:
-        """Return all clients' tensors; what does not depend on a client is spread."""
+        """Return all clients' tensors; what does not depend on a client is expanded."""
         left: Tensor = _torch._remove_batch_dim(own, self.level, self.clients, 0)
         return left
 

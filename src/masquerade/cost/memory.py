@@ -31,7 +31,7 @@ def _glibc(name: str, *arguments: int) -> bool:
 
 
 def watch(device: torch.device) -> None:
-    """Begin anew to look for the most, where the system lets us."""
+    """Begin anew to find the most, where the system lets us."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     # What earlier runs freed is not held by this one.

@@ -118,7 +118,7 @@ def _blurred(
 
 
 def _defocus_blur(x: Images, constants: tuple[float, float], keys: Tensor) -> Images:
-    """Spread every point over a small disk with soft edges."""
+    """Blur every point to a small disk with soft edges."""
     from scipy.ndimage import convolve1d, correlate
 
     radius, softness = constants
@@ -127,8 +127,8 @@ def _defocus_blur(x: Images, constants: tuple[float, float], keys: Tensor) -> Im
     soft = np.exp(-(np.array([-1, 0, 1]) ** 2) / (2 * softness**2))
     for axis in (0, 1):
         disk = convolve1d(disk, soft, axis=axis, mode="constant")
-    spread: Images = correlate(x, (disk / disk.sum())[None, None], mode="mirror")
-    return spread
+    blurred: Images = correlate(x, (disk / disk.sum())[None, None], mode="mirror")
+    return blurred
 
 
 def _glass_blur(x: Images, constants: tuple[float, int, int], keys: Tensor) -> Images:
@@ -191,8 +191,8 @@ def _zoom_blur(x: Images, most: float, keys: Tensor) -> Images:
 
 def _snow(x: Images, constants: tuple[float, ...], keys: Tensor) -> Images:
     """Let flakes fall, and whiten what is under them."""
-    mean, spread, size, least, radius, sigma, clear = constants
-    flakes = mean + spread * _normal(keys, 1, *x.shape[2:])
+    mean, std, size, least, radius, sigma, clear = constants
+    flakes = mean + std * _normal(keys, 1, *x.shape[2:])
     flakes = _zoomed(flakes, size)
     flakes = np.clip(np.where(flakes < least, 0, flakes), 0, 1)
     flakes = _moved(flakes, (int(radius), sigma), 45 * _uniform(keys, "angle") - 90)

@@ -30,7 +30,7 @@ def _table(indices: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, T
 def _validated_on(validation: tuple[Tensor, ...], train: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Take every client's validation samples, or its training samples where it has none."""
     pairs = zip(validation, train, strict=True)
-    return tuple(looked if len(looked) else trained for looked, trained in pairs)
+    return tuple(own if len(own) else trained for own, trained in pairs)
 
 
 def _rows(samples: Tensor, chosen: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""One client after another, or spread over processes: the reference, and the debugger."""
+"""One client after another, or divided among processes: the reference, and the debugger."""
 
 import multiprocessing
 import os
@@ -311,7 +311,7 @@ def _end_with(parent: int) -> None:
 
 
 def _write(place: Tensor, value: Tensor) -> Tensor:
-    # A copy would spread a smaller tensor over the place.
+    # A copy would broadcast a smaller tensor over the place.
     if place.shape != value.shape:
         raise RuntimeError(f"{OTHER_SHAPES}: {list(place.shape)} and {list(value.shape)}")
     return place.copy_(value)

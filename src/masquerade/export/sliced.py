@@ -195,10 +195,10 @@ class _Walk:
 
     def _normalizes(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
         source = self.flows.get(given["input"])
-        mean, spread = self.tensor(given["running_mean"]), self.tensor(given["running_var"])
-        if source is None or given["training"] or mean is None or spread is None:
+        mean, variance = self.tensor(given["running_mean"]), self.tensor(given["running_var"])
+        if source is None or given["training"] or mean is None or variance is None:
             return None
-        normal = (source.steady - mean) / (spread.double() + given["eps"]).sqrt()
+        normal = (source.steady - mean) / (variance.double() + given["eps"]).sqrt()
         return self._scaled(source, given, normal)
 
     def _normalizes_groups(self, node: fx.Node, given: dict[str, Any]) -> Flow | None:
@@ -211,8 +211,8 @@ class _Walk:
         source.channels.step = math.lcm(source.channels.step, each)
         groups = source.steady.reshape(given["num_groups"], -1)
         middle = groups.mean(1, keepdim=True)
-        spread = (groups - middle).square().mean(1, keepdim=True)
-        normal = (groups - middle) / (spread + given["eps"]).sqrt()
+        variance = (groups - middle).square().mean(1, keepdim=True)
+        normal = (groups - middle) / (variance + given["eps"]).sqrt()
         return self._scaled(source, given, normal.flatten())
 
     def _scaled(self, source: Flow, given: dict[str, Any], normal: Tensor) -> Flow | None:

@@ -47,11 +47,11 @@ def networks(method: Method, task: Task, parts: Message, x: Tensor) -> list[Tree
     home = task.to("cpu")
     seen: list[Tree] = []
 
-    def look(module: nn.Module, given: Any) -> None:
+    def note(module: nn.Module, given: Any) -> None:
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         seen.append({name: held[name] for name in home.initial})
 
-    hook = home.module.register_forward_pre_hook(look)
+    hook = home.module.register_forward_pre_hook(note)
     try:
         with torch.no_grad():
             here = tree.transform(lambda value: value.detach().cpu(), parts)

@@ -73,7 +73,7 @@ class VGG16(nn.Module):
             for _ in range(count):
                 x = relu(next(convolutions)(x))
             x = max_pool2d(x, 2)
-        # Five poolings leave one pixel of 32 × 32; torchvision's average pooling spreads it out.
+        # Five poolings leave one pixel of 32 × 32; torchvision's average pooling repeats it.
         x = x.expand(-1, -1, self.field, self.field).flatten(1)
         *hidden, last = self.classifier
         for layer in hidden:

@@ -166,7 +166,7 @@ def _run(groups: Groups, rate: Bandwidth) -> Made:
     }
     columns |= {f"s {what}": _column(groups, 1.0, "time", what) for what in _CLOCK}
     note = (
-        "Of the simulation itself: the first round that was looked at and has 80 % of the final"
+        "Of the simulation itself: the first round that was evaluated and has 80 % of the final"
         " figure, the most memory that its process held, and its wall time. Start-up is what came"
         " before the first round, and what that one took longer than the second;"
         " commits are written beside the work, and only what it waited for is counted."

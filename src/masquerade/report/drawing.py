@@ -128,9 +128,9 @@ def _for_page(svg: str, name: str, label: str) -> str:
     return svg.replace("<svg ", opening, 1).replace(INK, "currentColor")
 
 
-def paint_bands(axes: "Axes", lines: list[Line], spreads: list[Line]) -> None:
-    """Paint a band around each line, as wide as its spreads are."""
-    widths = {line.number: dict(line.points) for line in spreads}
+def paint_bands(axes: "Axes", lines: list[Line], stds: list[Line]) -> None:
+    """Paint a band around each line, as wide as its standard deviations."""
+    widths = {line.number: dict(line.points) for line in stds}
     for line in lines:
         around = widths.get(line.number, {})
         x = [place for place, _ in line.points if place in around]
@@ -163,7 +163,7 @@ def paint_rows(axes: "Axes", lines: list[Line]) -> None:
     """
     for row, line in enumerate(lines):
         x = [value for value, _ in line.points]
-        # Multiples of the golden ratio spread dots evenly without any randomness.
+        # Multiples of the golden ratio place dots evenly without any randomness.
         y = [row + 0.5 * (number * 0.618 % 1 - 0.5) for number in range(len(x))]
         inside = [f"{line.color}{'00' if novel else 'bf'}" for _, novel in line.points]
         axes.scatter(x, y, s=16, facecolors=inside, edgecolors=line.color, linewidths=0.8)

@@ -10,9 +10,9 @@ from masquerade.report.tables import Result, Results
 
 _CSS = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1c1d; --soft: #5c6066;
-  --line: #dcdfe3; --card: #f5f6f8; }
+  --line: #dcdfe3; --tile: #f5f6f8; }
 @media (prefers-color-scheme: dark) {
-  :root { --page: #15171a; --ink: #e9eaec; --soft: #a3a8af; --line: #33373d; --card: #1e2126; } }
+  :root { --page: #15171a; --ink: #e9eaec; --soft: #a3a8af; --line: #33373d; --tile: #1e2126; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
@@ -22,10 +22,10 @@ h2 { margin: 2.75rem 0 0.75rem; font-size: 1.25rem; }
 h3 { margin: 1.75rem 0 0.25rem; font-size: 1rem; }
 p, ul, dl { max-width: 46rem; }
 .soft, small, figcaption, dd { color: var(--soft); }
-.cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)); }
-.card { background: var(--card); border-radius: 10px; padding: 1rem 1.2rem; }
-.card p { margin: 0; }
-.card .who { font-size: 1.35rem; font-weight: 650; line-height: 1.3; }
+.tiles { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)); }
+.tile { background: var(--tile); border-radius: 10px; padding: 1rem 1.2rem; }
+.tile p { margin: 0; }
+.tile .who { font-size: 1.35rem; font-weight: 650; line-height: 1.3; }
 .wide { overflow-x: auto; margin-top: 1.25rem; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.4rem 0.7rem; border-bottom: 1px solid var(--line); text-align: right;
@@ -41,12 +41,12 @@ figure svg { width: 100%; height: auto; }
 .notes { font-size: 0.92rem; }
 .notes p { margin: 0.35rem 0; }
 figcaption { font-size: 0.92rem; }
-pre { overflow-x: auto; background: var(--card); border-radius: 10px; padding: 1rem 1.2rem;
+pre { overflow-x: auto; background: var(--tile); border-radius: 10px; padding: 1rem 1.2rem;
   font-size: 0.85rem; }
 summary { cursor: pointer; }
 .small { display: flex; flex-wrap: wrap; gap: 1.25rem; }
 .small figure { width: 9rem; }
-.small svg { color: #0072b2; background: var(--card); }
+.small svg { color: #0072b2; background: var(--tile); }
 td:has(.heat) { padding: 0; }
 .heat { display: block; padding: 0.4rem 0.7rem;
   background: rgb(0 114 178 / calc(0.05 + 0.4 * var(--heat))); }
@@ -108,8 +108,8 @@ _ABOUT_OVERLAP = (
 )
 
 _ABOUT_ROUNDS = (
-    "There is no figure by round, because models were looked at once, at the end; a smaller"
-    " evaluate.every looks more often."
+    "There is no figure by round, because models were evaluated once, at the end; a smaller"
+    " evaluate.every does so more often."
 )
 
 _ABOUT_GLOBAL = (
@@ -170,28 +170,28 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
     full = [name for name in names if name.endswith(" % shift")][-1:]
     asked = {"Own data": "On own data", "All shifts": "Averaged over shifts"}
     asked |= {name: f"At {name}" for name in full}
-    cards = [_card(results, name, asked[name]) for name in names if name in asked]
+    tiles = [_tile(results, name, asked[name]) for name in names if name in asked]
     remarks = "".join(_element("li", note) for note in notes)
     return "\n".join(
         [
             "<header>",
             _element("h1", title),
             _element("p", tables.heading(results), "soft"),
-            f'<div class="cards">{"".join(cards)}</div>',
+            f'<div class="tiles">{"".join(tiles)}</div>',
             f"<ul>{remarks}</ul>" if remarks else "",
             "</header>",
         ]
     )
 
 
-def _card(results: Results, name: str, label: str) -> str:
+def _tile(results: Results, name: str, label: str) -> str:
     leaders = tables.best(results).get(name, [])
     methods = list(tables.by_method(results))
     others = [r for r in results if r["method"] not in {methods[row] for row in leaders}]
     who, value = _leader(results, name)
     second = "next: {} with {}".format(*_leader(others, name)) if others else ""
     return (
-        f'<div class="card">{_element("p", label, "soft")}{_element("p", who, "who")}'
+        f'<div class="tile">{_element("p", label, "soft")}{_element("p", who, "who")}'
         f"{_element('p', value)}{_element('p', second, 'soft')}</div>"
     )
 
@@ -231,7 +231,7 @@ def _figures(drawn: dict[str, str], section: str) -> str:
 
 
 def _left_out(results: Results, drawn: dict[str, str]) -> str:
-    """Say why there is no figure by round, where results were looked at once."""
+    """Say why there is no figure by round, where models were evaluated once."""
     if "rounds" in drawn or not any(result.get("history") for result in results):
         return ""
     return _element("p", _ABOUT_ROUNDS, "soft")

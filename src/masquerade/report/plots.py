@@ -86,11 +86,11 @@ def _over_steps(
         return [(step, value) for step, value in found if value is not None]
 
     lines = lines_of(results, lambda seeds: at(seeds, "mean"))
-    spreads = lines_of(results, lambda seeds: at(seeds, "std"))
+    stds = lines_of(results, lambda seeds: at(seeds, "std"))
 
     def paint(axes: "Axes") -> None:
         axes.set(xlabel=label, ylabel=metric(results))
-        paint_bands(axes, lines, spreads)
+        paint_bands(axes, lines, stds)
         paint_lines(axes, lines)
         axes.set_xticks(list(paths))
 

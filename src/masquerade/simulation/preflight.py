@@ -1,4 +1,4 @@
-"""What is looked at before any work: does the network fit the data, can the method do its part."""
+"""What is tried before any work: does the network fit the data, can the method do its part."""
 
 import warnings
 

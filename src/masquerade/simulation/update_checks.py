@@ -33,7 +33,7 @@ def refusals(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int,
     if not uploads or not limits:
         return {}
     # A sum is finite only if all of its terms are, and needs no mask; values that no mask holds, or
-    # large ones, may make it infinite without harm, and then each is looked at.
+    # large ones, may make it infinite without harm, and then each is examined.
     sums, few = _sums(uploads, len(limits)), _within(uploads, limits)
     # One table comes from the device, not one number after another: here a round is waited for.
     finite, within = torch.stack([sums.isfinite(), few]).tolist()

@@ -142,8 +142,8 @@ def _encode_tensor(part: Part, name: str, tensor: str, session: Mapping[str, Ten
     if tensor in part.keep:
         keep = _flat(part.keep[tensor])
         data = _write_bits(keep, _known(session, place, len(keep)))
-        spread = part.held(tensor)
-        held = None if spread is None else _flat(spread)
+        mask = part.held(tensor)
+        held = None if mask is None else _flat(mask)
     if part.values[tensor].dtype is not torch.bool:
         return data + _numbers(part, tensor, held)
     given = _flat(part.values[tensor])
@@ -272,7 +272,7 @@ def _decode_part(reader: _Reader, form: Part, name: str, session: Mapping[str, T
             found = torch.from_numpy(reader.bits(reader.flag(1, 3), kept, inside))
         else:
             found = _read_numbers(reader, form, tensor, kept, scale)
-        values[tensor] = _spread(found, held, like)
+        values[tensor] = _scatter(found, held, like)
     return Part(values, keep, form.grain, form.dtype, scale)
 
 
@@ -303,7 +303,7 @@ def _by_steps(numbers: Tensor, step: float, like: Tensor) -> Tensor:
     return found
 
 
-def _spread(found: Tensor, held: Bits | None, like: Tensor) -> Tensor:
+def _scatter(found: Tensor, held: Bits | None, like: Tensor) -> Tensor:
     """Put the kept values of a tensor where its mask says."""
     if held is None:
         return found.reshape(like.shape)

@@ -9,14 +9,14 @@ _GATHER = 0x0102040810204080
 _PAIRS, _FOURS, _EIGHTS, _SUM = (byte * 0x0101010101010101 for byte in (0x55, 0x33, 0x0F, 0x01))
 
 
-def is_spread(tensor: Tensor, lead: int) -> bool:
-    """Tell whether a stacked tensor is one version, spread over clients without being copied."""
+def is_expanded(tensor: Tensor, lead: int) -> bool:
+    """Tell whether a stacked tensor is one version, expanded over clients without being copied."""
     return bool(lead) and tensor.stride(0) == 0
 
 
 def packed(bits: Tensor, lead: int = 0) -> Tensor:
     """Pack bools [clients, …] or […] into int64 words [clients, words], filled up with zeros."""
-    if is_spread(bits, lead):
+    if is_expanded(bits, lead):
         return packed(bits[0]).expand(bits.shape[0], -1)
     flat = bits.reshape(*bits.shape[:lead], bits.shape[lead:].numel()).view(torch.uint8)
     count = flat.shape[-1]

@@ -22,7 +22,7 @@ from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.random import draw, fold
 from masquerade.core.tree import Tree, onto
-from masquerade.wire.packed_bits import is_spread
+from masquerade.wire.packed_bits import is_expanded
 
 Session = dict[str, Tensor]
 
@@ -36,7 +36,7 @@ ANY = "version/"
 DIRECTIONS = ("down", "up")
 
 _FIRST, _SECOND = 0x61C8864680B583EB, 0x2545F4914F6CDD1D
-"""Odd numbers that spread bits; what they spread goes no further than this process."""
+"""Odd numbers that mix bits; what they mix goes no further than this process."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -59,7 +59,7 @@ def digest(part: Part, lead: int = 0) -> Tensor:
     forger; messages that cross a network carry their own.
     """
     tensors = (*part.values.values(), *part.keep.values())
-    if tensors and all(is_spread(tensor, lead) for tensor in tensors):
+    if tensors and all(is_expanded(tensor, lead) for tensor in tensors):
         return digest(tree.take(part, 0)).expand(tensors[0].shape[0])
     hashes = []
     for name, values in part.values.items():

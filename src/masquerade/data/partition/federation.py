@@ -1,4 +1,4 @@
-"""Spread a dataset over clients, and split every client's samples for training and testing."""
+"""Partition a dataset over clients, and split every client's samples for training and testing."""
 
 import hashlib
 import math
@@ -103,7 +103,7 @@ def partition(
     split: Split = (0.6, 0.2, 0.2),
     merge: bool = True,
 ) -> Federation:
-    """Spread a dataset over clients and split each into training, validation and test samples.
+    """Partition a dataset over clients and split each into training, validation and test samples.
 
     `by` is a rule, or a text such as "dirichlet:0.3" that names one. `clients=None` takes as many
     as the dataset names. `split` gives the three shares. A client's test samples do not depend on

@@ -33,7 +33,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class IID:
-    """Spread samples evenly and at random."""
+    """Deal samples out evenly and at random."""
 
     def assign(self, dataset: Dataset, clients: int, rng: Rng) -> list[Integers]:
         """Return the sample indices of each client."""
