@@ -124,7 +124,7 @@ def evaluated(simulation: Simulation, progress: RunState, view: str) -> float:
     own = list(simulation.federation.validation)
     evaluator = Evaluator.of(simulation)
     figures = means(evaluator.measure(progress, view, own).scores)
-    return evaluator.over_clients.describe(figures, simulation.server.known)["mean"]
+    return evaluator.over_clients.describe(figures, simulation.server.known).mean
 
 
 def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:

@@ -29,6 +29,7 @@ from masquerade.data import Dirichlet, from_arrays, partition
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import METHODS
 from masquerade.models import MLP, DigitsCNN, build
+from masquerade.results.json_records import to_json
 from masquerade.simulation.build import simulating
 
 
@@ -77,7 +78,7 @@ def run(method, task, federation, device: str, engine: str, rounds: int):
             assert not simulation.engine.steps._failed
     state = {k: v for k, v in progress.tensors().items() if not k.startswith("session/version/")}
     state |= {f"models/{k}": v.cpu() for k, v in tree.named(models).items()}
-    return state, progress.costs, [summary["accuracy"] for summary in summaries]
+    return state, progress.costs, [to_json(summary.accuracy) for summary in summaries]
 
 
 def differences(left, right) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from masquerade.core.old_words import RENAMED
+from masquerade.results.summary import SCHEMA
 
 VALUES = {"message_dtype": {"full": "same"}}
 """Values that have another name, by the new name of their setting."""
@@ -62,9 +63,41 @@ def tables(found: dict[str, Any], section: str = "") -> dict[str, Any]:
     return made
 
 
+def summary(old: dict[str, Any]) -> dict[str, Any]:
+    """Put a summary of 0.1, which has no schema, into the form that it has now."""
+    if "schema" in old or "bytes" not in old:
+        return old
+    new = dict(old)
+    shared = new["accuracy"].pop("global", None)
+    new["costs"] = {
+        "train": {key: new.pop(key) for key in ("bytes", "parts", "flops", "paper")},
+        "storage": new.pop("storage"),
+        "initial": new.pop("initial"),
+        **{key: new.pop(key) for key in ("setup", "adapt") if key in new},
+        "layers": new.pop("layers"),
+        "seconds": new.pop("time"),
+        "memory": new.pop("memory"),
+    }
+    new["model"] = {key: new.pop(key) for key in ("parameters", "kept", "density")}
+    new["participation"] = {
+        "mean": new.pop("participations"),
+        "never_sampled": new.pop("never_sampled"),
+        "never_heard": new.pop("never_heard"),
+    }
+    # The total is the sum of the parts.
+    del new["seconds"]
+    if shared is not None:
+        new["global_view"] = shared
+    if new["diverged"] is None:
+        del new["diverged"]
+    return {"schema": SCHEMA, **new}
+
+
 def result(text: str) -> str:
-    """Rename the settings of a result."""
+    """Rename the settings of a result, and give its summary the form of today."""
     found = json.loads(text)
+    if isinstance(found.get("result"), dict):
+        found["result"] = summary(found["result"])
     if "settings" in found:
         found["settings"] = tables(found["settings"])
     made = found.get("made")

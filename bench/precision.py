@@ -13,6 +13,7 @@ import datetime
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,9 +23,12 @@ from masquerade.config.settings import Config
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.report.tables import half_width
 from masquerade.reproduce.table import settings
+from masquerade.results import Summary
+from masquerade.results.json_records import to_json
 from masquerade.simulation.build import simulating
 from masquerade.simulation.server import train as rounds
-from masquerade.simulation.state import Record
+
+Record = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[1]
 PRECISIONS = {"cuda": ("float32", "tf32", "bfloat16"), "cpu": ("float32", "bfloat16")}
@@ -61,8 +65,20 @@ def train(config: Config, training: Training) -> tuple[list[Record], Record]:
             "torch": torch.__version__,
             "engine": simulation.engine.name,
         }
-    kept = ("view", "seed", "rounds", "accuracy", "seconds", "time", "memory", "diverged")
-    return [{key: summary[key] for key in kept} for summary in summaries], made
+    return [short(summary) for summary in summaries], made
+
+
+def short(summary: Summary) -> Record:
+    """Return what the page needs of a summary."""
+    return {
+        "view": summary.view,
+        "seed": summary.seed,
+        "rounds": summary.rounds,
+        "accuracy": to_json(summary.accuracy),
+        "seconds": summary.costs.total_seconds,
+        "memory": dict(summary.costs.memory),
+        "diverged": summary.diverged,
+    }
 
 
 def run(source: Path, assignments: Sequence[str], folder: Path) -> None:

@@ -103,12 +103,15 @@ def measured(
             read = dataclasses.replace(method, **reading)
             with simulating(dataclasses.replace(shared, method=read)) as made:
                 progress = made.begin()
-                progress.restore(state[0], state[1], json.loads(json.dumps(state[2])))
+                progress.restore(*state)
                 while progress.number < rounds:
                     made.advance(progress)
                 summaries, _ = Evaluator.of(made).final(progress)
-            shift = {each["view"]: each["accuracy"]["shift"] for each in summaries}
-            found = {view: {d: f["mean"] for d, f in shift[view].items()} for view in VIEWS}
+            shift = {each.view: each.accuracy.shift for each in summaries}
+            found = {
+                view: {degree: found.mean for degree, found in shift[view].items()}
+                for view in VIEWS
+            }
             rest = {"dual": dual, "global": until - dual}
             yield {"course": course | rest, "reading": reading, "accuracy": found}
 

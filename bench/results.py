@@ -48,10 +48,10 @@ def leaders(results) -> str:
 
 def main(given: Path, page: Path, command: str) -> None:
     results = read_results(given)
-    seconds = {(result["seconds"], result["seed"]) for result in results}
+    seconds = {(result.costs.total_seconds, result.seed) for result in results}
     config = configuration.parse(configuration.read_file(given / "config.toml"))
     text = TEXT.format(
-        title=f"{results[0]['data']}: {len(by_method(results))} methods side by side",
+        title=f"{results[0].data}: {len(by_method(results))} methods side by side",
         heading=heading(results),
         day=datetime.date.today().isoformat(),
         torch=torch.__version__,

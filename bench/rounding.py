@@ -15,6 +15,7 @@ import torch
 from masquerade.config import toml as configuration
 from masquerade.config.resolve import resolve, trainings
 from masquerade.evaluation.evaluate import Evaluator
+from masquerade.results import AVERAGED, Summary
 from masquerade.simulation.build import simulating
 from masquerade.simulation.server import train as rounds
 
@@ -43,7 +44,7 @@ The sizes of single messages are measured by `python bench/wire.py`.
 """
 
 
-def trained(name: str, wire: str, seed: int) -> dict:
+def trained(name: str, wire: str, seed: int) -> Summary:
     """Train a method; return the summary of its default view."""
     config = configuration.parse(configuration.read_file(Path("runs/digits.toml")))
     train = replace(config.train, message_dtype=wire, seeds=(seed,))
@@ -54,7 +55,7 @@ def trained(name: str, wire: str, seed: int) -> dict:
     with simulating(resolve(config, training)) as simulation:
         progress = rounds(simulation.server, simulation.engine, simulation.begin())
         summaries, _ = Evaluator.of(simulation).final(progress)
-    return summaries[0] | {"data": simulation.federation.name}
+    return summaries[0]
 
 
 def mean_and_range(values: list[float]) -> str:
@@ -68,19 +69,19 @@ def main(page: Path, seeds: list[int]) -> None:
     for name in SHOWN:
         for wire in WIRES:
             found = [trained(name, wire, seed) for seed in seeds]
-            sent = [sum(one["bytes"].values()) / 1e6 for one in found]
+            sent = [one.costs.train.bytes.both / 1e6 for one in found]
             mean = sum(sent) / len(sent)
             whole.setdefault(name, mean)
-            own = mean_and_range([one["accuracy"]["own"]["mean"] for one in found])
-            shift = mean_and_range([one["accuracy"]["shift"]["averaged"]["mean"] for one in found])
+            own = mean_and_range([one.accuracy.own.mean for one in found])
+            shift = mean_and_range([one.accuracy.shift[AVERAGED].mean for one in found])
             share = f"{100 * mean / whole[name]:.1f} %"
             rows.append(f"| {name} | {wire} | {own} | {shift} | {mean:.3f} | {share} |")
             print(rows[-1], flush=True)
     text = TEXT.format(
-        data=found[0]["data"],
-        network=found[0]["network"],
-        clients=found[0]["clients"],
-        rounds=found[0]["rounds"],
+        data=found[0].data,
+        network=found[0].network,
+        clients=found[0].clients,
+        rounds=found[0].rounds,
         seeds=" ".join(map(str, seeds)),
         day=datetime.date.today().isoformat(),
         torch=torch.__version__,

@@ -39,9 +39,12 @@ from masquerade.data import Federation
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.models import MLP
+from masquerade.results.json_records import to_json
 from masquerade.simulation.build import simulating
-from masquerade.simulation.state import Record, RunState
+from masquerade.simulation.state import RunState
 from masquerade.storage.run_directory import RunDirectory
+
+Record = dict[str, Any]
 
 ROOT = Path(__file__).parents[1]
 FEATURES, CLASSES = 64, 10
@@ -198,7 +201,7 @@ def committed(progress: RunState, watch: Watch) -> int:
     """Commit a state as a run does; return its bytes on the disk."""
     with tempfile.TemporaryDirectory() as folder:
         with RunDirectory.create(Path(folder) / "run", "") as directory, watch.timed("commit"):
-            directory.commit(progress.number, progress.tensors(), progress.facts())
+            directory.commit(progress.number, progress.tensors(), to_json(progress.facts()))
         files = (Path(folder) / "run" / "rounds").rglob("*")
         return sum(file.stat().st_size for file in files if file.is_file())
 

@@ -1,7 +1,7 @@
 """Masquerade itself; with torch and numpy alone where nothing else is installed."""
 
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +21,14 @@ from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Part, Task
 from masquerade.data import Federation
 from masquerade.evaluation.evaluate import Evaluator
-from masquerade.experiments.checkpoints import checkpointed
+from masquerade.experiments.callbacks import Callback, Run
+from masquerade.experiments.checkpoints import Checkpoints, Origin
 from masquerade.methods import APFL, DMPFL, Ditto, FedAvg, FedRep
 from masquerade.models import build
+from masquerade.results import RoundRecord
 from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.server import train
-from masquerade.simulation.state import Record, RunState
+from masquerade.simulation.state import RunState
 from masquerade.storage.run_directory import RunDirectory
 
 METHODS = {
@@ -112,16 +114,21 @@ def run(work: Work, data: Data, model: nn.Module) -> Ledger:
         if work.commits:
             directory = RunDirectory.create(Path(work.folder).with_name("run"), "")
         every = simulation.spec.compute.commit_every
-        with checkpointed(directory, every, {}, progress) as commit:
+        run = Run(work.method, simulation.spec.seed, work.total, progress)
+        with ExitStack() as stack:
+            told = Callback()
+            if directory is not None:
+                told = Checkpoints(directory, every, Origin.of(simulation, ""), Callback())
+                stack.callback(told.close, progress)
 
-            def ended(state: RunState, record: Record) -> None:
-                commit(state, record, state.number == work.total)
+            def ended(state: RunState, record: RoundRecord) -> None:
+                told.on_round(run, record)
                 if ledger.due():
                     central(simulation, state, data)
                     ledger.evaluated()
                 ledger.mark()
 
-            train(simulation.server, simulation.engine, progress, commit=ended)
+            train(simulation.server, simulation.engine, progress, after_round=ended)
         if work.method == "fedavg":
             ledger.loss, ledger.accuracy = central(simulation, progress, data)
             # What was trained, read off the run's own account of its operations.

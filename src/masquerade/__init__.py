@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Method,
         Part,
         Round,
+        RuleClient,
+        SetMetric,
         Stage,
         Task,
         average,
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
         partition,
     )
     from masquerade.errors import MasqueradeError, MasqueradeWarning
-    from masquerade.experiments.result import Personal, Result
-    from masquerade.experiments.run import run
+    from masquerade.experiments.callbacks import Callback, Run
+    from masquerade.experiments.from_python import compare, run
+    from masquerade.experiments.result import Comparison, Personal, Result
+    from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
 
 __version__ = "0.2.0.dev0"
 
@@ -56,6 +60,8 @@ _HOMES = {
         "Method",
         "Part",
         "Round",
+        "RuleClient",
+        "SetMetric",
         "Stage",
         "Task",
         "ClientInfo",
@@ -75,24 +81,31 @@ _HOMES = {
         "partition",
     ),
     "masquerade.errors": ("MasqueradeError", "MasqueradeWarning"),
-    "masquerade.experiments.run": ("run",),
-    "masquerade.experiments.result": ("Personal", "Result"),
+    "masquerade.experiments.callbacks": ("Callback", "Run"),
+    "masquerade.experiments.from_python": ("compare", "run"),
+    "masquerade.experiments.result": ("Comparison", "Personal", "Result"),
+    "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
 }
 _MODULES = ("methods", "models")
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "IID",
+    "Accuracy",
     "Axis",
     "Batch",
     "Blocks",
     "ByClient",
+    "Callback",
     "ClientInfo",
     "Cohort",
+    "Comparison",
     "Compute",
+    "Costs",
     "Dataset",
     "Dirichlet",
     "Evaluate",
+    "EvaluationRecord",
     "Federation",
     "MasqueradeError",
     "MasqueradeWarning",
@@ -102,9 +115,15 @@ __all__ = [
     "Personal",
     "Result",
     "Round",
+    "RoundRecord",
+    "RuleClient",
+    "Run",
+    "SetMetric",
     "Stage",
+    "Summary",
     "Task",
     "average",
+    "compare",
     "from_arrays",
     "gradient",
     "load",

@@ -16,7 +16,7 @@ from masquerade.errors import MasqueradeError
 if TYPE_CHECKING:
     from masquerade.data.cache import Manifest
     from masquerade.data.fetch import Watch
-    from masquerade.simulation.state import Record
+    from masquerade.report.labels import LabelCounts
 
 Force = Annotated[bool, typer.Option("--force", help="Put it in the place of one that is there.")]
 
@@ -120,21 +120,21 @@ def data_show(
         _draw(listings.sample_counts(federation), out)
     if as_json:
         told = {} if known is None else {"about": dataclasses.asdict(known)}
-        typer.echo(json.dumps(listings.sample_counts(federation) | told))
+        typer.echo(json.dumps(listings.count_record(federation) | told))
         return
     if known is not None:
         echo(listings.dataset_table(known))
     echo(listings.label_table(federation))
 
 
-def _draw(counts: "Record", path: Path) -> None:
+def _draw(counts: "LabelCounts", path: Path) -> None:
     from masquerade.report.labels import over_classes
     from masquerade.storage import atomic
 
     if path.suffix != ".svg":
         raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg")
-    if counts["classes"] is None:
-        raise MasqueradeError("E202", f"`{counts['data']}` has no classes to be drawn")
+    if counts.classes is None:
+        raise MasqueradeError("E202", f"`{counts.data}` has no classes to be drawn")
     try:
         atomic.write_file(path, over_classes(counts).encode())
     except OSError as fault:

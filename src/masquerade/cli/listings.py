@@ -14,6 +14,8 @@ from masquerade.data.cache import Manifest
 from masquerade.data.registry import EMBEDDED, NAMED
 from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.methods import METHODS, MethodEntry
+from masquerade.report.labels import ClientCounts, LabelCounts
+from masquerade.results.json_records import Json, to_json
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -195,18 +197,28 @@ def models_table() -> "Table":
 SPLITS = ("train", "validation", "test")
 
 
-def sample_counts(federation: Federation) -> dict[str, Any]:
+def sample_counts(federation: Federation) -> LabelCounts:
     """Count the samples of every client, by split and by class."""
-    clients = []
-    for id in range(federation.clients):
+
+    def counted(id: int) -> ClientCounts:
         splits = {split: getattr(federation, split)[id] for split in SPLITS}
-        record: dict[str, Any] = {"name": federation.names[id]} if federation.names else {}
-        record |= {name: len(index) for name, index in splits.items()}
+        classes: tuple[int, ...] = ()
         if federation.classes is not None:
             held = federation.y[splits["train"]]
-            record["classes"] = held.bincount(minlength=federation.classes).tolist()
-        clients.append(record)
-    return {"data": federation.name, "classes": federation.classes, "clients": clients}
+            classes = tuple(held.bincount(minlength=federation.classes).tolist())
+        name = federation.names[id] if federation.names else ""
+        sizes = {name: len(index) for name, index in splits.items()}
+        return ClientCounts(**sizes, classes=classes, name=name)
+
+    clients = tuple(map(counted, range(federation.clients)))
+    return LabelCounts(federation.name, federation.classes, clients)
+
+
+def count_record(federation: Federation) -> dict[str, Json]:
+    """Return the same as JSON."""
+    found = to_json(sample_counts(federation))
+    assert isinstance(found, dict)
+    return found
 
 
 def dataset_records() -> dict[str, dict[str, Any]]:
@@ -297,11 +309,11 @@ def label_table(federation: Federation) -> "Table":
         drawn.add_column(column, justify="left" if column == "name" else "right")
     for name in range(federation.classes or 0):
         drawn.add_column(str(name), justify="center")
-    for id, record in enumerate(counted["clients"][:SHOWN]):
-        classes = record.get("classes", [])
-        cells = [_shade(count / max(1, sum(classes))) for count in classes]
-        named = [Text(record["name"])] if "name" in record else []
-        drawn.add_row(str(id), *named, *(str(record[split]) for split in SPLITS), *cells)
+    for id, client in enumerate(counted.clients[:SHOWN]):
+        cells = [_shade(count / max(1, client.train)) for count in client.classes]
+        named = [Text(client.name)] if federation.names else []
+        sizes = (client.train, client.validation, client.test)
+        drawn.add_row(str(id), *named, *map(str, sizes), *cells)
     return drawn
 
 

@@ -1,15 +1,20 @@
 """Live progress in the terminal, with the time that is left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from masquerade.experiments.callbacks import Callback
 
 
 @contextmanager
-def live(quiet: bool) -> Iterator[Any]:
-    """Show live progress, with the time that is left; yield what the work reports to."""
+def live(quiet: bool) -> "Iterator[Sequence[Callback]]":
+    """Show live progress, with the time that is left; yield the callbacks that show it."""
     if quiet:
-        yield lambda name, done, rounds, record, share=None: None
+        yield ()
         return
     from rich.console import Console
     from rich.progress import (
@@ -20,6 +25,8 @@ def live(quiet: bool) -> Iterator[Any]:
         TimeRemainingColumn,
     )
 
+    from masquerade.cli.progress_bar import ProgressBar
+
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -29,30 +36,10 @@ def live(quiet: bool) -> Iterator[Any]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("preparing", total=1.0, status="")
-        latest: dict[str, str] = {}
-
-        def watch(
-            name: str,
-            done: int,
-            rounds: int,
-            record: dict[str, Any] | None,
-            share: float | None = None,
-        ) -> None:
-            if record and record["views"]:
-                own = next(iter(record["views"].values()))["mean"]
-                latest[name] = f", {own:.1f} on own data"
-            progress.update(
-                bar,
-                description=name,
-                completed=done / rounds if share is None else share,
-                status=f"round {done} of {rounds}{latest.get(name, '')}",
-            )
-
-        yield watch
+        yield (ProgressBar(progress),)
 
 
-def echo(what: Any) -> None:
+def echo(what: "RenderableType") -> None:
     """Print a table in full, whatever it is printed to."""
     from rich.console import Console
 

@@ -1,6 +1,7 @@
 """The command `masquerade report`: results as tables, by client, as differences, as costs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from masquerade.cli.progress import echo
 from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
-    from masquerade.simulation.state import Record
+    from masquerade.results import Summary
 
 
 def report(
@@ -83,10 +84,10 @@ def _print(drawn: Any, values: Any, quiet: bool, as_json: bool) -> None:
         echo(drawn)
 
 
-def show(path: Path, results: "list[Record]", quiet: bool, as_json: bool) -> None:
+def show(path: Path, results: "Sequence[Summary]", quiet: bool, as_json: bool) -> None:
     """Print the table of results, and where their page lies."""
     if as_json:
-        typer.echo(json.dumps(results))
+        typer.echo(json.dumps([summary.to_json() for summary in results]))
     elif not quiet:
         from masquerade.report import terminal
 

@@ -1,7 +1,7 @@
 """The commands that train: `run`, `compare` and `resume`."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +29,7 @@ from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
     from masquerade.config.settings import Config
+    from masquerade.experiments.callbacks import Callback
 
 
 class Stopped(BaseException):
@@ -63,9 +64,8 @@ def run(
 
     Example: masquerade run --method dmpfl --rounds 20 --set method.sparsity=0.8
     """
-    from masquerade.config.resolve import settle, trainings
+    from masquerade.config.resolve import trainings
     from masquerade.config.toml import like_of, method_of, parse
-    from masquerade.experiments.report_page import write_report
     from masquerade.experiments.run import start
     from masquerade.methods import METHODS
 
@@ -87,14 +87,9 @@ def run(
         if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(method, parsed)
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
-    with _training(parsed, out or _fresh(method), quiet, as_json, "methods" in tables) as (
-        out,
-        tell,
-    ):
-        parsed = settle(parsed)
-        (training,) = trainings(parsed)
-        results = start(parsed, training, out, tell)
-        write_report(out, results)
+    out = out or _fresh(method)
+    with _training(parsed, out, quiet, as_json, "methods" in tables) as told:
+        results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
 
 
@@ -134,12 +129,13 @@ def compare(
     if names is None and config is None:
         names = list(DEMO)
     from masquerade.config.toml import parse
-    from masquerade.experiments import compare as comparison
+    from masquerade.experiments import run as experiment
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(_tables(config, *flags), _where(config, flags))
-    with _training(parsed, out or _fresh("compare"), quiet, as_json) as (out, tell):
-        results = comparison.compare(out, parsed, tell)
+    out = out or _fresh("compare")
+    with _training(parsed, out, quiet, as_json) as told:
+        results = experiment.compare(out, parsed, told)
     show(out, results, quiet, as_json)
 
 
@@ -159,18 +155,17 @@ def resume(
 
     Example: masquerade resume out/compare-1
     """
-    from masquerade.experiments import compare as comparison
     from masquerade.experiments import run as experiment
-    from masquerade.experiments.report_page import write_report
+    from masquerade.results import Summary
     from masquerade.storage.results import is_comparison
 
     _import_code(method, model)
-    with _resumable(path), live(quiet or as_json) as watch:
+    results: Sequence[Summary]
+    with _resumable(path), live(quiet or as_json) as told:
         if is_comparison(path):
-            results = comparison.compare(path, None, watch)
+            results = experiment.compare(path, None, told)
         else:
-            results = experiment.resume(path, watch)
-            write_report(path, results)
+            results = experiment.resume(path, told, page=True)
     show(path, results, quiet, as_json)
 
 
@@ -230,14 +225,14 @@ def _fresh(name: str) -> Path:
 @contextmanager
 def _training(
     config: "Config", out: Path, quiet: bool, as_json: bool, named: bool = True
-) -> Iterator[tuple[Path, Any]]:
+) -> "Iterator[Sequence[Callback]]":
     """Say what is trained, show progress, and say how to go on when it is stopped."""
     if not quiet and not as_json:
         default = "" if named else " No method was named; --method takes another."
         # Like progress, it is no part of the results that are printed.
         typer.echo(_announced(config) + default, err=True)
-    with _resumable(out), live(quiet or as_json) as watch:
-        yield out, watch
+    with _resumable(out), live(quiet or as_json) as told:
+        yield told
 
 
 def _import_code(

@@ -3,8 +3,8 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from masquerade.config import code, toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
 from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
 from masquerade.core.method import Method
+from masquerade.core.metric import Rule
 from masquerade.core.random import Label, choose, fold
 from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
@@ -43,13 +44,21 @@ class TrainingSpec:
     seed: int
     views: tuple[str, ...]
     names: tuple[tuple[str, str], ...] = ()
-    """For every view, the method's name and title in its summary."""
+    """For every view, the method's name and title in its summary; by default those of its class."""
     budgets: tuple[float, ...] = ()
     """Every client's share of the parameters; empty where all have room for all of them."""
     novel: tuple[int, ...] = ()
     """Clients that are kept out of training."""
     data: Data | None = None
     """How the federation was made; None where a program made it."""
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """Rules on outputs, by name, that all views are evaluated under as well."""
+
+    @property
+    def titles(self) -> tuple[tuple[str, str], ...]:
+        """Return the name and the title of every view; two names may be of one view."""
+        cls = type(self.method).__name__
+        return self.names or tuple((f"{cls.lower()}:{v}", f"{cls} ({v})") for v in self.views)
 
 
 @dataclass(frozen=True)
@@ -128,9 +137,39 @@ def federation_of(data: Data) -> tuple[Federation, Data]:
     return made, data
 
 
+@dataclass(frozen=True, eq=False)
+class LoadedConfig:
+    """A configuration with its data, loaded and partitioned once for all of its trainings."""
+
+    config: Config
+    federation: Federation
+    data: Data
+    """How the federation was made, all resolved."""
+
+    @classmethod
+    def of(cls, config: Config) -> "LoadedConfig":
+        """Load and partition the data of a configuration."""
+        return cls(config, *federation_of(config.data))
+
+    def alone(self, config: Config) -> "LoadedConfig":
+        """Return one of the same data, where another configuration says the same of them."""
+        if config.data not in (self.config.data, self.data):
+            return LoadedConfig.of(config)
+        return dataclasses.replace(self, config=config)
+
+    def resolve(self, training: Training) -> TrainingSpec:
+        """Return everything that a training is made of."""
+        return _specified(self.config, self.federation, self.data, training)
+
+
 def resolve(config: Config, training: Training) -> TrainingSpec:
     """Return everything that a training is made of: its data are loaded and partitioned here."""
-    federation, data = federation_of(config.data)
+    return LoadedConfig.of(config).resolve(training)
+
+
+def _specified(
+    config: Config, federation: Federation, data: Data, training: Training
+) -> TrainingSpec:
     if data.novel and not round(data.novel * federation.clients):
         text = f"`data.novel` is {data.novel}, which of {federation.clients} clients is none"
         raise MasqueradeError("E201", f"{text}; give more, or 0")
@@ -199,21 +238,22 @@ def _own_network(name: str, shape: tuple[int, ...], classes: int, key: int) -> n
     return model
 
 
-def settle(config: Config) -> Config:
+def settle(loaded: LoadedConfig) -> LoadedConfig:
     """Give every method that is to cost as much as another its FLOPs, by forecast.
 
     They are written into the configuration, so that a resumed run has the same. Methods that do not
     follow the devices' budgets are named in a warning.
     """
+    config = loaded.config
     made = ((METHODS[name].title, toml.method_of(name, config)) for name in config.methods)
     warn_of_budgets(made, config.data.budgets)
     budgets = [name for name in config.methods if METHODS[name].like]
     if not budgets:
-        return config
+        return loaded
     tables = toml.complete(config)["method"]
     for name in budgets:
         tables[name]["spend"] = 1.0
-        once = dataclasses.replace(config, method=tables)
+        once = loaded.alone(dataclasses.replace(config, method=tables))
         like = toml.like_of(name, config)
         if not METHODS[like].method.foreseen:
             warnings.warn(
@@ -222,16 +262,15 @@ def settle(config: Config) -> Config:
                 MasqueradeWarning,
                 stacklevel=2,
             )
-        wanted = _flops(config, like)
-        tables[name]["spend"] = wanted / _flops(once, name)
-    return dataclasses.replace(config, method=tables)
+        tables[name]["spend"] = _flops(loaded, like) / _flops(once, name)
+    return loaded.alone(dataclasses.replace(config, method=tables))
 
 
-def _flops(config: Config, name: str) -> float:
+def _flops(loaded: LoadedConfig, name: str) -> float:
     """Forecast the FLOPs of a method's training, as masks allow, over all seeds."""
-    method, total = toml.method_of(name, config), 0.0
-    for seed in config.train.seeds:
-        spec = resolve(config, Training(method, (name,), seed))
+    method, total = toml.method_of(name, loaded.config), 0.0
+    for seed in loaded.config.train.seeds:
+        spec = loaded.resolve(Training(method, (name,), seed))
         data = spec.federation
         trained = [id for id, count in enumerate(data.samples.tolist()) if count]
         some = torch.cat([data.train[id][:2] for id in trained])[:SEEN]
@@ -250,11 +289,11 @@ def _flops(config: Config, name: str) -> float:
     return total
 
 
-def rehearse(config: Config) -> None:
+def rehearse(loaded: LoadedConfig) -> None:
     """Try whether every training can begin, so that none fails when others are done."""
-    for training in trainings(config):
-        spec = resolve(config, training)
-        if config.evaluate.corruptions:
+    for training in trainings(loaded.config):
+        spec = loaded.resolve(training)
+        if loaded.config.evaluate.corruptions:
             check_images(spec.federation.x)
         spec.method.server_init(spec.task)
         # Whoever has more room than the smallest and less than the largest can begin as they do.

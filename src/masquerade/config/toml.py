@@ -29,6 +29,7 @@ from masquerade.data import parse as parse_partition
 from masquerade.data.corruption import KINDS
 from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.methods import METHODS
+from masquerade.metrics import METRICS
 from masquerade.models import MODELS
 
 Problems = list[str]
@@ -45,7 +46,10 @@ class Limits:
 def limits(cls: type[Any], section: str) -> Limits:
     """Collect the limits of a section's settings, or of a method's and those it inherits."""
     if not issubclass(cls, Method):
-        return Limits(RANGES, CHOICES | {"evaluate.corruptions": ("all", *KINDS)})
+        return Limits(
+            RANGES,
+            CHOICES | {"evaluate.corruptions": ("all", *KINDS), "evaluate.metrics": tuple(METRICS)},
+        )
     lines = [line for line in reversed(cls.__mro__) if issubclass(line, Method)]
     return Limits(
         {f"{section}.{key}": value for line in lines for key, value in line.bounds.items()},

@@ -2,6 +2,7 @@
 
 from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
+from masquerade.core.metric import Rule, RuleClient, SetMetric
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
 from masquerade.core.sgd import MetricStep, gradient, sgd_step
@@ -25,6 +26,9 @@ __all__ = [
     "MetricStep",
     "Part",
     "Round",
+    "Rule",
+    "RuleClient",
+    "SetMetric",
     "Stage",
     "State",
     "Task",

@@ -2,7 +2,7 @@
 
 import copy
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.dropout import Dropout
+from masquerade.core.metric import SetMetric
 from masquerade.core.random import Label, fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
@@ -72,6 +73,7 @@ class Task:
     Any `torch.nn.Module` will do. `loss(output, y)` and `metric(output, y)` return one number per
     sample (cross entropy and accuracy in percent by default); `transform(x, key)` augments a
     training batch and draws what it needs from the key. `better` says which way the metric goes.
+    `set_metrics` are further metrics, by name, of all outputs and targets of a client's test set.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class Task:
         metric: PerSample = accuracy,
         transform: Transform | None = None,
         better: str = "higher",
+        set_metrics: Mapping[str, SetMetric | Callable[[Tensor, Tensor], float | None]]
+        | None = None,
     ) -> None:
         self.module = copy.deepcopy(model)
         self._loss = loss
@@ -89,6 +93,10 @@ class Task:
         if better not in ("higher", "lower"):
             raise MasqueradeError("E202", f"`better` is {better!r}; choose higher or lower")
         self.better = better
+        self.set_metrics = {
+            name: given if isinstance(given, SetMetric) else SetMetric(given)
+            for name, given in (set_metrics or {}).items()
+        }
         self._sample: Tensor | None = None
         self.initial: Tree = {
             name: value.detach().clone() for name, value in self._tensors(self.module)

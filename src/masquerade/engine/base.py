@@ -1,6 +1,6 @@
 """What every engine is given, and what it gives back."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Flops, Meter
 from masquerade.cost.traffic import Traffic
+from masquerade.data import Federation
 from masquerade.data.loader import BatchLoader
 from masquerade.wire.session import Session
 
@@ -184,6 +185,17 @@ class Engine(Protocol):
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
         """Measure models that were evaluated before, each on some samples of `x` and `y`."""
+        ...
+
+    def outputs(
+        self, models: Sequence[Message], samples: Sequence[Tensor], x: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield, model after model, all outputs for some samples of `x`; few are held at a time."""
+        ...
+
+    @property
+    def federation(self) -> Federation:
+        """Return the data that it works on."""
         ...
 
     def close(self) -> None:

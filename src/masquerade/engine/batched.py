@@ -1,7 +1,7 @@
 """A whole cohort at once: the same text of a round, every function mapped over stacked clients."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from masquerade.core.round import Round, Stage, client_round
 from masquerade.core.tree import State
 from masquerade.cost.flops import Flops, Shares, Step, densities, fetched, nothing
 from masquerade.cost.traffic import Traffic, measure_exchange
+from masquerade.data import Federation
 from masquerade.data.loader import ShuffledIndices, StackedBatches
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.replay.convolutions import convolving
@@ -25,6 +26,8 @@ from masquerade.errors import MasqueradeWarning
 
 EVALUATED = 4096
 """Samples evaluated at a time, over all clients of a chunk; on CUDA four times as many."""
+KEPT = 2**26
+"""Numbers of outputs that are held at a time where whole test sets are scored."""
 
 
 def where_busy(busy: Tensor, new: State, old: State) -> State:
@@ -318,9 +321,40 @@ class Batched:
         self, vmapped: VmappedMethod, personal: Message, samples: list[Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
         """Return the metric of every sample [clients, most]; padding is evaluated and not read."""
+        pieces = []
+        for chosen, output in self._predictions(vmapped, personal, samples, x):
+            score = self.context.task.metric(output.flatten(0, 1), y[chosen].flatten(0, 1))
+            pieces.append(score.reshape(chosen.shape))
+        return torch.cat(pieces, dim=1) if pieces else torch.empty(vmapped.clients, 0)
+
+    def outputs(
+        self, models: Sequence[Message], samples: Sequence[Tensor], x: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield, model after model, all outputs for some samples of `x`.
+
+        Those of as many models are held at a time as `KEPT` numbers have room for.
+        """
+        task = self.context.task
+        most = max(map(len, samples), default=0) * task(task.initial, task.sample)[0].numel()
+        together = min(self.clients_per_chunk, max(1, KEPT // max(1, most)))
+        for places in torch.split(torch.arange(len(models)), together):
+            here = places.tolist()
+            vmapped, personal = self._vmapped(len(here)), tree.stack([models[at] for at in here])
+            chosen = [samples[at] for at in here]
+            pieces = [output for _, output in self._predictions(vmapped, personal, chosen, x)]
+            for at, own in enumerate(chosen):
+                yield (
+                    torch.cat([piece[at] for piece in pieces])[: len(own)]
+                    if pieces
+                    else (torch.empty(0, device=x.device))
+                )
+
+    def _predictions(
+        self, vmapped: VmappedMethod, personal: Message, samples: list[Tensor], x: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield samples of `x` [clients, some], padded, and the clients' outputs for them."""
         method, task = vmapped.method, self.context.task
         table = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
-        pieces = []
         most = EVALUATED * (4 if x.is_cuda else 1) // vmapped.clients
         for chosen in torch.split(table, max(1, most), dim=1):
             if chosen.shape[1]:
@@ -328,9 +362,12 @@ class Batched:
                     output = vmapped.map(
                         lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
                     )
-                score = task.metric(output.flatten(0, 1), y[chosen].flatten(0, 1))
-                pieces.append(score.reshape(chosen.shape))
-        return torch.cat(pieces, dim=1) if pieces else torch.empty(vmapped.clients, 0)
+                yield chosen, output
+
+    @property
+    def federation(self) -> Federation:
+        """Return the data that it works on."""
+        return self.context.loader.federation
 
     def close(self) -> None:
         """Hold nothing."""

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -23,6 +23,7 @@ from masquerade.core.round import Round, Stage, client_round, steps
 from masquerade.core.tree import State
 from masquerade.cost.flops import Flops, nothing, shares, slices
 from masquerade.cost.traffic import Traffic, measure_exchange
+from masquerade.data import Federation
 from masquerade.data.loader import ShuffledIndices
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
 from masquerade.engine.precision import numbers
@@ -270,16 +271,36 @@ class Loop:
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
         """Measure models, each on some samples of `x` and `y`."""
-        method, task, loader = self.context.method, self.context.task, self.context.loader
         found = []
         for model, own in zip(models, samples, strict=True):
             scores = [
-                task.metric(method.predict(task, model, loader.in_layout(x[chosen])), y[chosen])
-                for chosen in torch.split(own, EVALUATED)
-                if len(chosen)
+                self.context.task.metric(output, y[chosen])
+                for chosen, output in self._predictions(model, own, x)
             ]
             found.append(torch.cat(scores) if scores else torch.empty(0))
         return found
+
+    def outputs(
+        self, models: Sequence[Message], samples: Sequence[Tensor], x: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield, model after model, all outputs for some samples of `x`."""
+        for model, own in zip(models, samples, strict=True):
+            pieces = [output for _, output in self._predictions(model, own, x)]
+            yield torch.cat(pieces) if pieces else torch.empty(0, device=x.device)
+
+    def _predictions(
+        self, model: Message, samples: Tensor, x: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield samples of `x`, some at a time, and a model's outputs for them."""
+        method, task, loader = self.context.method, self.context.task, self.context.loader
+        for chosen in torch.split(samples, EVALUATED):
+            if len(chosen):
+                yield chosen, method.predict(task, model, loader.in_layout(x[chosen]))
+
+    @property
+    def federation(self) -> Federation:
+        """Return the data that it works on."""
+        return self.context.loader.federation
 
     def close(self) -> None:
         """End the processes."""

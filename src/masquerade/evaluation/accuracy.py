@@ -1,4 +1,4 @@
-"""The metric over clients: on own data, under shift, under corruption."""
+"""Figures of clients, described: on own data, under shift, under corruption."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Figures = dict[str, list[float | None]]
+from masquerade.results import AVERAGED, Accuracy, Statistics
+
+Figure = float | None
+"""A client's metric on a test set; None where it has no sample there."""
+Figures = dict[str, list[Figure]]
 """One figure per client, by the step of something: a degree, a severity."""
-Described = dict[str, dict[str, float]]
-"""Mean and standard deviation over clients, by the same steps."""
 ShiftSets = Mapping[int, Sequence[Sequence[Tensor]]]
 """Degree of shift → draw → client → samples."""
-AVERAGED = "averaged"
+
+
+@dataclass(frozen=True)
+class GroupFigures:
+    """The figures of a group of clients on all of their test sets."""
+
+    shift: Figures
+    pooled: Figures
+    corruption: dict[str, Figures]
+
+    @property
+    def own(self) -> list[Figure]:
+        """Return every client's figure on its own data: those without any shift."""
+        return self.shift["0"]
 
 
 @dataclass(frozen=True)
@@ -23,42 +38,48 @@ class OverClients:
     """How many samples each client is evaluated on."""
     better: str
 
-    def describe(self, values: Sequence[float | None], ids: Sequence[int]) -> dict[str, float]:
+    def describe(self, values: Sequence[Figure], ids: Sequence[int]) -> Statistics:
         """Return mean, standard deviation, mean over all samples, and the bottom decile."""
         pairs = zip(values, [self.samples[id] for id in ids], strict=True)
         present = [(value, count) for value, count in pairs if value is not None]
         figures = torch.tensor([value for value, _ in present], dtype=torch.float64)
         weights = torch.tensor([count for _, count in present], dtype=torch.float64)
         worst_first = figures.sort(descending=self.better == "lower").values
-        return {
-            "mean": float(figures.mean()),
-            "std": float(figures.std(correction=0)),
-            "weighted": float((figures * weights).sum() / weights.sum()),
-            "bottom_decile": float(worst_first[len(figures) // 10]),
-        }
+        return Statistics(
+            mean=float(figures.mean()),
+            std=float(figures.std(correction=0)),
+            weighted=float((figures * weights).sum() / weights.sum()),
+            bottom_decile=float(worst_first[len(figures) // 10]) if present else None,
+        )
 
-    def by_step(self, figures: Figures, ids: Sequence[int]) -> Described:
+    def by_step(self, figures: Figures, ids: Sequence[int]) -> dict[str, Statistics]:
         """Describe figures at every step of something, and their average over the steps."""
         averages = [mean(values) for values in zip(*figures.values(), strict=True)]
         described = {
             step: self.describe(values, ids)
             for step, values in (figures | {AVERAGED: averages}).items()
         }
-        return {step: {key: one[key] for key in ("mean", "std")} for step, one in described.items()}
+        return {step: Statistics(one.mean, one.std) for step, one in described.items()}
+
+    def accuracy(self, found: GroupFigures, ids: Sequence[int]) -> Accuracy:
+        """Describe all figures of some clients."""
+        return Accuracy(
+            own=self.describe(found.own, ids),
+            shift=self.by_step(found.shift, ids),
+            pooled=self.by_step(found.pooled, ids),
+            corruption={k: self.by_step(each, ids) for k, each in found.corruption.items()},
+        )
 
 
-def under_shift(sets: ShiftSets, asked: Sequence[Tensor], scores: Mapping[int, Tensor]) -> Figures:
-    """Read every client's figure at all degrees of shift off the metric of each of its samples.
+def under_shift(
+    sets: ShiftSets, ids: Sequence[int], figure: Callable[[int, Tensor], Figure]
+) -> Figures:
+    """Return clients' figures at all degrees of shift; each is a mean over the draws.
 
-    `asked` are, for every client, the samples in ascending order that `scores` are of.
+    `figure(id, samples)` is that of a client on a test set.
     """
-
-    def figure(id: int, draws: list[Tensor]) -> float | None:
-        places = [torch.searchsorted(asked[id], index) for index in draws]
-        return mean([found for place in places for found in means([scores[id][place]])])
-
     return {
-        str(degree): [figure(id, [chosen[id] for chosen in draws]) for id in scores]
+        str(degree): [mean([figure(id, chosen[id]) for chosen in draws]) for id in ids]
         for degree, draws in sets.items()
     }
 
@@ -66,12 +87,14 @@ def under_shift(sets: ShiftSets, asked: Sequence[Tensor], scores: Mapping[int, T
 def under_corruption(
     kinds: Sequence[str],
     severities: Sequence[int],
-    score: Callable[[str, int], list[float | None]],
+    score: Callable[[str, int], list[Figure]],
 ) -> dict[str, Figures]:
     """Return figures per client by kind of corruption and severity, and averaged over the kinds.
 
     `score` gives those of one kind and severity.
     """
+    if not kinds:
+        return {}
     found: dict[str, Figures] = {
         kind: {str(severity): score(kind, severity) for severity in severities} for kind in kinds
     }
@@ -82,12 +105,17 @@ def under_corruption(
     return found
 
 
-def means(scores: Sequence[Tensor]) -> list[float | None]:
-    """Average each client's samples; a client without samples has no figure, not a zero."""
-    return [float(score.double().mean()) if len(score) else None for score in scores]
+def mean_of(scores: Tensor) -> Figure:
+    """Average a client's samples; a client without samples has no figure, not a zero."""
+    return float(scores.double().mean()) if len(scores) else None
 
 
-def mean(values: Sequence[float | None]) -> float | None:
+def means(scores: Sequence[Tensor]) -> list[Figure]:
+    """Average the samples of each client."""
+    return [mean_of(score) for score in scores]
+
+
+def mean(values: Sequence[Figure]) -> Figure:
     """Average what is there."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None

@@ -1,6 +1,6 @@
 """What a run cost, as means per client: bytes, FLOPs, and what lies on a device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -8,65 +8,78 @@ from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.cost import storage
-from masquerade.cost.flops import Flops
+from masquerade.cost.flops import Flops as CountedFlops
+from masquerade.results import Bytes, Costs, Flops, ModelSize, PaperCosts, Spent, Storage
+from masquerade.results.costs import Parts
 from masquerade.simulation.server import Server
-from masquerade.simulation.state import WAYS, Record, RunState
+from masquerade.simulation.state import WAYS, RunState
 
 
-def so_far(state: RunState, clients: int) -> Record:
+def so_far(state: RunState, clients: int) -> dict[str, float]:
     """Return the bytes and FLOPs of training until now."""
     cost, names = state.costs["train"], {"down": "down", "up": "up", "masked": "flops"}
     return {new: cost[old] / clients for old, new in names.items()}
 
 
-def bytes_and_flops(state: RunState, clients: int, adapt: Flops | None) -> Record:
-    """Return the costs of all training rounds; those of setup and of adapting stand apart."""
-    found: Record = {}
-    for kind, sums in state.costs.items():
-        mean = {name: value / clients for name, value in sums.items()}
-        costs = {
-            "bytes": {"down": mean["down"], "up": mean["up"]},
-            "parts": {way: _parts(mean, way) for way in ("down", "up")},
-            "flops": {way: mean[way] for way in WAYS},
-            "paper": {
-                "bytes": (mean["values_down"] + mean["values_up"]) / 2,
-                "flops": mean["paper"],
-            },
-        }
-        found |= costs if kind == "train" else {kind: costs}
-    if adapt is not None:
-        found["adapt"] = {
-            "bytes": {"down": 0.0, "up": 0.0},
-            "flops": {way: float(getattr(adapt.summed(), way).mean()) for way in WAYS},
-            "paper": {"bytes": 0.0, "flops": float(adapt.summed().paper.mean())},
-        }
-    return found
+def total(
+    server: Server, state: RunState, adapt: CountedFlops | None, held: Storage, initial: float
+) -> Costs:
+    """Return the costs of a run; those of setup and of adapting stand apart."""
+    clients = len(server.known)
+    spent = {kind: _spent(sums, clients) for kind, sums in state.costs.items()}
+    return Costs(
+        train=spent["train"],
+        setup=spent.get("setup"),
+        adapt=None if adapt is None else _adapting(adapt),
+        layers=by_layer(state, clients),
+        storage=held,
+        initial=initial,
+    )
 
 
-def _parts(costs: Record, way: str) -> Record:
+def _spent(sums: Mapping[str, float], clients: int) -> Spent:
+    mean = {name: value / clients for name, value in sums.items()}
+    return Spent(
+        bytes=Bytes(mean["down"], mean["up"]),
+        parts=Parts(_parts(mean, "down"), _parts(mean, "up")),
+        flops=Flops(*(mean[way] for way in WAYS)),
+        paper=PaperCosts((mean["values_down"] + mean["values_up"]) / 2, mean["paper"]),
+    )
+
+
+def _adapting(adapt: CountedFlops) -> Spent:
+    counted = adapt.summed()
+    return Spent(
+        bytes=Bytes(0.0, 0.0),
+        flops=Flops(*(float(getattr(counted, way).mean()) for way in WAYS)),
+        paper=PaperCosts(0.0, float(counted.paper.mean())),
+    )
+
+
+def _parts(costs: Mapping[str, float], way: str) -> dict[str, float]:
     """Return the bytes of one direction by part."""
     prefix = f"{way}/"
     return {n.removeprefix(prefix): size for n, size in costs.items() if n.startswith(prefix)}
 
 
-def by_layer(state: RunState, clients: int) -> Record:
+def by_layer(state: RunState, clients: int) -> dict[str, dict[str, Flops]]:
     """Return FLOPs by phase and layer; what is in no layer is called "beside"."""
     return {
         phase: {
-            layer.removesuffix(".weight") or "beside": {
-                way: count / clients for way, count in counts.items()
-            }
+            layer.removesuffix(".weight") or "beside": Flops(
+                *(counts[way] / clients for way in WAYS)
+            )
             for layer, counts in layers.items()
         }
         for phase, layers in state.layers.items()
     }
 
 
-def parameters(task: Task, models: Sequence[Message]) -> Record:
+def model_size(task: Task, models: Sequence[Message]) -> ModelSize:
     """Return how many parameters the personal models keep, and their share."""
     names, all_of_them = task.parameter_names, task.parameters
     kept = sum(_kept(model, name) for model in models for name in names) / len(models)
-    return {"parameters": all_of_them, "kept": kept, "density": kept / all_of_them}
+    return ModelSize(all_of_them, kept, kept / all_of_them)
 
 
 def _kept(model: Message, name: str) -> int:
@@ -90,7 +103,7 @@ def on_device(
     state: RunState,
     models: Sequence[Message],
     as_received: Callable[[Message, int], Message],
-) -> Record:
+) -> Storage:
     """Return the bytes on a client's device: its model, its state, and what messages refer to.
 
     `as_received` rounds a download as it comes out at a client.
@@ -105,4 +118,4 @@ def on_device(
         totals["model"] += storage.model_bytes(model)
         totals["state"] += storage.state_bytes(client, model)
         totals["session"] += storage.session_bytes(held, as_received(download, id), client, model)
-    return {name: total / len(models) for name, total in totals.items()}
+    return Storage(**{name: total / len(models) for name, total in totals.items()})

@@ -1,6 +1,6 @@
 """Evaluation: every view of a training, at every client, between rounds and at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,11 +15,23 @@ from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.engine.base import Engine, Evaluation, Job
 from masquerade.engine.store import Store
 from masquerade.evaluation import accuracy, costs
-from masquerade.evaluation.accuracy import OverClients, ShiftSets, means
+from masquerade.evaluation.accuracy import (
+    Figure,
+    Figures,
+    GroupFigures,
+    OverClients,
+    ShiftSets,
+    mean_of,
+    means,
+)
+from masquerade.evaluation.outputs import OutputScorer
 from masquerade.evaluation.summary import summarize
+from masquerade.metrics import METRICS
+from masquerade.results import EvaluationRecord, Statistics, Summary
+from masquerade.results.json_records import Json
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.server import Server
-from masquerade.simulation.state import Record, RunState
+from masquerade.simulation.state import RunState
 
 Group = tuple[str, bool]
 """A view, at the clients of the training or at novel ones."""
@@ -35,6 +47,8 @@ class Evaluator:
     kinds: tuple[str, ...]
     """Kinds of corruption."""
     corrupted: CorruptedSets | None
+    scorer: OutputScorer
+    """Scores whole test sets, where rules or metrics need them."""
 
     @classmethod
     def of(cls, simulation: Simulation) -> "Evaluator":
@@ -48,7 +62,17 @@ class Evaluator:
         }
         kinds = kinds_of(asked.corruptions) if asked.severities else ()
         corrupted = CorruptedSets.of(simulation.federation, asked.split) if kinds else None
-        return cls(simulation, shifted, kinds, corrupted)
+        scorer = OutputScorer(
+            task=simulation.server.task,
+            engine=simulation.engine,
+            metrics={name: METRICS[name] for name in asked.metrics} | spec.task.set_metrics,
+            rules=spec.rules,
+            shifted=shifted,
+            kinds=kinds,
+            severities=asked.severities,
+            corrupted=corrupted,
+        )
+        return cls(simulation, shifted, kinds, corrupted, scorer)
 
     @property
     def settings(self) -> Evaluate:
@@ -75,44 +99,46 @@ class Evaluator:
         """Return how figures of clients are described."""
         return OverClients([len(own) for own in self.own], self.server.task.better)
 
-    def between_rounds(self, state: RunState) -> Record | None:
-        """Measure on own data where it is time to; return what the line of metrics says of it."""
+    def between_rounds(self, state: RunState) -> EvaluationRecord | None:
+        """Measure on own data where it is time to."""
         every, last = self.settings.every, state.number == self.server.rounds
         if not every or state.number % every or last:
             return None
         with state.clock.measure("evaluation"):
             record = self.on_own_data(state)
         state.history.append(record)
-        return {"views": record["views"]}
+        return record
 
-    def on_own_data(self, state: RunState) -> Record:
+    def on_own_data(self, state: RunState) -> EvaluationRecord:
         """Measure every view that needs no training, on the clients' own data."""
-        record: Record = {"round": state.number, "views": {}}
+        views: dict[str, Statistics] = {}
+        notes: dict[str, Json] = {}
         for view in self.simulation.spec.views:
             if not self.trains(view):
                 found = self.measure(state, view, self.own)
                 figures = means(found.scores)
-                record["views"][view] = self.over_clients.describe(figures, self.server.known)
-                record |= self.notes(view, found.models)
-        return record | costs.so_far(state, len(self.server.known))
+                views[view] = self.over_clients.describe(figures, self.server.known)
+                notes |= self.notes(view, found.models)
+        spent = costs.so_far(state, len(self.server.known))
+        return EvaluationRecord(state.number, views, **spent, notes=notes)
 
-    def final(self, state: RunState) -> tuple[list[Record], dict[str, list[Message]]]:
+    def final(self, state: RunState) -> tuple[list[Summary], dict[str, list[Message]]]:
         """Measure every view, shifted, corrupted and not: a summary of each, and its models."""
+        views, named = self.simulation.spec.views, self.simulation.spec.titles
         with state.clock.measure("evaluation"):
             found = self._all_groups(state)
-            figures = self._figures({group: each.scores for group, each in found.items()})
-            models = {group: each.models for group, each in found.items()}
-            for group, corruption in self.under_corruption(models).items():
-                figures[group]["corruption"] = corruption
+            figures = self._figures(found)
             summaries = [
-                summarize(self, state, view, found, figures) for view in self.simulation.spec.views
+                summarize(self, state, view, names, found, figures)
+                for view, names in zip(views, named, strict=True)
             ]
         state.memory = memory.most(state.memory, memory.peak(self.server.device))
-        for summary in summaries:
-            summary["seconds"] = state.clock.total
-            summary["time"] = dict(state.clock.seconds)
-            summary["memory"] = dict(state.memory)
-        return summaries, {view: models[view, False] for view in self.simulation.spec.views}
+        seconds, held = dict(state.clock.seconds), dict(state.memory)
+        summaries = [
+            replace(each, costs=replace(each.costs, seconds=seconds, memory=held))
+            for each in summaries
+        ]
+        return summaries, {view: found[view, False].models for view in views}
 
     def _all_groups(self, state: RunState) -> dict[Group, Evaluation]:
         """Measure every group on all samples that it is asked for at any degree of shift."""
@@ -135,71 +161,63 @@ class Evaluator:
         """Return the clients of a group, in the order in which they are measured."""
         return self.server.novel if group[1] else self.server.known
 
-    def _figures(self, scores: dict[Group, list[Tensor]]) -> dict[Group, Record]:
-        """Describe every group on own data and under shift."""
-        asked, found = self.asked(), {}
-        for group, each in scores.items():
+    def _figures(self, found: Mapping[Group, Evaluation]) -> dict[Group, GroupFigures]:
+        """Return every group's figures: under shift, which has own data too, and corruption."""
+        asked = self.asked()
+        corrupted = self._under_corruption({group: each.models for group, each in found.items()})
+        figures = {}
+        for group, each in found.items():
             ids = self.ids(group)
-            here = dict(zip(ids, (score.cpu() for score in each), strict=True))
-            figures = {
-                source: accuracy.under_shift(sets, asked, here)
+            scores = dict(zip(ids, (score.cpu() for score in each.scores), strict=True))
+
+            def figure(id: int, samples: Tensor, scores: dict[int, Tensor] = scores) -> Figure:
+                return mean_of(scores[id][torch.searchsorted(asked[id], samples)])
+
+            shifted = {
+                source: accuracy.under_shift(sets, ids, figure)
                 for source, sets in self.shifted.items()
             }
-            own = figures["shift"]["0"]
-            found[group] = {
-                "own": self.over_clients.describe(own, ids),
-                **{name: self.over_clients.by_step(one, ids) for name, one in figures.items()},
-                "per_client": own,
-            }
-        return found
+            figures[group] = GroupFigures(**shifted, corruption=corrupted[group])
+        return figures
 
-    def under_corruption(self, models: dict[Group, list[Message]]) -> dict[Group, Record]:
-        """Measure models on their clients' own samples, corrupted, by group of clients.
+    def _under_corruption(
+        self, models: dict[Group, list[Message]]
+    ) -> dict[Group, dict[str, Figures]]:
+        """Measure models on their clients' own samples, corrupted: kind → severity → clients.
 
-        Figures are kind → severity → mean and std over clients. Either may be "averaged", which is
-        the mean over all of them at each client.
+        Kinds may be "averaged", which is the mean over all of them at each client.
         """
-        if self.corrupted is None:
-            return {}
         scores = {
-            (kind, severity): self._corrupted(self.corrupted, models, kind, severity)
+            (kind, severity): self._corrupted(models, kind, severity)
             for kind in self.kinds
             for severity in self.settings.severities
         }
-        found = {}
-        for group in models:
-            figures = accuracy.under_corruption(
+        return {
+            group: accuracy.under_corruption(
                 self.kinds, self.settings.severities, lambda *at, group=group: scores[at][group]
             )
-            found[group] = {
-                kind: self.over_clients.by_step(steps, self.ids(group))
-                for kind, steps in figures.items()
-            }
-        return found
+            for group in models
+        }
 
     def _corrupted(
-        self,
-        corrupted: CorruptedSets,
-        models: dict[Group, list[Message]],
-        kind: str,
-        severity: int,
-    ) -> dict[Group, list[float | None]]:
+        self, models: dict[Group, list[Message]], kind: str, severity: int
+    ) -> dict[Group, list[Figure]]:
         """Score all groups on one corrupted copy of the samples, which is then given up."""
-        x, y = corrupted.x(kind, severity), corrupted.y
-        own = {group: [corrupted.own[id] for id in self.ids(group)] for group in models}
+        assert self.corrupted is not None
+        x, y = self.corrupted.x(kind, severity), self.corrupted.y
+        own = {group: [self.corrupted.own[id] for id in self.ids(group)] for group in models}
         return {
             group: means(self.engine.score(some, own[group], x, y))
             for group, some in models.items()
         }
 
-    def notes(self, view: str, models: Sequence[Message]) -> Record:
+    def notes(self, view: str, models: Sequence[Message]) -> dict[str, Json]:
         """Return what the method notes of its default view's models, averaged over clients."""
         method = self.server.method
         if view != method.views[0]:
             return {}
         notes = tree.stack([method.notes(self.server.task, model) for model in models])
-        found = {name: values.double().mean(0).tolist() for name, values in notes.items()}
-        return {"notes": found} if found else {}
+        return {name: values.double().mean(0).tolist() for name, values in notes.items()}
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""

@@ -1,38 +1,35 @@
 """How far the masks of clients' personal models overlap (FedSelect, Figure 1)."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from masquerade.core.part import Message
+from masquerade.results import Overlap
 
 MOST = 32
 """Clients that are compared with one another; the work grows with their square."""
 
 
-def overlap(models: Sequence[Message]) -> dict[str, Any]:
-    """Return the overlap of personal masks as `{"overlap": …}`, or nothing where there are none.
+def overlap(models: Sequence[Message]) -> Overlap | None:
+    """Return the overlap of personal masks, or None where there are none.
 
     Overlap is intersection over union, over pairs of which one has any. The masks are those of the
-    first part that has any: `whole` is the mean over all pairs of clients and all tensors
-    together, `layers` that of each tensor, and `pairs` the matrix of the last weight.
+    first part that has any.
     """
     part = next((name for name, each in models[0].items() if each.keep), None)
     if part is None or len(models) < 2:
-        return {}
+        return None
     masks = models[0][part].keep
     counts = {name: _counts([each[part].keep[name] for each in models[:MOST]]) for name in masks}
     last = [name for name, keep in masks.items() if keep.ndim > 1][-1:]
     together = torch.stack(list(counts.values())).sum(0)
-    return {
-        "overlap": {
-            "whole": _mean(together),
-            "layers": {name: _mean(count) for name, count in counts.items()},
-            "pairs": {name: _ratio(counts[name]).tolist() for name in last},
-        }
-    }
+    return Overlap(
+        whole=_mean(together),
+        layers={name: _mean(count) for name, count in counts.items()},
+        pairs={name: tuple(map(tuple, _ratio(counts[name]).tolist())) for name in last},
+    )
 
 
 def _counts(masks: list[Tensor]) -> Tensor:

@@ -1,122 +1,168 @@
-"""The summary of a view: everything that is known of it at the end, as `summary.json` has it."""
+"""The summary of a view: everything that is known of it at the end, put together."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from masquerade.core import tree
+from masquerade.core.part import Message
 from masquerade.data.registry import note_of
 from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
+from masquerade.evaluation.accuracy import GroupFigures
 from masquerade.evaluation.overlap import overlap
+from masquerade.results import (
+    ClientFigures,
+    Costs,
+    Novel,
+    Participations,
+    Point,
+    Statistics,
+    Summary,
+)
 from masquerade.simulation.server import Server
-from masquerade.simulation.state import Record, RunState
+from masquerade.simulation.state import RunState
 
 if TYPE_CHECKING:
+    from masquerade.config.resolve import TrainingSpec
     from masquerade.evaluation.evaluate import Evaluator, Group
+
+SEED_BYTES = 8
+"""What the initial weights cost a client when they are drawn from a seed."""
 
 
 def summarize(
     evaluator: "Evaluator",
     state: RunState,
     view: str,
+    named: tuple[str, str],
     found: "Mapping[Group, Evaluation]",
-    figures: "Mapping[Group, Record]",
-) -> Record:
-    """Return everything that is known of a view at the end."""
-    server, simulation = evaluator.server, evaluator.simulation
-    clients, models = len(server.known), found[view, False].models
-    accuracy = dict(figures[view, False])
-    per_client = accuracy.pop("per_client")
+    figures: "Mapping[Group, GroupFigures]",
+) -> Summary:
+    """Return everything that is known of a view at the end; `named` are its name and title."""
+    server, spec = evaluator.server, evaluator.simulation.spec
+    models, group = found[view, False].models, figures[view, False]
+    over_clients = evaluator.over_clients
+    accuracy = over_clients.accuracy(group, server.known)
+    metrics, rules = evaluator.scorer.describe(
+        models, server.known, evaluator.asked(), over_clients
+    )
     shared = figures.get(("global", False))
-    if shared is not None:
-        accuracy["global"] = {key: shared[key] for key in shared if key != "per_client"}
-    history = _history(evaluator, state, view, accuracy["own"])
-    history[-1] |= evaluator.notes(view, models)
-    summary = {
-        "view": view,
-        "seed": simulation.spec.seed,
-        "rounds": state.number,
-        "clients": clients,
-        "network": simulation.spec.train.model or type(server.task.module).__name__,
-        "metric": getattr(server.task.metric, "__name__", "metric"),
-        "better": server.task.better,
-        "accuracy": accuracy,
-        **costs.bytes_and_flops(
-            state, clients, found[view, False].flops if evaluator.trains(view) else None
-        ),
-        "layers": costs.by_layer(state, clients),
-        **costs.parameters(server.task, models),
-        "storage": costs.on_device(
-            server, state, models, lambda it, id: simulation.context.as_received(it, id, None)
-        ),
-        **overlap(models),
-        **_participation(server, state),
-        "diverged": state.diverged,
-        "refused": state.refused,
-        "per_client": {
-            "own": per_client,
-            "samples": server.samples[list(server.known)].tolist(),
-            "ids": list(server.known),
-            **_names(simulation.federation.names, server.known),
-        },
-        "rounds_to_80": _rounds_to_80(server.task.better, history),
-        "history": history,
-    }
-    if note := note_of(simulation.federation.name):
-        summary["data_note"] = note
-    if evaluator.corrupted is not None:
-        summary["corrupted_images"] = evaluator.corrupted.source
-    if server.novel:
-        theirs = figures[view, True]
-        refused = {str(id): code for id, code in sorted(state.refused_novel.items())}
-        summary["novel"] = {
-            "clients": len(server.novel),
-            "ids": list(server.novel),
-            **_names(simulation.federation.names, server.novel),
-            "accuracy": theirs,
-            "gap": accuracy["own"]["mean"] - theirs["own"]["mean"],
-            "refused": refused,
-        }
-    return summary
+    history = _history(evaluator, state, view, accuracy.own, models)
+    return Summary(
+        method=named[0],
+        title=named[1],
+        view=view,
+        data=spec.federation.name,
+        seed=spec.seed,
+        rounds=state.number,
+        clients=len(server.known),
+        network=spec.train.model or type(server.task.module).__name__,
+        metric=getattr(server.task.metric, "__name__", "metric"),
+        better=server.task.better,
+        accuracy=accuracy,
+        global_view=None if shared is None else over_clients.accuracy(shared, server.known),
+        metrics=metrics,
+        rules=rules,
+        costs=_costs(evaluator, state, view, found[view, False]),
+        model=costs.model_size(server.task, models),
+        participation=_participations(server, state),
+        history=history,
+        rounds_to_80=_rounds_to_80(server.task.better, history),
+        per_client=_clients(evaluator, server.known, group),
+        overlap=overlap(models),
+        novel=_novel(evaluator, state, accuracy.own, figures.get((view, True))),
+        diverged=state.diverged,
+        refused=state.refused,
+        data_note=note_of(spec.federation.name) or "",
+        corrupted_images=evaluator.corrupted.source if evaluator.corrupted else "",
+    )
 
 
-def _names(names: Sequence[str], ids: Sequence[int]) -> Record:
-    """Return what the data call some clients, where they have names."""
-    return {"names": [names[id] for id in ids]} if names else {}
+def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Evaluation) -> Costs:
+    context = evaluator.simulation.context
+    held = costs.on_device(
+        evaluator.server, state, found.models, lambda it, id: context.as_received(it, id, None)
+    )
+    adapt = found.flops if evaluator.trains(view) else None
+    initial = _initial_bytes(evaluator.simulation.spec)
+    return costs.total(evaluator.server, state, adapt, held, initial)
 
 
-def _participation(server: Server, state: RunState) -> Record:
+def _initial_bytes(spec: "TrainingSpec") -> float:
+    """Return what the initial weights cost a client: a seed, or a download."""
+    # A program's weights are its own affair; those of a named network are drawn from a seed.
+    seeded = spec.data is not None and not spec.train.weights
+    whole = tree.size(spec.task.initial) * spec.task.dtype.itemsize
+    return float(SEED_BYTES if seeded else whole)
+
+
+def _clients(evaluator: "Evaluator", ids: Sequence[int], group: GroupFigures) -> ClientFigures:
+    names = evaluator.simulation.federation.names
+    return ClientFigures(
+        ids=tuple(ids),
+        samples=tuple(evaluator.server.samples[list(ids)].tolist()),
+        own=tuple(group.own),
+        names=tuple(names[id] for id in ids) if names else (),
+    )
+
+
+def _novel(
+    evaluator: "Evaluator", state: RunState, own: Statistics, group: GroupFigures | None
+) -> Novel | None:
+    if group is None:
+        return None
+    ids = evaluator.server.novel
+    theirs = evaluator.over_clients.accuracy(group, ids)
+    return Novel(
+        clients=_clients(evaluator, ids, group),
+        accuracy=theirs,
+        gap=own.mean - theirs.own.mean,
+        refused={str(id): code for id, code in sorted(state.refused_novel.items())},
+    )
+
+
+def _participations(server: Server, state: RunState) -> Participations:
     """Say how often a client was asked on average, and how many never were, or never answered."""
     eligible = server.participation.eligible
-    return {
-        "participations": int(state.sampled.sum()) / len(server.known),
-        "never_sampled": int((state.sampled[eligible] == 0).sum()),
-        "never_heard": int((state.answered[eligible] == 0).sum()),
-    }
+    return Participations(
+        mean=int(state.sampled.sum()) / len(server.known),
+        never_sampled=int((state.sampled[eligible] == 0).sum()),
+        never_heard=int((state.answered[eligible] == 0).sum()),
+    )
 
 
-def _history(evaluator: "Evaluator", state: RunState, view: str, own: Record) -> list[Record]:
+def _history(
+    evaluator: "Evaluator",
+    state: RunState,
+    view: str,
+    own: Statistics,
+    models: Sequence[Message],
+) -> tuple[Point, ...]:
     """Return the curve of a view; one that trains has its last point only."""
-    notes = view == evaluator.server.method.views[0]
+    first = view == evaluator.server.method.views[0]
     points = [
-        {
-            "round": record["round"],
-            "own": record["views"][view]["mean"],
-            "std": record["views"][view]["std"],
-            **{name: record[name] for name in ("down", "up", "flops")},
-            **({"notes": record["notes"]} if notes and "notes" in record else {}),
-        }
+        Point(
+            round=record.round,
+            own=record.views[view].mean,
+            std=record.views[view].std,
+            down=record.down,
+            up=record.up,
+            flops=record.flops,
+            notes=record.notes if first else {},
+        )
         for record in state.history
-        if view in record["views"] and record["round"] < state.number
+        if view in record.views and record.round < state.number
     ]
-    last = {"round": state.number, "own": own["mean"], "std": own["std"]}
-    return [*points, last | costs.so_far(state, len(evaluator.server.known))]
+    spent = costs.so_far(state, len(evaluator.server.known))
+    last = Point(state.number, own.mean, own.std, **spent, notes=evaluator.notes(view, models))
+    return (*points, last)
 
 
-def _rounds_to_80(better: str, history: list[Record]) -> int:
+def _rounds_to_80(better: str, history: Sequence[Point]) -> int:
     """Return the first round that was evaluated and has 80 % of the final figure."""
-    final, last = history[-1]["own"], int(history[-1]["round"])
+    final, last = history[-1].own, history[-1].round
     if better == "higher":
-        reached = [int(point["round"]) for point in history if point["own"] >= 0.8 * final]
+        reached = [point.round for point in history if point.own >= 0.8 * final]
     else:
-        reached = [int(point["round"]) for point in history if 0.8 * point["own"] <= final]
+        reached = [point.round for point in history if 0.8 * point.own <= final]
     return reached[0] if reached else last

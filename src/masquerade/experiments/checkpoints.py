@@ -5,9 +5,9 @@ How a commit lies on the disk is `storage/run_directory.py`, what it holds `simu
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import torch
@@ -15,82 +15,103 @@ import torch
 from masquerade.core.part import Part
 from masquerade.cost import memory
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.experiments.callbacks import Callback, Run
+from masquerade.results import RoundRecord
+from masquerade.results.json_records import Json, from_json, to_json
 from masquerade.simulation.build import Simulation
-from masquerade.simulation.state import Record, RunState
-from masquerade.storage.run_directory import Facts, Lines, RunDirectory, Tensors
+from masquerade.simulation.state import RunState, StateFacts
+from masquerade.storage.run_directory import RunDirectory, Tensors
 from masquerade.wire import digest
 
-Commit = Callable[[RunState, Record, bool], None]
-"""Called after a round with the state, the line of metrics, and whether the round is the last."""
+
+@dataclass(frozen=True)
+class Origin:
+    """The facts that have to be the same when a run is resumed."""
+
+    config: str
+    data: str
+    initial: int
+    torch: str
+
+    @classmethod
+    def of(cls, simulation: Simulation, config: str) -> "Origin":
+        """Take them from a simulation, and the text of its `config.toml`."""
+        initial = int(digest(Part(simulation.server.task.initial)))
+        return cls(config, simulation.federation.fingerprint(), initial, torch.__version__)
+
+    def check(self, now: "Origin") -> None:
+        """Refuse other settings or data than the run began with; warn of another torch."""
+        if self.config != now.config:
+            lines = (text.splitlines() for text in (self.config, now.config))
+            pairs = zip_longest(*lines, fillvalue="nothing")
+            changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
+            text = f"settings differ from the run's: {changes}; put them back, or start a new run"
+            raise MasqueradeError("E402", text)
+        if self.data != now.data:
+            text = "the data differ from those this run began with; restore them, or start anew"
+            raise MasqueradeError("E402", text)
+        if self.initial != now.initial:
+            text = "the initial weights differ from those this run began with; restore their file"
+            raise MasqueradeError("E402", text)
+        if self.torch != now.torch:
+            warnings.warn(
+                f"W402 this run began under torch {self.torch}, this is {now.torch}: "
+                "the last bits may differ",
+                MasqueradeWarning,
+                stacklevel=2,
+            )
 
 
-@contextmanager
-def checkpointed(
-    directory: RunDirectory | None, every: float, origin: Record, state: RunState
-) -> Iterator[Commit]:
-    """Give what commits rounds, `every` so many seconds; at the end all of them are committed.
+@dataclass(frozen=True)
+class CommitFacts:
+    """What a commit holds beside tensors."""
 
-    Without a directory nothing is. `origin` is written with every commit.
-    """
-    if directory is None:
-        yield lambda state, record, last: None
-        return
-    committer, lines = Committer(directory, every), []
-
-    def commit(state: RunState, record: Record, last: bool) -> None:
-        lines.append(record)
-        if not last and not committer.due():
-            return
-        state.memory = memory.most(state.memory, memory.peak(state.rows.device))
-        with state.clock.measure("commits"):
-            facts = state.facts() | origin
-            committer.submit(state.number, state.snapshot(), facts, list(lines))
-        lines.clear()
-
-    try:
-        yield commit
-    finally:
-        with state.clock.measure("commits"):
-            committer.close()
+    state: StateFacts
+    origin: Origin
 
 
-def restore(state: RunState, directory: RunDirectory, now: Record) -> None:
+def restore(state: RunState, directory: RunDirectory, now: Origin) -> None:
     """Put a state to the newest commit of its directory, if that is one of the same run."""
     commit = directory.latest()
     if commit is not None:
-        _check_origin(commit.facts, now)
-        state.restore(commit.number, commit.tensors, commit.facts)
+        facts = from_json(CommitFacts, commit.facts)
+        facts.origin.check(now)
+        state.restore(commit.number, commit.tensors, facts.state)
 
 
-def origin(simulation: Simulation, config: str) -> Record:
-    """Return the facts that have to be the same when a run is resumed."""
-    data = simulation.federation.fingerprint()
-    initial = int(digest(Part(simulation.server.task.initial)))
-    return {"config": config, "data": data, "initial": initial, "torch": torch.__version__}
+class Checkpoints(Callback):
+    """Commits rounds to a run directory, every so many seconds, and the last one at once."""
 
+    def __init__(
+        self, directory: RunDirectory, every: float, origin: Origin, told: Callback
+    ) -> None:
+        """Take the directory, the seconds between commits, and who is `told` of them."""
+        self._committer = Committer(directory, every)
+        self._origin, self._told = origin, told
+        self._lines: list[RoundRecord] = []
 
-def _check_origin(began: Record, now: Record) -> None:
-    """Refuse other settings or data than the run began with; warn of another torch."""
-    if began["config"] != now["config"]:
-        lines = (text["config"].splitlines() for text in (began, now))
-        pairs = zip_longest(*lines, fillvalue="nothing")
-        changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
-        raise MasqueradeError(
-            "E402", f"settings differ from the run's: {changes}; put them back, or start a new run"
-        )
-    if began["data"] != now["data"]:
-        text = "the data differ from those this run began with; restore them, or start a new run"
-        raise MasqueradeError("E402", text)
-    if began.get("initial", now["initial"]) != now["initial"]:
-        text = "the initial weights differ from those this run began with; restore their file"
-        raise MasqueradeError("E402", text)
-    if began["torch"] != now["torch"]:
-        warnings.warn(
-            f"W402 this run began under torch {began['torch']}, this is {now['torch']}: "
-            "the last bits may differ",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        """Commit, if it is time to."""
+        self._lines.append(record)
+        state = run.state
+        if state.number < run.rounds and not self._committer.due():
+            return
+        state.memory = memory.most(state.memory, memory.peak(state.rows.device))
+        number = state.number
+        with state.clock.measure("commits"):
+            self._committer.submit(
+                number,
+                state.snapshot(),
+                to_json(CommitFacts(state.facts(), self._origin)),
+                [to_json(line) for line in self._lines],
+                lambda: self._told.on_commit(run, number),
+            )
+        self._lines.clear()
+
+    def close(self, state: RunState) -> None:
+        """Wait until all that was handed over is committed."""
+        with state.clock.measure("commits"):
+            self._committer.close()
 
 
 class Committer:
@@ -103,6 +124,7 @@ class Committer:
         self._since = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._running: Future[None] | None = None
+        self._then: Callable[[], None] = _nothing
 
     def due(self) -> bool:
         """Tell whether `every` seconds have passed and the last commit is written.
@@ -113,11 +135,19 @@ class Committer:
         return idle and time.monotonic() - self._since >= self.every
 
     def submit(
-        self, number: int, fetch: Callable[[], Tensors], facts: Facts, lines: Lines = ()
+        self,
+        number: int,
+        fetch: Callable[[], Tensors],
+        facts: Json,
+        lines: Sequence[Json] = (),
+        then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Hand over what nobody will change any more; wait for the previous, or raise its error."""
+        """Hand over what nobody will change any more; wait for the previous, or raise its error.
+
+        `then` is called here, not in the thread, once the commit is seen to be written.
+        """
         self._settle()
-        self._since = time.monotonic()
+        self._since, self._then = time.monotonic(), then
         self._running = self._thread.submit(
             lambda: self.directory.commit(number, fetch(), facts, lines)
         )
@@ -131,3 +161,8 @@ class Committer:
         running, self._running = self._running, None
         if running is not None:
             running.result()
+            self._then()
+
+
+def _nothing() -> None:
+    pass

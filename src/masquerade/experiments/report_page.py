@@ -1,16 +1,19 @@
 """The report page of a run or a comparison, in its directory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from masquerade.config import toml
 from masquerade.config.settings import Evaluate
 from masquerade.cost.bandwidth import Bandwidth, bandwidth
 from masquerade.errors import MasqueradeError
-from masquerade.simulation.state import Record
+from masquerade.results import Summary
 from masquerade.storage import atomic
 
 
-def write_report(path: Path, results: list[Record], clients_have: Bandwidth | None = None) -> None:
+def write_report(
+    path: Path, results: Sequence[Summary], clients_have: Bandwidth | None = None
+) -> None:
     """Write the page of a directory's results; `clients_have` is their bandwidth, if not the run's.
 
     Settings are shown as the directory has them, and nothing that they name is imported.
@@ -18,7 +21,8 @@ def write_report(path: Path, results: list[Record], clients_have: Bandwidth | No
     from masquerade.report import page
 
     text = (path / "config.toml").read_text(encoding="utf-8")
-    title = f"{results[0]['data']}: {', '.join(dict.fromkeys(r['title'] for r in results))}"
+    titles = dict.fromkeys(summary.title for summary in results)
+    title = f"{results[0].data}: {', '.join(titles)}"
     have = clients_have or run_bandwidth(path)
     try:
         atomic.write_file(path / "report.html", page(results, text, title, rate=have).encode())

@@ -12,19 +12,17 @@ from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError
-from masquerade.evaluation.clients import place_of
-from masquerade.simulation.state import Record
+from masquerade.results import Summary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Personal:
     """One client's model, ready for use."""
 
     method: Method
     task: Task
     parts: Message
-    summary: Record
-    """What its run ended with, in the form of `summary.json`."""
+    summary: Summary
     place: int
     """Where the client stands in what the summary lists of clients."""
 
@@ -43,27 +41,24 @@ class Personal:
         write(Path(path), model, describe(self.summary, self.place, model), labels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """What a run ended with."""
 
     method: Method
     task: Task
-    summaries: list[Record]
+    summaries: tuple[Summary, ...]
     """One per view, in the form of `summary.json`."""
     personal: dict[str, list[Message]]
+    """Clients' models by view."""
 
     def __repr__(self) -> str:
-        own = ", ".join(f"{s['title']} {s['accuracy']['own']['mean']:.4g}" for s in self.summaries)
-        return f"<Result of {self.summaries[0]['rounds']} rounds, on own data: {own}>"
+        own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in self.summaries)
+        return f"<Result of {self.summaries[0].rounds} rounds, on own data: {own}>"
 
     def table(self) -> None:
         """Print the table of results."""
-        from rich.console import Console
-
-        from masquerade.report import terminal
-
-        Console().print(terminal(self.summaries))
+        _print_table(self.summaries)
 
     def client(self, client: int | str, view: str | None = None) -> Personal:
         """Return the model of a client, by its number or its name.
@@ -74,6 +69,34 @@ class Result:
         if chosen not in self.personal:
             known = ", ".join(self.personal)
             raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
-        (summary,) = (each for each in self.summaries if each["view"] == chosen)
-        place = place_of(summary, client)
+        (summary,) = (each for each in self.summaries if each.view == chosen)
+        place = summary.place_of(client)
         return Personal(self.method, self.task, self.personal[chosen][place], summary, place)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What several trainings ended with."""
+
+    results: tuple[Result, ...]
+    """One per method and seed, in the order in which they were trained."""
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.results)} trainings>"
+
+    @property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Return all summaries, one per view, method and seed."""
+        return tuple(each for result in self.results for each in result.summaries)
+
+    def table(self) -> None:
+        """Print the table of results, seeds taken together."""
+        _print_table(self.summaries)
+
+
+def _print_table(summaries: Sequence[Summary]) -> None:
+    from rich.console import Console
+
+    from masquerade.report import terminal
+
+    Console().print(terminal(summaries))

@@ -61,12 +61,16 @@ class Model:
         return onnx.encode(program, self.x, self.predict(self.x))
 
 
+Fact = str | float
+"""A line of a card: a text, or a number."""
+
+
 @dataclass(frozen=True)
 class Card:
     """What is known of a model: lines of a table, by heading."""
 
     title: str
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, dict[str, Fact]] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the card as Markdown."""
@@ -77,7 +81,7 @@ class Card:
         return "\n".join(lines) + "\n"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Fact) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     # Data bring names along, and a bar or a new line would end a cell.

@@ -11,11 +11,10 @@ from masquerade.core.part import Message
 from masquerade.core.random import Label, fold
 from masquerade.data import Federation, cache
 from masquerade.errors import MasqueradeError
-from masquerade.evaluation.clients import place_of
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe
-from masquerade.simulation.state import Record
+from masquerade.results import Summary
 from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results
 
@@ -37,13 +36,14 @@ class Found:
 def find(path: Path, client: int | str, view: str | None = None) -> Found:
     """Read the model of one client, by its number or name, from the directory of a finished run."""
     summary = _summary(path, view)
-    place = place_of(summary, client)
-    id = summary["per_client"]["ids"][place]
+    place = summary.place_of(client)
+    assert summary.per_client is not None
+    id = summary.per_client.ids[place]
     config = toml.load(path / "config.toml")
     (training,) = trainings(config)
     spec = resolve(config, training)
     federation, train = spec.federation, spec.train
-    name = model_files.client_file(id, summary["view"], federation.clients)
+    name = model_files.client_file(id, summary.view, federation.clients)
     model = Model(spec.method, spec.task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:
@@ -57,7 +57,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     return Found(model, describe(summary, place, model, config.data), labels, origin)
 
 
-def _summary(path: Path, view: str | None) -> Record:
+def _summary(path: Path, view: str | None) -> Summary:
     """Return the summary of a view; the first, unless another is named."""
     if is_comparison(path):
         runs = sorted(each.parent.name for each in path.glob("*/summary.json"))
@@ -71,9 +71,9 @@ def _summary(path: Path, view: str | None) -> Record:
         )
         raise MasqueradeError("E202", f"{text}; use `result.client(N).export(FOLDER, x)` there")
     for summary in summaries:
-        if view in (None, summary["view"], summary["method"]):
+        if view in (None, summary.view, summary.method):
             return summary
-    known = ", ".join(summary["view"] for summary in summaries)
+    known = ", ".join(summary.view for summary in summaries)
     raise MasqueradeError("E202", f"no view `{view}` was evaluated; there are {known}")
 
 

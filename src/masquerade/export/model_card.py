@@ -1,65 +1,67 @@
 """What a run knows of one client's model, for those who receive the model without the run."""
 
-from typing import Any
-
 from masquerade import __version__
 from masquerade.config.settings import Data
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
-from masquerade.export.bundle import Card, Model
-from masquerade.simulation.state import Record
+from masquerade.export.bundle import Card, Fact, Model
+from masquerade.results import AVERAGED, Statistics, Summary
 
 
-def describe(summary: Record, place: int, model: Model, data: Data | None = None) -> Card:
+def describe(summary: Summary, place: int, model: Model, data: Data | None = None) -> Card:
     """Write a model's card from the summary of its run; `place` is the client's in its lists.
 
     A run of a Python program has no settings of data: how they were split is the program's affair.
     """
-    listed = summary["per_client"]
-    client = str(listed["ids"][place])
-    if "names" in listed:
-        client += f" ({listed['names'][place]})"
-    own, shift = summary["accuracy"]["own"], summary["accuracy"]["shift"]
-    mine = listed["own"][place]
-    metric, unit = summary["metric"], "mean over clients ± std"
-    facts: dict[str, dict[str, Any]] = {
+    listed = summary.per_client
+    assert listed is not None
+    client = str(listed.ids[place])
+    if listed.names:
+        client += f" ({listed.names[place]})"
+    own, mine = summary.accuracy.own, listed.own[place]
+    metric, unit = summary.metric.capitalize(), "mean over clients ± std"
+    facts: dict[str, dict[str, Fact]] = {
         "Model": {
-            "method": f"{summary['title']} (`{summary['method']}`, view `{summary['view']}`)",
+            "method": f"{summary.title} (`{summary.method}`, view `{summary.view}`)",
             "settings": f"`{model.method}`",
-            "network": f"{summary['network']}, {summary['parameters']:,} parameters",
-            "density, mean over clients": summary["density"],
+            "network": f"{summary.network}, {summary.model.parameters:,} parameters",
+            "density, mean over clients": summary.model.density,
             **_density(model),
         },
         "Run": {
-            "data": summary["data"],
+            "data": summary.data,
             **({} if data is None else _split(data)),
-            "client": f"{client}, with {listed['samples'][place]} training samples",
-            "clients in training": summary["clients"],
-            "rounds": summary["rounds"],
-            "training seed": summary["seed"],
+            "client": f"{client}, with {listed.samples[place]} training samples",
+            "clients in training": summary.clients,
+            "rounds": summary.rounds,
+            "training seed": summary.seed,
             "masquerade": __version__,
         },
-        f"{metric.capitalize()} on test data": {
+        f"{metric} on test data": {
             "this client": "no test data" if mine is None else float(mine),
-            unit: f"{own['mean']:.4g} ± {own['std']:.4g}",
-            "bottom decile": own["bottom_decile"],
+            unit: _shown(own),
+            "bottom decile": own.bottom_decile if own.bottom_decile is not None else "none",
         },
-        f"{metric.capitalize()} under shift, {unit}": {
-            f"{degree} % of other clients' data": f"{each['mean']:.4g} ± {each['std']:.4g}"
-            for degree, each in shift.items()
-            if degree != "averaged"
+        f"{metric} under shift, {unit}": {
+            f"{degree} % of other clients' data": _shown(each)
+            for degree, each in summary.accuracy.shift.items()
+            if degree != AVERAGED
         },
         "Before you share it": {
             "privacy": "a personal model can give away what it was trained on; "
             "share it with those who may see its client's data"
         },
     }
-    if summary["diverged"] is not None:
-        facts["Model"]["diverged"] = f"training left the finite numbers in {summary['diverged']}"
-    return Card(f"{summary['title']}, client {client}, on {summary['data']}", facts)
+    if summary.diverged is not None:
+        facts["Model"]["diverged"] = f"training left the finite numbers in {summary.diverged}"
+    return Card(f"{summary.title}, client {client}, on {summary.data}", facts)
 
 
-def _split(data: Data) -> dict[str, Any]:
+def _shown(found: Statistics) -> str:
+    return f"{found.mean:.4g} ± {found.std:.4g}"
+
+
+def _split(data: Data) -> dict[str, Fact]:
     return {
         "partition": f"`{data.partition}` over {data.clients} clients",
         "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),
@@ -67,7 +69,7 @@ def _split(data: Data) -> dict[str, Any]:
     }
 
 
-def _density(model: Model) -> dict[str, Any]:
+def _density(model: Model) -> dict[str, Fact]:
     """Count the weights that this client's model really uses, where they are fixed."""
     try:
         trees = sparse.networks(model.method, model.task, model.parts, model.x)

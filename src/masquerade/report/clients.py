@@ -7,7 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from masquerade.errors import MasqueradeError, nearest
-from masquerade.report.tables import ABSENT, Result, Results, by_method, number_format, title
+from masquerade.report.tables import ABSENT, Results, by_method, number_format
+from masquerade.results import ClientFigures, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,27 +29,30 @@ def own(results: Results) -> dict[str, dict[int, float]]:
     return found
 
 
-def _listed(result: Result) -> Iterator[tuple[int, float | None]]:
+def _listed(result: Summary) -> Iterator[tuple[int, float | None]]:
     """Yield the clients of one result with their metric, if they have one."""
-    known = result.get("per_client", {})
-    yield from zip(known.get("ids", []), known.get("own", []), strict=True)
-    kept_out = result.get("novel", {})
-    theirs = kept_out.get("accuracy", {}).get("per_client", [])
-    yield from zip(kept_out.get("ids", []), theirs, strict=True)
+    for group in _groups(result):
+        yield from zip(group.ids, group.own, strict=True)
+
+
+def _groups(result: Summary) -> list[ClientFigures]:
+    """Return the clients of training, and those that were kept out, as far as they are listed."""
+    found = [result.per_client, result.novel.clients if result.novel else None]
+    return [group for group in found if group is not None]
 
 
 def novel(results: Results) -> set[int]:
     """Return the clients that were kept out of training."""
-    return {id for result in results for id in result.get("novel", {}).get("ids", [])}
+    return {id for result in results if result.novel for id in result.novel.clients.ids}
 
 
 def names(results: Results) -> dict[int, str]:
     """Return what the data call their clients, where they have names."""
     found: dict[int, str] = {}
     for result in results:
-        for group in (result.get("per_client", {}), result.get("novel", {})):
-            if "names" in group:
-                found |= dict(zip(group["ids"], group["names"], strict=True))
+        for group in _groups(result):
+            if group.names:
+                found |= dict(zip(group.ids, group.names, strict=True))
     return found
 
 
@@ -81,7 +85,7 @@ def difference(results: Results, left: str, right: str) -> Difference:
             raise MasqueradeError(
                 "E201", f"no results of `{name}`{nearest(name, found)}; there are {known}"
             )
-    sign = -1 if results[0].get("better") == "lower" else 1
+    sign = -1 if results[0].better == "lower" else 1
     both = found[left].keys() & found[right].keys()
     gains = {id: sign * (found[left][id] - found[right][id]) for id in both}
     ranked = dict(sorted(gains.items(), key=lambda entry: (entry[1], entry[0])))
@@ -96,7 +100,7 @@ def table(results: Results) -> "Table":
 
     found, form = own(results), number_format(results)
     kept_out, known = novel(results), names(results)
-    titles = {name: title(seeds[0]) for name, seeds in by_method(results).items()}
+    titles = {name: seeds[0].title for name, seeds in by_method(results).items()}
     drawn = Table(title="Each client on its own data")
     drawn.add_column("client", justify="right")
     for name in found:

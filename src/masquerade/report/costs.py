@@ -1,10 +1,20 @@
 """What methods cost, as tables: bytes and their time, operations, devices, the run itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from masquerade.cost.bandwidth import Bandwidth, unit
-from masquerade.report.tables import Result, Results, by_method, mean, show_cost, title, traffic
+from masquerade.report.tables import (
+    Pick,
+    Results,
+    by_method,
+    mean,
+    of_adapt,
+    of_setup,
+    show_cost,
+)
+from masquerade.results import Flops, Summary
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -49,7 +59,7 @@ def sections(results: Results, rate: Bandwidth, convention: str = "ours") -> lis
         name, note, columns = make(groups, rate)
         known = {h: c for h, c in columns.items() if any(value is not None for value in c)}
         if known:
-            found.append(Section(name, note, [title(seeds[0]) for seeds in groups], known))
+            found.append(Section(name, note, [seeds[0].title for seeds in groups], known))
     return found
 
 
@@ -63,12 +73,12 @@ def records(results: Results, rate: Bandwidth, convention: str = "ours") -> list
     ]
 
 
-Groups = list[list[Result]]
+Groups = list[list[Summary]]
 Made = tuple[str, str, Columns]
 
 
-def _column(groups: Groups, scale: float, *path: str) -> list[float | None]:
-    values = [mean(seeds, *path) for seeds in groups]
+def _column(groups: Groups, scale: float, pick: Pick) -> list[float | None]:
+    values = [mean(seeds, pick) for seeds in groups]
     return [None if value is None else value / scale for value in values]
 
 
@@ -76,10 +86,10 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
     totals = [_seconds(seeds, rate) for seeds in groups]
     name, size = unit(max([total for total in totals if total is not None], default=0.0))
     columns = {
-        "MB down": _column(groups, 1e6, "bytes", "down"),
-        "MB up": _column(groups, 1e6, "bytes", "up"),
-        "Setup: MB": [_mega(traffic(seeds, "setup")) for seeds in groups],
-        "Bytes at the start": _column(groups, 1.0, "initial"),
+        "MB down": _column(groups, 1e6, lambda s: s.costs.train.bytes.down),
+        "MB up": _column(groups, 1e6, lambda s: s.costs.train.bytes.up),
+        "Setup: MB": _column(groups, 1e6, of_setup(lambda spent: spent.bytes.both)),
+        "Bytes at the start": _column(groups, 1.0, lambda s: s.costs.initial),
         "s to send, a round": [_per_round(seeds, rate) for seeds in groups],
         f"{name} to send, in all": [None if total is None else total / size for total in totals],
     }
@@ -94,45 +104,48 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
 
 
 def _parts(groups: Groups, rate: Bandwidth) -> Made:
-    named = [{p for s in seeds for way in _sent(s).values() for p in way} for seeds in groups]
+    named = [{part for s in seeds for part in _sent(s)} for seeds in groups]
     # Where every message has one part, there is nothing to tell apart.
     several = max(map(len, named), default=0) > 1
     columns: Columns = {}
     for name in sorted(set().union(*named)) if several else ():
-        for way in ("down", "up"):
-            columns[f"{name} {way}"] = _column(groups, 1e6, "parts", way, name)
+        down, up = _of_part(name)
+        columns[f"{name} down"] = _column(groups, 1e6, down)
+        columns[f"{name} up"] = _column(groups, 1e6, up)
     note = "MB per client, over all of training, without the headers of messages."
     return "Bytes by part", note, columns
 
 
-def _sent(result: Result) -> dict[str, dict[str, float]]:
-    sent: dict[str, dict[str, float]] = result.get("parts", {})
-    return sent
+def _sent(result: Summary) -> set[str]:
+    return {*result.costs.train.parts.down, *result.costs.train.parts.up}
 
 
-def _seconds(seeds: list[Result], rate: Bandwidth) -> float | None:
+def _of_part(name: str) -> tuple[Pick, Pick]:
+    return (
+        lambda summary: summary.costs.train.parts.down.get(name),
+        lambda summary: summary.costs.train.parts.up.get(name),
+    )
+
+
+def _seconds(seeds: list[Summary], rate: Bandwidth) -> float | None:
     """Return how long a client's messages take, over all of training."""
-    down, up = (mean(seeds, "bytes", way) for way in ("down", "up"))
+    down = mean(seeds, lambda s: s.costs.train.bytes.down)
+    up = mean(seeds, lambda s: s.costs.train.bytes.up)
     return None if down is None or up is None else rate.seconds(down, up)
 
 
-def _per_round(seeds: list[Result], rate: Bandwidth) -> float | None:
-    total, rounds = _seconds(seeds, rate), mean(seeds, "participations")
+def _per_round(seeds: list[Summary], rate: Bandwidth) -> float | None:
+    total, rounds = _seconds(seeds, rate), mean(seeds, lambda s: s.participation.mean)
     return total / rounds if total is not None and rounds else None
-
-
-def _mega(amount: float | None) -> float | None:
-    return None if amount is None else amount / 1e6
 
 
 def _flops(groups: Groups, rate: Bandwidth) -> Made:
     columns = {
-        f"GFLOP {way}": _column(groups, 1e9, "flops", way)
-        for way in ("dense", "masked", "executed")
-    }
-    columns |= {
-        f"{kind.capitalize()}: GFLOP": _column(groups, 1e9, kind, "flops", "masked")
-        for kind in ("setup", "adapt")
+        "GFLOP dense": _column(groups, 1e9, lambda s: s.costs.train.flops.dense),
+        "GFLOP masked": _column(groups, 1e9, lambda s: s.costs.train.flops.masked),
+        "GFLOP executed": _column(groups, 1e9, lambda s: s.costs.train.flops.executed),
+        "Setup: GFLOP": _column(groups, 1e9, of_setup(lambda spent: spent.flops.masked)),
+        "Adapt: GFLOP": _column(groups, 1e9, of_adapt(lambda spent: spent.flops.masked)),
     }
     note = (
         "Per client, over all of training: as if nothing were masked, as the masks allow, and as"
@@ -144,11 +157,11 @@ def _flops(groups: Groups, rate: Bandwidth) -> Made:
 
 def _device(groups: Groups, rate: Bandwidth) -> Made:
     columns = {
-        "Parameters": _column(groups, 1.0, "parameters"),
-        "Kept": _column(groups, 1.0, "kept"),
-        "kB model": _column(groups, 1e3, "storage", "model"),
-        "kB beside it": _column(groups, 1e3, "storage", "state"),
-        "kB for the wire": _column(groups, 1e3, "storage", "session"),
+        "Parameters": _column(groups, 1.0, lambda s: s.model.parameters),
+        "Kept": _column(groups, 1.0, lambda s: s.model.kept),
+        "kB model": _column(groups, 1e3, lambda s: s.costs.storage.model),
+        "kB beside it": _column(groups, 1e3, lambda s: s.costs.storage.state),
+        "kB for the wire": _column(groups, 1e3, lambda s: s.costs.storage.session),
     }
     note = (
         "The model that a client uses, packed with its mask, what it keeps beside it from round to"
@@ -160,11 +173,11 @@ def _device(groups: Groups, rate: Bandwidth) -> Made:
 
 def _run(groups: Groups, rate: Bandwidth) -> Made:
     columns = {
-        "Rounds to 80 %": _column(groups, 1.0, "rounds_to_80"),
-        "MB of memory": _column(groups, 1e6, "memory", "process"),
-        "MB on CUDA": _column(groups, 1e6, "memory", "cuda"),
+        "Rounds to 80 %": _column(groups, 1.0, lambda s: s.rounds_to_80),
+        "MB of memory": _column(groups, 1e6, lambda s: s.costs.memory.get("process")),
+        "MB on CUDA": _column(groups, 1e6, lambda s: s.costs.memory.get("cuda")),
     }
-    columns |= {f"s {what}": _column(groups, 1.0, "time", what) for what in _CLOCK}
+    columns |= {f"s {what}": _column(groups, 1.0, _seconds_of(what)) for what in _CLOCK}
     note = (
         "Of the simulation itself: the first round that was evaluated and has 80 % of the final"
         " figure, the most memory that its process held, and its wall time. Start-up is what came"
@@ -174,11 +187,18 @@ def _run(groups: Groups, rate: Bandwidth) -> Made:
     return "The run", note, columns
 
 
+def _seconds_of(what: str) -> Pick:
+    return lambda summary: summary.costs.seconds.get(what)
+
+
 _CLOCK = ("start-up", "training", "evaluation", "commits")
 
 
 def _as_papers_count(groups: Groups, rate: Bandwidth) -> Made:
-    sent, spent = _column(groups, 1e6, "paper", "bytes"), _column(groups, 1e9, "paper", "flops")
+    sent, spent = (
+        _column(groups, 1e6, lambda s: s.costs.train.paper.bytes),
+        _column(groups, 1e9, lambda s: s.costs.train.paper.flops),
+    )
     columns = {
         "Papers: MB": sent,
         "Papers: MB, %": _shares(groups, sent),
@@ -195,21 +215,31 @@ def _as_papers_count(groups: Groups, rate: Bandwidth) -> Made:
 
 def _shares(groups: Groups, column: list[float | None]) -> list[float | None]:
     """Return a column in percent of FedAvg's, where FedAvg is there."""
-    place = [seeds[0]["method"] for seeds in groups]
+    place = [seeds[0].method for seeds in groups]
     whole = column[place.index("fedavg")] if "fedavg" in place else None
     return [100 * value / whole if whole and value is not None else None for value in column]
 
 
 def layers(seeds: Results) -> list[list[str]]:
     """Return the GFLOP of a method by phase and layer: phase, layer, dense, masked, executed."""
-    ways = ("dense", "masked", "executed")
     body = []
-    for phase, found in seeds[0].get("layers", {}).items():
+    for phase, found in seeds[0].costs.layers.items():
         for layer in found:
-            counts = [mean(seeds, "layers", phase, layer, way) for way in ways]
+            counts = [mean(seeds, pick) for pick in _of_layer(phase, layer)]
             if any(counts):
                 body.append([phase, layer, *(show_cost(count, 1e9) for count in counts)])
     return body
+
+
+def _of_layer(phase: str, layer: str) -> tuple[Pick, Pick, Pick]:
+    def of(amount: Callable[[Flops], float]) -> Pick:
+        def pick(summary: Summary) -> float | None:
+            found = summary.costs.layers.get(phase, {}).get(layer)
+            return None if found is None else amount(found)
+
+        return pick
+
+    return of(lambda it: it.dense), of(lambda it: it.masked), of(lambda it: it.executed)
 
 
 def terminal(results: Results, rate: Bandwidth, convention: str = "ours") -> "Group":

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from masquerade.report.tables import Result, Results, by_method, is_percent, title
+from masquerade.report.tables import Results, by_method, is_percent
+from masquerade.results import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,16 +80,16 @@ def spaced(wanted: Sequence[float], gap: float) -> list[float]:
     return [min(max(level, 0.0), top) + rank * gap for rank, level in enumerate(levels)]
 
 
-def lines_of(results: Results, points: Callable[[list[Result]], list[Point]]) -> list[Line]:
+def lines_of(results: Results, points: Callable[[list[Summary]], list[Point]]) -> list[Line]:
     """Return a line for every method that has points."""
     groups = by_method(results).values()
-    lines = [Line(title(seeds[0]), number, points(seeds)) for number, seeds in enumerate(groups)]
+    lines = [Line(seeds[0].title, number, points(seeds)) for number, seeds in enumerate(groups)]
     return [line for line in lines if line.points]
 
 
 def metric(results: Results, where: str = "") -> str:
     """Return the label of an axis of the metric."""
-    name = str(results[0].get("metric", "accuracy")).capitalize()
+    name = results[0].metric.capitalize()
     return " ".join(filter(None, (name, where, "(%)" if is_percent(results) else "")))
 
 

@@ -1,6 +1,7 @@
 """How classes lie with clients, as a figure."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from masquerade.report.drawing import COLORS, drawn
 
@@ -8,31 +9,48 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def over_classes(counts: dict[str, Any]) -> str:
-    """Draw the classes of clients' training samples, and how many these are, as SVG.
+@dataclass(frozen=True)
+class ClientCounts:
+    """A client's samples."""
 
-    `counts` has `data`, `classes` and, by client, the numbers `train`, `validation` and `test` of
-    samples and the number of training samples of every class.
-    """
+    train: int
+    validation: int
+    test: int
+    classes: tuple[int, ...] = ()
+    """Of the training samples, those of every class."""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """The samples of all clients."""
+
+    data: str
+    classes: int | None
+    clients: tuple[ClientCounts, ...]
+
+
+def over_classes(counts: LabelCounts) -> str:
+    """Draw the classes of clients' training samples, and how many these are, as SVG."""
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import MaxNLocator
 
-    clients = counts["clients"]
+    clients = counts.clients
     # One color that grows denser shows on a light page as on a dark one.
     red, green, blue, _ = to_rgba(COLORS[0])
     cells = [
-        [(red, green, blue, one["classes"][row] / max(1, one["train"])) for one in clients]
-        for row in range(counts["classes"])
+        [(red, green, blue, one.classes[row] / max(1, one.train)) for one in clients]
+        for row in range(counts.classes or 0)
     ]
 
-    title = f"Classes of {counts['data']} by client"
+    title = f"Classes of {counts.data} by client"
 
     def paint(figure: "Figure") -> None:
         sizes, shares = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3))
         edges = [place - 0.5 for place in range(len(clients) + 1)]
         below = [0] * len(clients)
         for part, alpha in (("train", 1.0), ("validation", 0.5), ("test", 0.2)):
-            tops = [low + one[part] for low, one in zip(below, clients, strict=True)]
+            tops = [low + getattr(one, part) for low, one in zip(below, clients, strict=True)]
             style = {"fill": True, "color": COLORS[0], "alpha": alpha, "label": part}
             sizes.stairs(tops, edges, baseline=below, **style)
             below = tops
@@ -44,5 +62,5 @@ def over_classes(counts: dict[str, Any]) -> str:
         for axis in (shares.xaxis, shares.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
-    height = 2.6 + min(4.0, 0.16 * counts["classes"])
+    height = 2.6 + min(4.0, 0.16 * (counts.classes or 0))
     return drawn("partition", title, height, paint)

@@ -1,12 +1,14 @@
 """Results as one HTML page that opens anywhere and asks nothing of the network."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
 from masquerade.report import costs, plots, tables
 from masquerade.report.drawing import matrix
-from masquerade.report.tables import Result, Results
+from masquerade.report.tables import Pick, Results
+from masquerade.results import AVERAGED, Accuracy, Summary
+from masquerade.results.accuracy import ByStep
 
 _CSS = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1c1d; --soft: #5c6066;
@@ -129,6 +131,7 @@ def page(
 
     `rate` is the bandwidth that clients are taken to have.
     """
+    results = tables.under_rules(results)
     groups = list(tables.by_method(results).values())
     drawn = {
         name: _drawn(svg, _CAPTIONS[name].format(rate=rate.text))
@@ -187,7 +190,8 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
 def _tile(results: Results, name: str, label: str) -> str:
     leaders = tables.best(results).get(name, [])
     methods = list(tables.by_method(results))
-    others = [r for r in results if r["method"] not in {methods[row] for row in leaders}]
+    ahead = {methods[row] for row in leaders}
+    others = [each for each in results if each.method not in ahead]
     who, value = _leader(results, name)
     second = "next: {} with {}".format(*_leader(others, name)) if others else ""
     return (
@@ -205,12 +209,12 @@ def _leader(results: Results, name: str) -> tuple[str, str]:
     return tables.winners(results)[name], value + unit
 
 
-def _results(results: Results, groups: list[list[Result]]) -> str:
+def _results(results: Results, groups: list[list[Summary]]) -> str:
     headings, body = tables.cells(results)
     # All degrees of shift have tables of their own.
     shown = [place for place, name in enumerate(headings) if name not in tables.between(headings)]
     form = tables.number_format(results)
-    weighted = [tables.figure(seeds, "accuracy", "own", "weighted") for seeds in groups]
+    weighted = [tables.figure(seeds, lambda s: s.accuracy.own.weighted) for seeds in groups]
     rows = [
         [_cell(row[place].value, row[place].rest, row[place].best) for place in shown]
         + [_figure(found, form)]
@@ -232,29 +236,36 @@ def _figures(drawn: dict[str, str], section: str) -> str:
 
 def _left_out(results: Results, drawn: dict[str, str]) -> str:
     """Say why there is no figure by round, where models were evaluated once."""
-    if "rounds" in drawn or not any(result.get("history") for result in results):
+    if "rounds" in drawn or not any(result.history for result in results):
         return ""
     return _element("p", _ABOUT_ROUNDS, "soft")
 
 
-def _shift(results: Results, groups: list[list[Result]]) -> str:
+def _shift(results: Results, groups: list[list[Summary]]) -> str:
     """Return a table of every degree, by one other client and pooled."""
     form = tables.number_format(results)
     found = []
-    for kind, name in (("shift", "From one other client"), ("pooled", "From all others, pooled")):
-        degrees = tables.steps(results, kind)
-        paths = {f"{degree} %": ("accuracy", kind, str(degree)) for degree in (0, *degrees)}
-        paths["Average"] = ("accuracy", kind, "averaged")
+    sources: dict[str, Callable[[Accuracy], ByStep]] = {
+        "From one other client": lambda accuracy: accuracy.shift,
+        "From all others, pooled": lambda accuracy: accuracy.pooled,
+    }
+    for name, by_degree in sources.items():
+        degrees = tables.steps(results, by_degree)
+        keys = {f"{degree} %": str(degree) for degree in (0, *degrees)} | {"Average": AVERAGED}
         rows = [
-            [_cell(tables.title(seeds[0]))]
-            + [_figure(tables.figure(seeds, *path, "mean"), form) for path in paths.values()]
+            [_cell(seeds[0].title)]
+            + [_figure(tables.figure(seeds, _at(by_degree, key)), form) for key in keys.values()]
             for seeds in groups
         ]
-        found.append(_table([name, *paths], rows) if degrees else "")
+        found.append(_table([name, *keys], rows) if degrees else "")
     return "".join(found)
 
 
-def _heat(results: Results, groups: list[list[Result]]) -> str:
+def _at(by_step: Callable[[Accuracy], ByStep], key: str) -> Pick:
+    return lambda summary: by_step(summary.accuracy).get(key)
+
+
+def _heat(results: Results, groups: list[list[Summary]]) -> str:
     """Return a table of kinds by methods, shaded by value."""
     table, form = tables.by_kind(results), tables.number_format(results)
     values = [found.mean for row in table.values() for found in row if found is not None]
@@ -269,25 +280,26 @@ def _heat(results: Results, groups: list[list[Result]]) -> str:
         ]
         for kind, found in table.items()
     ]
-    return _table(["Over all severities", *(tables.title(seeds[0]) for seeds in groups)], rows)
+    return _table(["Over all severities", *(seeds[0].title for seeds in groups)], rows)
 
 
-def _overlaps(groups: list[list[Result]]) -> str:
+def _overlaps(groups: list[list[Summary]]) -> str:
     """Return a small picture per method of how far clients' masks overlap, pair by pair."""
     found = []
     for seeds in groups:
-        given = [seed["overlap"]["pairs"].values() for seed in seeds if "overlap" in seed]
+        given = [seed.overlap.pairs.values() for seed in seeds if seed.overlap]
         # Only the last weight has its pairs listed, and a network of vectors has none.
         pairs = [pairs for each in given for pairs in each]
         if pairs:
-            name, whole = tables.title(seeds[0]), tables.mean(seeds, "overlap", "whole")
+            name = seeds[0].title
+            whole = tables.mean(seeds, lambda s: s.overlap.whole if s.overlap else None)
             text = f"{name}: {tables.show_cost(whole)}"
             found.append(_drawn(matrix(pairs, text), text))
     about = _element("p", _ABOUT_OVERLAP, "soft")
     return f'{about}<div class="small">{"".join(found)}</div>' if found else ""
 
 
-def _costs(results: Results, groups: list[list[Result]], rate: Bandwidth) -> str:
+def _costs(results: Results, groups: list[list[Summary]], rate: Bandwidth) -> str:
     shown = costs.sections(results, rate) + costs.sections(results, rate, "paper")
     pieces = []
     for section in shown:
@@ -297,9 +309,9 @@ def _costs(results: Results, groups: list[list[Result]], rate: Bandwidth) -> str
     return "\n".join(pieces) + _layers(groups)
 
 
-def _layers(groups: list[list[Result]]) -> str:
+def _layers(groups: list[list[Summary]]) -> str:
     body = [
-        [_cell(tables.title(seeds[0])), *(_cell(text) for text in row)]
+        [_cell(seeds[0].title), *(_cell(text) for text in row)]
         for seeds in groups
         for row in costs.layers(seeds)
     ]
@@ -313,18 +325,19 @@ def _layers(groups: list[list[Result]]) -> str:
 _WAYS = ("dense", "masked", "executed")
 
 
-def _global_view(results: Results, groups: list[list[Result]]) -> str:
-    form, paths = tables.number_format(results), tables.columns(results)
+def _global_view(results: Results, groups: list[list[Summary]]) -> str:
+    form, picks = tables.number_format(results), tables.of_accuracy(results)
+
+    def of_shared(pick: Callable[[Accuracy], tables.Value]) -> Pick:
+        return lambda summary: pick(summary.global_view) if summary.global_view else None
+
     rows = []
     for seeds in groups:
-        shown = [
-            tables.show(tables.figure(seeds, "accuracy", "global", *path[1:]), form)
-            for path in paths.values()
-        ]
-        if any(text != tables.ABSENT for text in shown):
-            name = _cell(tables.title(seeds[0]))
-            rows.append([name, *(_cell(*tables.split(text)) for text in shown)])
-    return _element("p", _ABOUT_GLOBAL, "soft") + _table(["Method", *paths], rows) if rows else ""
+        found = [tables.figure(seeds, of_shared(pick)) for pick in picks.values()]
+        if any(found):
+            shown = (tables.split(tables.show(each, form)) for each in found)
+            rows.append([_cell(seeds[0].title), *(_cell(*text) for text in shown)])
+    return _element("p", _ABOUT_GLOBAL, "soft") + _table(["Method", *picks], rows) if rows else ""
 
 
 def _configuration(text: str) -> str:

@@ -1,7 +1,8 @@
 """Results as figures: what a method is worth over rounds, shifts, corruptions, bytes, clients."""
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth, unit
@@ -20,7 +21,10 @@ from masquerade.report.drawing import (
     paint_rows,
     paint_traffic,
 )
-from masquerade.report.tables import Results, by_method, kinds, mean, steps, title, traffic
+from masquerade.report.tables import Pick, Results, by_method, kinds, mean, steps
+from masquerade.results import AVERAGED, Accuracy, Statistics, Summary
+from masquerade.results.accuracy import ByStep
+from masquerade.results.json_records import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,11 +62,15 @@ def over_rounds(results: Results) -> str:
 
 def over_shift(results: Results, kind: str, label: str) -> str:
     """Draw the metric against the degree of shift, ± std over clients; empty without shift."""
-    degrees = steps(results, kind)
+
+    def by_degree(found: Accuracy) -> ByStep:
+        return found.shift if kind == "shift" else found.pooled
+
+    degrees = steps(results, by_degree)
     if not degrees:
         return ""
-    paths = {float(each): ("accuracy", kind, str(each)) for each in (0, *degrees)}
-    return _over_steps(results, kind, label, paths)
+    picks = {float(at): _at(by_degree, str(at)) for at in (0, *degrees)}
+    return _over_steps(results, kind, label, picks)
 
 
 def over_severity(results: Results) -> str:
@@ -70,38 +78,57 @@ def over_severity(results: Results) -> str:
     found = kinds(results)
     if not found:
         return ""
-    path = ("accuracy", "corruption", "averaged")
-    paths: dict[float, tuple[str, ...]] = {0.0: ("accuracy", "own")}
-    paths |= {float(each): (*path, str(each)) for each in steps(results, "corruption", found[0])}
-    return _over_steps(results, "severity", "Severity of corruption, over all kinds", paths)
+
+    def over_kinds(accuracy: Accuracy) -> ByStep:
+        return accuracy.corruption.get(AVERAGED, {})
+
+    severities = steps(results, lambda accuracy: accuracy.corruption.get(found[0], {}))
+    picks: dict[float, Callable[[Summary], Statistics | None]] = {0.0: lambda s: s.accuracy.own}
+    picks |= {float(at): _at(over_kinds, str(at)) for at in severities}
+    return _over_steps(results, "severity", "Severity of corruption, over all kinds", picks)
+
+
+def _at(by_step: Callable[[Accuracy], ByStep], step: str) -> Callable[[Summary], Statistics | None]:
+    return lambda summary: by_step(summary.accuracy).get(step)
 
 
 def _over_steps(
-    results: Results, name: str, label: str, paths: Mapping[float, tuple[str, ...]]
+    results: Results,
+    name: str,
+    label: str,
+    picks: Mapping[float, Callable[[Summary], Statistics | None]],
 ) -> str:
-    """Draw the metric at some steps, each of which has a path of keys to its mean and std."""
+    """Draw the metric at some steps, each of which has a mean and a standard deviation."""
 
-    def at(seeds: Results, key: str) -> list[Point]:
-        found = [(step, mean(seeds, *path, key)) for step, path in paths.items()]
+    def at(seeds: Results, amount: Callable[[Statistics], float]) -> list[Point]:
+        def read(pick: Callable[[Summary], Statistics | None]) -> Pick:
+            def value(summary: Summary) -> float | None:
+                found = pick(summary)
+                return None if found is None else amount(found)
+
+            return value
+
+        found = [(step, mean(seeds, read(pick))) for step, pick in picks.items()]
         return [(step, value) for step, value in found if value is not None]
 
-    lines = lines_of(results, lambda seeds: at(seeds, "mean"))
-    stds = lines_of(results, lambda seeds: at(seeds, "std"))
+    lines = lines_of(results, lambda seeds: at(seeds, lambda found: found.mean))
+    stds = lines_of(results, lambda seeds: at(seeds, lambda found: found.std))
 
     def paint(axes: "Axes") -> None:
         axes.set(xlabel=label, ylabel=metric(results))
         paint_bands(axes, lines, stds)
         paint_lines(axes, lines)
-        axes.set_xticks(list(paths))
+        axes.set_xticks(list(picks))
 
     return draw(name, label, lines, paint)
 
 
 def over_traffic(results: Results) -> str:
-    """Draw the metric on own data against MB per client; empty where no bytes are known."""
+    """Draw the metric on own data against MB per client."""
 
     def sent(seeds: Results) -> list[Point]:
-        x, y = traffic(seeds), mean(seeds, "accuracy", "own", "mean")
+        x = mean(seeds, lambda s: s.costs.train.bytes.both)
+        y = mean(seeds, lambda s: s.accuracy.own)
         return [] if x is None or y is None else [(x / 1e6, y)]
 
     lines = lines_of(results, sent)
@@ -117,11 +144,12 @@ def over_time(results: Results, rate: Bandwidth) -> str:
     """Draw how long a client waits for its messages and computes; empty where nothing is known."""
 
     def spent(seeds: Results) -> list[Point]:
-        down, up = (mean(seeds, "bytes", way) for way in ("down", "up"))
-        computing = mean(seeds, "time", "training")
+        down = mean(seeds, lambda s: s.costs.train.bytes.down)
+        up = mean(seeds, lambda s: s.costs.train.bytes.up)
+        computing = mean(seeds, lambda s: s.costs.seconds.get("training"))
         if down is None or up is None or computing is None:
             return []
-        clients = seeds[0]["clients"]
+        clients = seeds[0].clients
         return [(0, down / rate.down), (1, up / rate.up), (2, computing / clients)]
 
     lines = lines_of(results, spent)
@@ -162,7 +190,7 @@ def over_gains(results: Results) -> str:
     points = "points" if metric(results).endswith("(%)") else metric(results)
 
     def paint(axes: "Axes") -> None:
-        instead = title(by_method(results)[first][0])
+        instead = by_method(results)[first][0].title
         axes.set(xlabel=f"Gain of each client instead of {instead} ({points})")
         axes.axvline(0, color=INK, linewidth=0.6, alpha=0.5)
         paint_rows(axes, lines)
@@ -172,7 +200,7 @@ def over_gains(results: Results) -> str:
 
 def _rows(results: Results, found: dict[str, dict[int, float]], novel: set[int]) -> list[Line]:
     def dots(seeds: Results) -> list[Point]:
-        values = found.get(seeds[0]["method"], {})
+        values = found.get(seeds[0].method, {})
         return [(values[id], float(id in novel)) for id in sorted(values)]
 
     return lines_of(results, dots)
@@ -182,8 +210,8 @@ def over_gates(results: Results) -> str:
     """Draw how often a gate's weights fall into each bin from 0 to 1; empty without gates."""
 
     def bins(seeds: Results) -> list[Point]:
-        noted = [(seed.get("history") or [{}])[-1].get("notes", {}) for seed in seeds]
-        counts = [notes["gate_weights"] for notes in noted if "gate_weights" in notes]
+        noted = [seed.history[-1].notes.get("gate_weights") for seed in seeds if seed.history]
+        counts = [list(map(_number, each)) for each in noted if isinstance(each, list)]
         shares = [statistics.fmean(at) for at in zip(*counts, strict=True)]
         width = 1 / max(len(shares), 1)
         return [(place * width, 100 * share / sum(shares)) for place, share in enumerate(shares)]
@@ -201,10 +229,14 @@ def over_gates(results: Results) -> str:
     return draw("gates", "Weights of gates", lines, paint, 2.6)
 
 
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
 def _history(seeds: Results) -> list[Point]:
     at: dict[float, list[float]] = {}
     for seed in seeds:
-        for entry in seed.get("history", []):
-            if entry["own"] is not None:
-                at.setdefault(entry["round"], []).append(entry["own"])
+        for point in seed.history:
+            if math.isfinite(point.own):
+                at.setdefault(point.round, []).append(point.own)
     return [(number, statistics.fmean(values)) for number, values in sorted(at.items())]

@@ -3,16 +3,18 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from masquerade.errors import MasqueradeError
+from masquerade.results import AVERAGED, Accuracy, Spent, Statistics, Summary
+from masquerade.results.accuracy import ByStep
 
-Result = Mapping[str, Any]
-"""One object of `results.json`: one method, one seed."""
-
-Results = Sequence[Result]
+Results = Sequence[Summary]
+"""Of one method or several, of one seed or several."""
+Value = Statistics | float | None
+Pick = Callable[[Summary], Value]
+"""What of a summary a figure is of; statistics bring their standard deviation along."""
 
 ABSENT = "–"
 
@@ -39,44 +41,43 @@ class Figure:
         return text + ("" if self.half is None else f" ({self.half:{form}})")
 
 
-def by_method(results: Results) -> dict[str, list[Result]]:
-    """Group results by method in the order given; refuse what must not stand in one table."""
+def by_method(results: Results) -> dict[str, list[Summary]]:
+    """Group results by method in the order given; refuse what must not stand in one table.
+
+    A method under a rule on outputs is a row of its own.
+    """
     if not results:
         raise MasqueradeError("E305", "there are no results to report; run a method first")
-    groups: dict[str, list[Result]] = {}
-    for result in results:
+    groups: dict[str, list[Summary]] = {}
+    for result in under_rules(results):
         _check(result, results[0])
-        group = groups.setdefault(result["method"], [])
-        if any(result["seed"] == other["seed"] for other in group):
-            name = f"`{result['method']}` with seed {result['seed']}"
+        group = groups.setdefault(result.method, [])
+        if any(result.seed == other.seed for other in group):
+            name = f"`{result.method}` with seed {result.seed}"
             raise MasqueradeError("E305", f"{name} is there twice; remove one of the results")
         group.append(result)
     return groups
 
 
-def _check(result: Result, first: Result) -> None:
-    missing = [key for key in ("method", "seed", "accuracy") if key not in result]
-    if missing:
-        keys = ", ".join(f"`{key}`" for key in missing)
-        raise MasqueradeError("E305", f"a result lacks {keys}; is this a results.json?")
+def under_rules(results: Results) -> list[Summary]:
+    """Return results, and after each the same under its rules on outputs."""
+    return [row for each in results for row in each.under_rules()]
+
+
+def _check(result: Summary, first: Summary) -> None:
     for key in _COMMON:
-        ours, theirs = result.get(key), first.get(key)
+        ours, theirs = getattr(result, key), getattr(first, key)
         if ours != theirs:
             raise MasqueradeError(
                 "E305",
-                f"`{key}` is {theirs!r} for `{first['method']}` but {ours!r} for"
-                f" `{result['method']}`; report such results apart",
+                f"`{key}` is {theirs!r} for `{first.method}` but {ours!r} for"
+                f" `{result.method}`; report such results apart",
             )
-
-
-def title(result: Result) -> str:
-    """Return the name that a method is shown by."""
-    return str(result.get("title", result["method"]))
 
 
 def is_percent(results: Results) -> bool:
     """Tell whether the metric is an accuracy, which is given in percent."""
-    return bool(results[0].get("metric", "accuracy") == "accuracy")
+    return results[0].metric == "accuracy"
 
 
 def number_format(results: Results) -> str:
@@ -84,31 +85,27 @@ def number_format(results: Results) -> str:
     return ".1f" if is_percent(results) else ".3g"
 
 
-def numbers(seeds: Results, *path: str) -> list[float]:
-    """Return what the seeds have at a path of keys; a seed that has nothing there is left out."""
-    found = []
-    for value in seeds:
-        at: Any = value
-        for key in path:
-            # A bare number, as older results have it for the average over shifts, is a mean.
-            at = at.get(key) if isinstance(at, Mapping) else at if key == "mean" else None
-        if at is not None and math.isfinite(at):
-            found.append(float(at))
-    return found
+def numbers(seeds: Results, pick: Pick) -> list[float]:
+    """Return what the seeds have; a seed that has nothing there is left out."""
+    found = map(pick, seeds)
+    values = (each.mean if isinstance(each, Statistics) else each for each in found)
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def mean(seeds: Results, *path: str) -> float | None:
-    """Return the mean over seeds of the number at a path of keys."""
-    values = numbers(seeds, *path)
+def mean(seeds: Results, pick: Pick) -> float | None:
+    """Return the mean over seeds."""
+    values = numbers(seeds, pick)
     return statistics.fmean(values) if values else None
 
 
-def figure(seeds: Results, *path: str) -> Figure | None:
-    """Return the figure at a path of keys, with the `std` that stands beside a `mean`."""
-    values = numbers(seeds, *path)
+def figure(seeds: Results, pick: Pick) -> Figure | None:
+    """Return a figure over seeds, with the standard deviation over clients where it has one."""
+    values = numbers(seeds, pick)
     if not values:
         return None
-    std = mean(seeds, *path[:-1], "std") if path[-1] == "mean" else None
+    stds = [found.std for found in map(pick, seeds) if isinstance(found, Statistics)]
+    known = [std for std in stds if math.isfinite(std)]
+    std = statistics.fmean(known) if known else None
     return Figure(statistics.fmean(values), std, half_width(values))
 
 
@@ -126,7 +123,7 @@ def half_width(values: Sequence[float]) -> float | None:
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def about_seeds(groups: Iterable[Sequence[Any]]) -> list[str]:
+def about_seeds(groups: Iterable[Sequence[object]]) -> list[str]:
     """Say what stands in parentheses where methods have so many seeds."""
     counts = {len(seeds) for seeds in groups}
     notes = []
@@ -137,40 +134,64 @@ def about_seeds(groups: Iterable[Sequence[Any]]) -> list[str]:
     return notes
 
 
-def columns(results: Results) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the metric: heading → path of keys in a result."""
-    paths: dict[str, tuple[str, ...]] = {
-        "Own data": ("accuracy", "own", "mean"),
-        "Bottom decile": ("accuracy", "own", "bottom_decile"),
+def of_accuracy(results: Results) -> dict[str, Callable[[Accuracy], Value]]:
+    """Return the columns that every accuracy of these results has: heading → what stands there."""
+
+    def at(by_step: Callable[[Accuracy], ByStep], step: str) -> Callable[[Accuracy], Value]:
+        return lambda found: by_step(found).get(step)
+
+    picks: dict[str, Callable[[Accuracy], Value]] = {
+        "Own data": lambda found: found.own,
+        "Bottom decile": lambda found: found.own.bottom_decile,
     }
-    for degree in steps(results, "shift"):
-        paths[f"{degree} % shift"] = ("accuracy", "shift", str(degree), "mean")
-    if steps(results, "shift"):
-        paths["All shifts"] = ("accuracy", "shift", "averaged", "mean")
-    if steps(results, "pooled"):
-        paths["Pooled shifts"] = ("accuracy", "pooled", "averaged", "mean")
+    degrees = steps(results, lambda found: found.shift)
+    for degree in degrees:
+        picks[f"{degree} % shift"] = at(lambda found: found.shift, str(degree))
+    if degrees:
+        picks["All shifts"] = at(lambda found: found.shift, AVERAGED)
+    if steps(results, lambda found: found.pooled):
+        picks["Pooled shifts"] = at(lambda found: found.pooled, AVERAGED)
     if kinds(results):
-        paths["Corrupt images"] = ("accuracy", "corruption", "averaged", "averaged", "mean")
-    if any("novel" in result for result in results):
-        paths["Novel clients"] = ("novel", "accuracy", "own", "mean")
-    return paths
+        picks["Corrupt images"] = at(lambda found: found.corruption.get(AVERAGED, {}), AVERAGED)
+    return picks
 
 
-def steps(results: Results, *path: str) -> list[int]:
+def columns(results: Results) -> dict[str, Pick]:
+    """Return the columns of the metric: heading → what of a summary stands there."""
+
+    def of_summary(pick: Callable[[Accuracy], Value]) -> Pick:
+        return lambda summary: pick(summary.accuracy)
+
+    def of_metric(name: str) -> Pick:
+        return lambda summary: summary.metrics[name].own if name in summary.metrics else None
+
+    picks = {heading: of_summary(pick) for heading, pick in of_accuracy(results).items()}
+    picks |= {metric_title(name): of_metric(name) for name in _metrics(results)}
+    if any(result.novel for result in results):
+        picks["Novel clients"] = lambda s: s.novel.accuracy.own if s.novel else None
+    return picks
+
+
+def _metrics(results: Results) -> list[str]:
+    return list(dict.fromkeys(name for result in results for name in result.metrics))
+
+
+def metric_title(name: str) -> str:
+    """Write the name of a further metric: "macro_f1" is "Macro F1"."""
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:].replace(" f1", " F1") if words != "auroc" else "AUROC"
+
+
+def steps(results: Results, by_step: Callable[[Accuracy], ByStep]) -> list[int]:
     """Return the degrees of shift, or severities, above 0 that any result was evaluated at."""
-    found: set[int] = set()
-    for result in results:
-        at = result["accuracy"]
-        for key in path:
-            at = at.get(key, {})
-        found |= {int(key) for key in at if key.isdigit()}
+    found = {int(key) for each in results for key in by_step(each.accuracy) if key.isdigit()}
     return sorted(found - {0})
 
 
 def kinds(results: Results) -> list[str]:
     """Return the kinds of corruption that results were evaluated under."""
-    named = {kind: None for result in results for kind in result["accuracy"].get("corruption", {})}
-    return [kind for kind in named if kind != "averaged"]
+    named = {kind: None for result in results for kind in result.accuracy.corruption}
+    return [kind for kind in named if kind != AVERAGED]
 
 
 def show(found: Figure | None, form: str) -> str:
@@ -189,35 +210,34 @@ def show_cost(amount: float | None, unit: float = 1.0) -> str:
 def rows(results: Results) -> list[dict[str, str]]:
     """Return one row per method, heading → text, seeds taken together."""
     groups = by_method(results).values()
-    form, paths = number_format(results), columns(results)
+    form, picks = number_format(results), columns(results)
+
+    def gap(seeds: Results) -> dict[str, str]:
+        if "Novel clients" not in picks:
+            return {}
+        return {"Gap": show(figure(seeds, lambda s: s.novel.gap if s.novel else None), form)}
+
     return [
-        {"Method": title(seeds[0])}
-        | {heading: show(figure(seeds, *path), form) for heading, path in paths.items()}
-        | ({"Gap": show(figure(seeds, "novel", "gap"), form)} if "Novel clients" in paths else {})
+        {"Method": seeds[0].title}
+        | {heading: show(figure(seeds, pick), form) for heading, pick in picks.items()}
+        | gap(seeds)
         | {
-            "MB": show_cost(traffic(seeds), 1e6),
-            "GFLOP": show_cost(mean(seeds, "flops", "masked"), 1e9),
-            "Density": show_cost(mean(seeds, "density")),
+            "MB": show_cost(mean(seeds, lambda s: s.costs.train.bytes.both), 1e6),
+            "GFLOP": show_cost(mean(seeds, lambda s: s.costs.train.flops.masked), 1e9),
+            "Density": show_cost(mean(seeds, lambda s: s.model.density)),
         }
         for seeds in groups
     ]
-
-
-def traffic(seeds: Results, *apart: str) -> float | None:
-    """Return the bytes per client in both directions, of training or of what is counted apart."""
-    directions = [mean(seeds, *apart, "bytes", way) for way in ("down", "up")]
-    known = [amount for amount in directions if amount is not None]
-    return sum(known) if known else None
 
 
 def best(results: Results) -> dict[str, list[int]]:
     """Return for each column of the metric the rows with the best value as shown."""
     groups = list(by_method(results).values())
     form = number_format(results)
-    sign = -1 if results[0].get("better") == "lower" else 1
+    sign = -1 if results[0].better == "lower" else 1
     found = {}
-    for heading, path in columns(results).items():
-        values = {row: mean(seeds, *path) for row, seeds in enumerate(groups)}
+    for heading, pick in columns(results).items():
+        values = {row: mean(seeds, pick) for row, seeds in enumerate(groups)}
         known = {row: value for row, value in values.items() if value is not None}
         if known:
             top = format(max(known.values(), key=lambda value: sign * value), form)
@@ -227,7 +247,7 @@ def best(results: Results) -> dict[str, list[int]]:
 
 def winners(results: Results) -> dict[str, str]:
     """Return who is best in each column of the metric; all of them where values tie as shown."""
-    titles = [title(seeds[0]) for seeds in by_method(results).values()]
+    titles = [seeds[0].title for seeds in by_method(results).values()]
     return {
         heading: " and ".join(titles[row] for row in leaders)
         for heading, leaders in best(results).items()
@@ -237,15 +257,11 @@ def winners(results: Results) -> dict[str, str]:
 def heading(results: Results) -> str:
     """Return what the results are about, in one line."""
     first = results[0]
-    name = "Accuracy (%)" if is_percent(results) else str(first["metric"]).capitalize()
-    seeds = sorted({result["seed"] for result in results})
-    facts = [name, str(first.get("data", "")), *_counted(first)]
+    name = "Accuracy (%)" if is_percent(results) else first.metric.capitalize()
+    seeds = sorted({result.seed for result in results})
+    facts = [name, first.data, f"{first.clients:,} clients", f"{first.rounds:,} rounds"]
     facts.append(("seeds " if len(seeds) > 1 else "seed ") + ", ".join(map(str, seeds)))
     return " · ".join(fact for fact in facts if fact)
-
-
-def _counted(result: Result) -> list[str]:
-    return [f"{result[key]:,} {key}" for key in ("clients", "rounds") if key in result]
 
 
 def footnotes(results: Results) -> list[str]:
@@ -262,7 +278,7 @@ def footnotes(results: Results) -> list[str]:
             " averaged over all degrees, 0 % included."
         )
     notes += _about_corruption(results)
-    notes += sorted({str(result["data_note"]) for result in results if "data_note" in result})
+    notes += sorted({result.data_note for result in results if result.data_note})
     notes.append(
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."
@@ -272,32 +288,40 @@ def footnotes(results: Results) -> list[str]:
             "Novel clients took no part in training; the gap is what the others' own data have"
             " ahead of theirs."
         )
-    networks = {title(seeds[0]): seeds[0].get("network") for seeds in groups}
+    networks = {seeds[0].title: seeds[0].network for seeds in groups}
     usual = Counter(networks.values()).most_common(1)[0][0]
     other = [f"{name} on {found}" for name, found in networks.items() if found != usual]
     if other:
         notes.append(f"Trained on another network than the rest ({usual}): {', '.join(other)}.")
-    lost = [
-        title(seeds[0]) for seeds in groups if any(s.get("diverged") is not None for s in seeds)
-    ]
+    lost = [seeds[0].title for seeds in groups if any(s.diverged is not None for s in seeds)]
     if lost:
         notes.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
-    refused = {title(seeds[0]): sum(s.get("refused", 0) for s in seeds) for seeds in groups}
+    refused = {seeds[0].title: sum(s.refused for s in seeds) for seeds in groups}
     some = [f"{name} {count}" for name, count in refused.items() if count]
     if some:
         notes.append(
             f"Updates that were refused (metrics.jsonl has the reasons): {', '.join(some)}."
         )
-    for part, when in (("setup", "before training"), ("adapt", "before use")):
+    for spent, when in ((of_setup, "before training"), (of_adapt, "before use")):
         costs = [
-            f"{title(seeds[0])} {show_cost(traffic(seeds, part), 1e6)} MB and"
-            f" {show_cost(mean(seeds, part, 'flops', 'masked'), 1e9)} GFLOP"
+            f"{seeds[0].title} {show_cost(mean(seeds, spent(lambda s: s.bytes.both)), 1e6)} MB and"
+            f" {show_cost(mean(seeds, spent(lambda s: s.flops.masked)), 1e9)} GFLOP"
             for seeds in groups
-            if mean(seeds, part, "flops", "masked")
+            if mean(seeds, spent(lambda s: s.flops.masked))
         ]
         if costs:
             notes.append(f"Counted apart, once {when}: {'; '.join(costs)}.")
     return notes
+
+
+def of_setup(amount: Callable[[Spent], float]) -> Pick:
+    """Pick an amount of what clients do once before their first round, where there is any."""
+    return lambda summary: amount(summary.costs.setup) if summary.costs.setup else None
+
+
+def of_adapt(amount: Callable[[Spent], float]) -> Pick:
+    """Pick an amount of what a view costs before use, where it costs any."""
+    return lambda summary: amount(summary.costs.adapt) if summary.costs.adapt else None
 
 
 def _about_corruption(results: Results) -> list[str]:
@@ -307,8 +331,9 @@ def _about_corruption(results: Results) -> list[str]:
         return []
     few = " and ".join(named).replace("_", " ")
     which = few if len(named) < 3 else f"{len(named)} kinds of corruption"
-    severities = ", ".join(map(str, steps(results, "corruption", named[0])))
-    sources = sorted({str(result["corrupted_images"]) for result in results if kinds([result])})
+    first = steps(results, lambda found: found.corruption.get(named[0], {}))
+    severities = ", ".join(map(str, first))
+    sources = sorted({result.corrupted_images for result in results if kinds([result])})
     whose = {"published": "those of CIFAR-10-C", "generated": "made from the clean ones"}
     return [
         f"Corrupt images are clients' own, under {which} at severity {severities};"
@@ -361,25 +386,27 @@ def markdown(results: Results) -> str:
 def by_kind(results: Results) -> dict[str, list[Figure | None]]:
     """Return every method's figure under each kind of corruption, over all severities."""
     groups = by_method(results).values()
+
+    def over_severities(kind: str) -> Pick:
+        return lambda summary: summary.accuracy.corruption.get(kind, {}).get(AVERAGED)
+
     return {
-        kind: [
-            figure(seeds, "accuracy", "corruption", kind, "averaged", "mean") for seeds in groups
-        ]
-        for kind in [*kinds(results), "averaged"] * bool(kinds(results))
+        kind: [figure(seeds, over_severities(kind)) for seeds in groups]
+        for kind in [*kinds(results), AVERAGED] * bool(kinds(results))
     }
 
 
 def kind_name(kind: str) -> str:
     """Write the name of a kind of corruption, or of all of them."""
     name = kind.replace("_", " ").capitalize().replace("Jpeg", "JPEG")
-    return "All kinds" if kind == "averaged" else name
+    return "All kinds" if kind == AVERAGED else name
 
 
 def _markdown_kinds(results: Results) -> list[str]:
     table, form = by_kind(results), number_format(results)
     if not table:
         return []
-    titles = [title(seeds[0]).replace("|", r"\|") for seeds in by_method(results).values()]
+    titles = [seeds[0].title.replace("|", r"\|") for seeds in by_method(results).values()]
     lines = [f"| Corruption | {' | '.join(titles)} |", "|---" + "|--:" * len(titles) + "|"]
     for kind, found in table.items():
         lines.append(f"| {kind_name(kind)} | {' | '.join(show(each, form) for each in found)} |")

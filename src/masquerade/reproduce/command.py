@@ -9,7 +9,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page, table
 from masquerade.reproduce.jobs import group, perform_all
 from masquerade.reproduce.table import Run, Table
-from masquerade.simulation.state import Record
+from masquerade.results.json_records import Json
 from masquerade.storage import atomic
 
 
@@ -55,7 +55,7 @@ def reproduce(name: str, order: Order, root: Path) -> Table:
     return found
 
 
-def _computed(assignments: Sequence[str]) -> Record:
+def _computed(assignments: Sequence[str]) -> dict[str, Json]:
     tables = toml.apply({}, assignments)
     if set(tables) - {"compute"}:
         text = "here `--set` takes compute.KEY=VALUE; other settings of a row are in its file"
@@ -68,22 +68,35 @@ def _do(found: Table, runs: Sequence[Run], order: Order, root: Path, again: bool
     perform_all(group(found, missing, root, order.jobs, order.quiet), order.jobs)
 
 
-def overview(root: Path) -> list[Record]:
+@dataclass(frozen=True)
+class Overview:
+    """A table, and which of its rows and tries are done."""
+
+    table: str
+    paper: str
+    title: str
+    done: list[str]
+    missing: list[str]
+    tries: int
+    tries_done: int
+
+
+def overview(root: Path) -> list[Overview]:
     """Return every table, and which of its rows and tries are done."""
     listed = []
     for name in table.names(root):
         found = table.read(name, root)
         scores = [score for row in found.figures for score in found.scores(row).values()]
         listed.append(
-            {
-                "table": name,
-                "paper": found.paper,
-                "title": found.title,
-                "done": [row for row in found.figures if found.done(row)],
-                "missing": [row for row in found.figures if not found.done(row)],
-                "tries": len(scores),
-                "tries_done": sum(score is not None for score in scores),
-            }
+            Overview(
+                table=name,
+                paper=found.paper,
+                title=found.title,
+                done=[row for row in found.figures if found.done(row)],
+                missing=[row for row in found.figures if not found.done(row)],
+                tries=len(scores),
+                tries_done=sum(score is not None for score in scores),
+            )
         )
     return listed
 
@@ -92,15 +105,14 @@ def listing(root: Path) -> str:
     """Return the list of tables for a terminal."""
     lines = []
     for each in overview(root):
-        rows = len(each["done"]) + len(each["missing"])
+        rows = len(each.done) + len(each.missing)
         lines += [
-            f"{each['table']}  {each['paper']}",
-            f"    {each['title']}",
-            f"    rows {len(each['done'])} of {rows}, tries {each['tries_done']} of"
-            f" {each['tries']}",
+            f"{each.table}  {each.paper}",
+            f"    {each.title}",
+            f"    rows {len(each.done)} of {rows}, tries {each.tries_done} of {each.tries}",
         ]
-        if each["missing"]:
-            lines.append(f"    missing: {', '.join(each['missing'])}")
+        if each.missing:
+            lines.append(f"    missing: {', '.join(each.missing)}")
     return "\n".join(lines) or "No tables here: call this in a checkout of the repository."
 
 

@@ -18,12 +18,14 @@ import torch
 
 from masquerade import __version__
 from masquerade.config import toml
-from masquerade.config.resolve import trainings
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
+from masquerade.experiments.callbacks import Callback
+from masquerade.experiments.callbacks import Run as Started
+from masquerade.reproduce.record import Circumstances, RowRecord
 from masquerade.reproduce.table import Run, Table, meaning, settings
-from masquerade.simulation.state import Record
+from masquerade.results import EvaluationRecord
 from masquerade.storage import atomic
 
 
@@ -70,56 +72,52 @@ def group(table: Table, runs: Sequence[Run], root: Path, beside: int, quiet: boo
 def perform(job: Job) -> None:
     """Do a job, from where it was interrupted if it was; write its results, and clear away."""
     began = time.monotonic()
-
-    def watch(name: str, done: int, rounds: int, record: Record | None) -> None:
-        if record is not None and not job.quiet:
-            own = ", ".join(f"{each['mean']:.1f}" for each in record["views"].values())
-            _say(f"{job.name}: round {done} of {rounds}{own and ', on own data ' + own}")
-
-    (training,) = trainings(job.config)
-    summaries = experiment.start(job.config, training, job.folder, watch, models=False, begun=True)
+    told = [] if job.quiet else [Told(job.name)]
+    summaries = experiment.start(job.config, job.folder, told, models=False, begun=True)
     made = toml.load(job.folder / "config.toml")
-    facts = _circumstances(made) | {
-        "at_a_time": job.beside,
-        "wall_seconds": round(time.monotonic() - began, 1),
-    }
-    by_method = {summary["method"]: summary for summary in summaries}
+    facts = _circumstances(made, job.beside, round(time.monotonic() - began, 1))
+    by_method = {summary.method: summary for summary in summaries}
     for run, path in job.runs:
-        summary = by_method[run.method]
-        result = {key: value for key, value in summary.items() if key != "per_client"}
-        record = {
-            "table": job.table,
-            "row": run.row,
-            "made": facts,
-            "result": result,
-            "settings": settings(run.config),
-        }
-        _write(path, record)
+        summary = replace(by_method[run.method], per_client=None)
+        _write(path, RowRecord(job.table, run.row, facts, summary, settings(run.config)))
         if not job.quiet:
-            own = summary["accuracy"]["own"]["mean"]
-            _say(f"{run.name}: {own:.2f} on own data, {facts['wall_seconds']:.0f} s, {path}")
+            own = summary.accuracy.own.mean
+            _say(f"{run.name}: {own:.2f} on own data, {facts.wall_seconds:.0f} s, {path}")
     atomic.remove(job.folder)
 
 
-def _circumstances(config: Config) -> Record:
+@dataclass(frozen=True)
+class Told(Callback):
+    """Says what a job has reached, on standard error."""
+
+    job: str
+
+    def on_evaluation(self, run: Started, record: EvaluationRecord) -> None:
+        """Say it."""
+        own = ", ".join(f"{each.mean:.1f}" for each in record.views.values())
+        of = f"round {record.round} of {run.rounds}"
+        _say(f"{self.job}: {of}{own and ', on own data ' + own}")
+
+
+def _circumstances(config: Config, at_a_time: int, seconds: float) -> Circumstances:
     """Say when, with what and on what a training was done."""
     cuda = config.compute.device == "cuda"
-    return {
-        "date": datetime.date.today().isoformat(),
-        "masquerade": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "device": torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
-        "compute": toml.plain(config.compute),
-    }
+    return Circumstances(
+        date=datetime.date.today().isoformat(),
+        masquerade=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        numpy=numpy.__version__,
+        device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
+        compute=toml.plain(config.compute),
+        at_a_time=at_a_time,
+        wall_seconds=seconds,
+    )
 
 
-def _write(path: Path, record: Record) -> None:
+def _write(path: Path, record: RowRecord) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # JSON has no numbers that are not finite; a training that diverged may have some.
-    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
-    atomic.write_file(path, f"{json.dumps(finite, indent=1)}\n".encode())
+    atomic.write_file(path, f"{json.dumps(record.to_json(), indent=1)}\n".encode())
 
 
 def _say(text: str) -> None:

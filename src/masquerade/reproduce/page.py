@@ -2,21 +2,34 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from masquerade.report.tables import ABSENT, Figure, about_seeds, half_width, mean, numbers, show
+from masquerade.errors import MasqueradeError
+from masquerade.report.tables import (
+    ABSENT,
+    Figure,
+    Pick,
+    Value,
+    about_seeds,
+    figure,
+    half_width,
+    numbers,
+    show,
+)
+from masquerade.reproduce.record import RowRecord
 from masquerade.reproduce.table import Column, Table
-from masquerade.simulation.state import Record
+from masquerade.results import Statistics, Summary
+from masquerade.results.json_records import Json
 
-Done = Mapping[str, Sequence[Record]]
+Done = Mapping[str, Sequence[Summary]]
 """The summaries of each row, by seed."""
 
 MISS = "†"
 
 
-def done(table: Table) -> dict[str, list[Record]]:
+def done(table: Table) -> dict[str, list[Summary]]:
     """Return the summaries of every row, none where nothing is done."""
-    return {row: [each["result"] for each in table.done(row)] for row in table.figures}
+    return {row: [each.result for each in table.done(row)] for row in table.figures}
 
 
 def ours(column: Column, row: str, results: Done) -> Figure | None:
@@ -28,19 +41,41 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
         values = [value / hundredth for value in values] if hundredth else []
     if not values:
         return None
-    path = column.paths[0].split(".")
-    std = mean(results[row], *path[:-1], "std") if path[-1] == "mean" else None
+    first = figure(results[row], pick_of(column.paths[0]))
+    std = None if first is None else first.std
     return Figure(sum(values) / len(values), std, half_width(values))
 
 
-def _values(column: Column, seeds: Sequence[Record]) -> list[float]:
+def _values(column: Column, seeds: Sequence[Summary]) -> list[float]:
     """Add up what a column's paths lead to, by seed; a seed without the first has no value."""
-    first, *more = (path.split(".") for path in column.paths)
+    first, *more = map(pick_of, column.paths)
     return [
-        (own + sum(sum(numbers([seed], *path)) for path in more)) / column.unit
+        (own + sum(sum(numbers([seed], pick)) for pick in more)) / column.unit
         for seed in seeds
-        for own in numbers([seed], *first)
+        for own in numbers([seed], first)
     ]
+
+
+def pick_of(path: str) -> Pick:
+    """Return what reads a figure of a summary by its path, as a table's file has it.
+
+    A path to the mean of some statistics brings their standard deviation along.
+    """
+    keys = path.removesuffix(".mean").split(".")
+
+    def pick(summary: Summary) -> Value:
+        at: object = summary
+        for key in keys:
+            if at is None:
+                return None
+            if not isinstance(at, Mapping) and not hasattr(at, key):
+                raise MasqueradeError("E201", f"`{path}` leads to nothing in a summary")
+            at = at.get(key) if isinstance(at, Mapping) else getattr(at, key)
+        if at is None or isinstance(at, (int, float, Statistics)):
+            return at
+        raise MasqueradeError("E201", f"`{path}` leads to no figure of a summary")
+
+    return pick
 
 
 def misses(table: Table, results: Done) -> dict[str, dict[str, float]]:
@@ -62,24 +97,43 @@ def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]
     ]
 
 
-def values(table: Table) -> list[Record]:
-    """Return the table for a program: one record per row."""
+@dataclass(frozen=True)
+class Cell:
+    """A figure of the paper and ours; None where there is none."""
+
+    paper: float
+    ours: float | None
+    difference: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row for a program: its seeds, and its figures by column."""
+
+    row: str
+    seeds: list[int]
+    columns: dict[str, Cell]
+
+
+def values(table: Table) -> list[Row]:
+    """Return the table for a program."""
     results = done(table)
     compared = {(row, column.name): far for row, column, far in _differences(table, results)}
+
+    def cell(row: str, column: Column, paper: list[float]) -> Cell:
+        found = ours(column, row, results)
+        mean = None if found is None else found.mean
+        return Cell(paper[0], mean, compared.get((row, column.name)))
+
     return [
-        {
-            "row": row,
-            "seeds": [seed["seed"] for seed in results[row]],
-            "columns": {
-                column.name: {
-                    "paper": paper[0],
-                    "ours": figure and figure.mean,
-                    "difference": compared.get((row, column.name)),
-                }
+        Row(
+            row,
+            [seed.seed for seed in results[row]],
+            {
+                column.name: cell(row, column, paper)
                 for column, paper in zip(table.columns, papers, strict=True)
-                for figure in [ours(column, row, results)]
             },
-        }
+        )
         for row, papers in table.figures.items()
     ]
 
@@ -92,7 +146,7 @@ def lines(table: Table, results: Done) -> list[list[str]]:
         if not results[row]:
             found.append(["", "ours", "not done", *[ABSENT] * (len(papers) - 1)])
             continue
-        seeds = [str(seed["seed"]) for seed in results[row]]
+        seeds = [str(seed.seed) for seed in results[row]]
         word = "seed" if len(seeds) == 1 else "seeds"
         figures = [ours(column, row, results) for column in table.columns]
         found.append(["", f"{word} {', '.join(seeds)}", *(show(one, ".2f") for one in figures)])
@@ -138,7 +192,7 @@ def remarks(table: Table, results: Done) -> list[str]:
         found.append("Not the paper's size (--quick), so there are no differences.")
     elif bounds:
         found.append(f"{MISS} misses by more than {' or '.join(f'{b:g}' for b in bounds)}.")
-    lost = [row for row, seeds in results.items() if any(s["diverged"] is not None for s in seeds)]
+    lost = [row for row, seeds in results.items() if any(s.diverged is not None for s in seeds)]
     if lost:
         found.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
     silent = unexplained(table, results)
@@ -230,31 +284,30 @@ def _searched(table: Table) -> str:
     told = ", ".join(f"`{key}` {_plain(value)}" for key, value in over.items())
     names = ", ".join(f"`{name}`" for name in search.settings)
     tries = [table.record(run) for row in table.figures for run in table.tries(row)]
-    done = [record["made"]["compute"]["precision"] for record in tries if record is not None]
+    done = [str(record.made.compute["precision"]) for record in tries if record is not None]
     products = f"; products in {', '.join(sorted(set(done)))}" if done else ""
     note = f"Mean accuracy over clients on validation data, by {names}, with {told}{products}."
     return f"{note}\n\n{_markdown(rows)}"
 
 
-def _runs(table: Table, records: Mapping[str, Sequence[Record]]) -> str:
+def _runs(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
     heads = ["Method", "Seed", "Date", "Device", "Engine", "Products in", "torch", "At a time"]
     rows = [[*heads, "Minutes", ""]]
     for row, results in records.items():
         for record in results:
-            made, seed = record["made"], record["result"]["seed"]
+            made, seed = record.made, record.result.seed
             file = f"{table.results.name}/{row}-seed{seed}.json"
-            minutes = f"{record['result']['seconds'] / 60:.1f}"
-            compute = made["compute"]
-            known = [made["date"], made["device"], compute["engine"], compute["precision"]]
-            known.append(made["torch"])
-            cells = [table.title_of(row), str(seed), *known, str(made["at_a_time"]), minutes]
+            minutes = f"{record.result.costs.total_seconds / 60:.1f}"
+            compute = [str(made.compute[key]) for key in ("engine", "precision")]
+            known = [made.date, made.device, *compute, made.torch]
+            cells = [table.title_of(row), str(seed), *known, str(made.at_a_time), minutes]
             rows.append([*cells, f"[result]({file})"])
     return _markdown(rows) + "\n\nMinutes are those of training." if len(rows) > 1 else ""
 
 
-def _settings(table: Table, records: Mapping[str, Sequence[Record]]) -> str:
+def _settings(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
     """Show the settings that all rows have in common, and of each row the others."""
-    own = {row: _flat(_of_row(found[0]["settings"])) for row, found in records.items() if found}
+    own = {row: _flat(_of_row(found[0].settings)) for row, found in records.items() if found}
     if not own:
         return ""
     first = next(iter(own.values()))
@@ -270,21 +323,26 @@ def _settings(table: Table, records: Mapping[str, Sequence[Record]]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _of_row(settings: Record) -> Record:
-    (method,) = settings["method"].values()
-    train = {key: value for key, value in settings["train"].items() if key != "seeds"}
-    return {"data": settings["data"], "train": train, "evaluate": settings["evaluate"]} | {
-        "method": method
-    }
+def _of_row(settings: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
+    """Return the settings that rows are told apart by; a row has one method and any seeds."""
+    found = {name: _table(settings[name]) for name in ("data", "train", "evaluate", "method")}
+    (method,) = found["method"].values()
+    train = {key: value for key, value in found["train"].items() if key != "seeds"}
+    return found | {"train": train, "method": _table(method)}
 
 
-def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+def _table(value: Json) -> dict[str, Json]:
+    assert isinstance(value, dict)
+    return value
+
+
+def _flat(tables: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
     return {f"{name}.{key}": value for name, own in tables.items() for key, value in own.items()}
 
 
-def _listed(flat: Mapping[str, Any]) -> str:
+def _listed(flat: Mapping[str, Json]) -> str:
     return "\n".join(["```", *(f"{key} = {_plain(value)}" for key, value in flat.items()), "```"])
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Json) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -15,7 +15,8 @@ from masquerade.config import toml
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
-from masquerade.simulation.state import Record
+from masquerade.reproduce.record import RowRecord
+from masquerade.results.json_records import Json
 
 FILE = "table.toml"
 
@@ -107,7 +108,7 @@ class Table:
         """Return what every try reached on validation data, or None where it is not done."""
         done = [self.record(run) for run in self.tries(row)]
         return {
-            value: None if record is None else record["result"]["accuracy"]["own"]["mean"]
+            value: None if record is None else record.result.accuracy.own.mean
             for value, record in zip(self.search.values, done, strict=True)
         }
 
@@ -140,22 +141,24 @@ class Table:
         """Return the file of a run's result."""
         return self.results / f"{run.name}.json"
 
-    def record(self, run: Run) -> Record | None:
+    def record(self, run: Run) -> RowRecord | None:
         """Read a run's result; None where there is none, or one of other settings."""
         try:
-            found: Record = json.loads(self.path(run).read_text(encoding="utf-8"))
-            then = toml.parse(found["settings"])
+            found = RowRecord.from_json(json.loads(self.path(run).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError) as error:
-            text = f"{self.path(run)} is damaged ({error}); restore it, or remove it"
+        except (ValueError, MasqueradeError) as error:
+            said = str(error).removeprefix("E401 ")
+            text = f"{self.path(run)} is damaged ({said}); restore it, or remove it"
             raise MasqueradeError("E401", text) from None
+        try:
+            then = toml.parse(found.settings)
         except MasqueradeError:
             # Settings that are no longer known are other settings.
             return None
         return found if meaning(then) == meaning(run.config) else None
 
-    def done(self, row: str) -> list[Record]:
+    def done(self, row: str) -> list[RowRecord]:
         """Return the results of a row, in the order of their seeds."""
         names = self.results.glob(f"{row}-seed*.json")
         seeds = [int(path.stem.rpartition("seed")[2]) for path in names]
@@ -179,7 +182,7 @@ def meaning(config: Config) -> tuple[object, ...]:
     return config.data, config.train, config.evaluate, methods
 
 
-def settings(config: Config) -> Record:
+def settings(config: Config) -> dict[str, Json]:
     """Return a configuration as tables for JSON, which has no infinity: that is a default."""
     tables = toml.complete(config)
     for name, method in tables["method"].items():

@@ -6,7 +6,7 @@ loop over clients, a batch of them, one day other machines; the server knows not
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -21,8 +21,9 @@ from masquerade.cost.flops import Meter
 from masquerade.engine.base import Engine, Job, Outcome
 from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeWarning
+from masquerade.results import EvaluationRecord, RoundRecord
 from masquerade.simulation.participation import Participation
-from masquerade.simulation.state import COSTS, Record, RunState, phase_name
+from masquerade.simulation.state import COSTS, RunState, phase_name
 from masquerade.simulation.update_checks import all_finite, refusals, warn_of_refusals
 from masquerade.wire import session
 
@@ -186,23 +187,27 @@ def train(
     server: Server,
     engine: Engine,
     state: RunState,
-    evaluate: Callable[[RunState], Record | None] = lambda state: None,
-    commit: Callable[[RunState, Record], None] = lambda state, record: None,
+    evaluate: Callable[[RunState], EvaluationRecord | None] = lambda state: None,
+    after_round: Callable[[RunState, RoundRecord], None] = lambda state, record: None,
     until: int | None = None,
 ) -> RunState:
-    """Do the rounds that are left, in place: all of them, or those before round `until`."""
+    """Do the rounds that are left, in place: all of them, or those before round `until`.
+
+    `after_round` is told of every round: what writes commits or shows progress stands there.
+    """
     while state.number < (server.rounds if until is None else until):
         turn = server.choose(state)
         with state.clock.measure("training", lap=turn.kind == "train"):
             record = federated_round(server, engine, state, turn)
-        if turn.kind == "train":
-            record |= evaluate(state) or {}
-            commit(state, record)
+        if record is not None:
+            after_round(state, replace(record, evaluation=evaluate(state)))
     return state
 
 
-def federated_round(server: Server, engine: Engine, state: RunState, turn: Turn) -> Record:
-    """Send, work, check, aggregate, keep; return the line of `metrics.jsonl`.
+def federated_round(
+    server: Server, engine: Engine, state: RunState, turn: Turn
+) -> RoundRecord | None:
+    """Send, work, check, aggregate, keep; return the round's record, of a setup None.
 
     Clients whose answer is lost or refused are as if they had never been asked; where nobody is
     asked, or no answer is taken, a round changes nothing. What clients gave is let go of at the
@@ -231,26 +236,26 @@ def federated_round(server: Server, engine: Engine, state: RunState, turn: Turn)
 
 def _finish_turn(
     state: RunState, turn: Turn, refused: dict[int, str], cost: dict[str, float]
-) -> Record:
-    """Move the state on past a turn; return the line of `metrics.jsonl`."""
+) -> RoundRecord | None:
+    """Move the state on past a turn; return the round's record, of a setup None."""
     state.refused += len(refused)
     codes = {str(id): code for id, code in refused.items()}
     if turn.kind == "setup":
         state.set_up, state.refused_setup = True, codes
-        return {}
+        return None
     state.number += 1
     back = turn.asked[turn.back]
     state.sampled[turn.asked] += 1
     state.answered[back] += 1
-    taken = [id for id in back.tolist() if id not in refused]
-    record: Record = {"round": state.number, "clients": taken, **cost}
-    if len(back) < len(turn.asked):
-        record["lost"] = sorted(set(turn.asked.tolist()) - set(back.tolist()))
     at_setup, state.refused_setup = state.refused_setup, {}
-    for name, found in (("refused", codes), ("refused_setup", at_setup)):
-        if found:
-            record[name] = found
-    return record
+    return RoundRecord(
+        round=state.number,
+        clients=tuple(id for id in back.tolist() if id not in refused),
+        costs=cost,
+        lost=tuple(sorted(set(turn.asked.tolist()) - set(back.tolist()))),
+        refused=codes,
+        refused_setup=at_setup,
+    )
 
 
 def _note_divergence(state: RunState, number: int, finite: Tensor | bool) -> None:

@@ -1,7 +1,7 @@
 """The state of a run: everything that changes from round to round, and how it is written down."""
 
 import copy
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,29 @@ from masquerade.core import tree
 from masquerade.core.tree import State
 from masquerade.engine.base import Outcome, astuple
 from masquerade.engine.store import Store
+from masquerade.results import EvaluationRecord
 from masquerade.simulation.clock import Clock
 from masquerade.wire import session
 from masquerade.wire.session import Session
-
-Record = dict[str, Any]
 
 COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "executed", "paper")
 WAYS = ("dense", "masked", "executed")
 SENT_UP = ("up", "values_up")
 
 _stream: Callable[[], Any] = torch.cuda.Stream
+
+
+@dataclass(frozen=True)
+class StateFacts:
+    """What a commit holds of a state beside its tensors."""
+
+    costs: Mapping[str, Mapping[str, float]]
+    layers: Mapping[str, Mapping[str, Mapping[str, float]]]
+    history: tuple[EvaluationRecord, ...]
+    seconds: Mapping[str, float]
+    memory: Mapping[str, float]
+    diverged: int | None
+    refused: int
 
 
 @dataclass
@@ -46,7 +58,7 @@ class RunState:
     """Sums over clients by kind of round ("train", "setup"): `COSTS`, and parts as "up/params"."""
     layers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """FLOPs over clients, by phase and layer: dense, masked, executed."""
-    history: list[Record] = field(default_factory=list)
+    history: list[EvaluationRecord] = field(default_factory=list)
     """Evaluations between rounds."""
     clock: Clock = field(default_factory=Clock)
     memory: dict[str, float] = field(default_factory=dict)
@@ -117,19 +129,19 @@ class RunState:
         """Return a copy of all tensors, by name, in host memory."""
         return self.snapshot()()
 
-    def facts(self) -> Record:
-        """Return a copy of the rest, as JSON."""
-        return {
-            "costs": copy.deepcopy(self.costs),
-            "layers": copy.deepcopy(self.layers),
-            "history": list(self.history),
-            "seconds": dict(self.clock.seconds),
-            "memory": dict(self.memory),
-            "diverged": self.diverged,
-            "refused": self.refused,
-        }
+    def facts(self) -> StateFacts:
+        """Return a copy of the rest."""
+        return StateFacts(
+            costs=copy.deepcopy(self.costs),
+            layers=copy.deepcopy(self.layers),
+            history=tuple(self.history),
+            seconds=dict(self.clock.seconds),
+            memory=dict(self.memory),
+            diverged=self.diverged,
+            refused=self.refused,
+        )
 
-    def restore(self, number: int, tensors: dict[str, Tensor], facts: Record) -> None:
+    def restore(self, number: int, tensors: Mapping[str, Tensor], facts: StateFacts) -> None:
         """Become what a commit holds; this state is the one before round 0, on its devices."""
         device, place = self.rows.device, self.rows.place
         moved = {name: value.to(device) for name, value in tensors.items()}
@@ -146,9 +158,14 @@ class RunState:
         self.sampled = tensors["participation/sampled"].clone()
         self.answered = tensors["participation/answered"].clone()
         self.number = number
-        for name in ("costs", "layers", "history", "memory", "diverged", "refused"):
-            setattr(self, name, copy.deepcopy(facts[name]))
-        for part, seconds in facts["seconds"].items():
+        self.costs = {kind: dict(sums) for kind, sums in facts.costs.items()}
+        self.layers = {
+            phase: {layer: dict(counts) for layer, counts in layers.items()}
+            for phase, layers in facts.layers.items()
+        }
+        self.history, self.memory = list(facts.history), dict(facts.memory)
+        self.diverged, self.refused = facts.diverged, facts.refused
+        for part, seconds in facts.seconds.items():
             # This process has a start-up of its own.
             self.clock.seconds[part] += seconds
 

@@ -21,12 +21,11 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.results.json_records import Json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
 
 Tensors = Mapping[str, Tensor]
-Facts = Mapping[str, object]
-Lines = Iterable[Facts]
 
 VERSION = 3
 CONFIG = "config.toml"
@@ -108,7 +107,7 @@ class Commit(NamedTuple):
 
     number: int
     tensors: dict[str, Tensor]
-    facts: dict[str, Any]
+    facts: Json
 
 
 class RunDirectory:
@@ -161,7 +160,9 @@ class RunDirectory:
     def __exit__(self, *fault: object) -> None:
         self.close()
 
-    def commit(self, number: int, tensors: Tensors, facts: Facts, lines: Lines = ()) -> None:
+    def commit(
+        self, number: int, tensors: Tensors, facts: Json, lines: Iterable[Json] = ()
+    ) -> None:
         """Make the state after `number` rounds durable, and the metrics since the last commit.
 
         Numbers rise. After an error, open the run again before committing a later round.

@@ -1,0 +1,152 @@
+"""All outputs of a client on a test set: through rules, and to metrics that need the whole set.
+
+Scores of single samples are the fast way, and need none of this.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from masquerade.core.metric import Rule, RuleClient, SetMetric
+from masquerade.core.part import Message
+from masquerade.core.task import Task
+from masquerade.data.corrupted_sets import CorruptedSets
+from masquerade.engine.base import Engine
+from masquerade.evaluation.accuracy import (
+    Figure,
+    GroupFigures,
+    OverClients,
+    ShiftSets,
+    mean,
+    mean_of,
+    under_corruption,
+)
+from masquerade.results import Accuracy, RuleFigures
+
+Key = tuple[str, str]
+"""A rule and a metric; "" is no rule, or the task's own metric."""
+
+
+@dataclass(frozen=True, eq=False)
+class OutputScorer:
+    """Scores the outputs of clients on whole test sets, under every rule and by every metric."""
+
+    task: Task
+    engine: Engine
+    metrics: Mapping[str, SetMetric]
+    rules: Mapping[str, Rule]
+    shifted: Mapping[str, ShiftSets]
+    kinds: Sequence[str]
+    severities: Sequence[int]
+    corrupted: CorruptedSets | None
+
+    @property
+    def keys(self) -> list[Key]:
+        """List what is scored here; the task's own metric without a rule is scored by sample."""
+        plain = [("", name) for name in self.metrics]
+        return plain + [(rule, name) for rule in self.rules for name in ("", *self.metrics)]
+
+    def describe(
+        self,
+        models: Sequence[Message],
+        ids: Sequence[int],
+        asked: Sequence[Tensor],
+        over_clients: OverClients,
+    ) -> tuple[dict[str, Accuracy], dict[str, RuleFigures]]:
+        """Return the accuracy of some clients by metric, and by rule.
+
+        `asked` are, for every client, all samples that its test sets have, in ascending order.
+        """
+        if not self.keys:
+            return {}, {}
+        found = {
+            key: self._described(key, group, ids, over_clients)
+            for key, group in self._figures(models, ids, asked).items()
+        }
+        metrics = {name: found["", name] for name in self.metrics}
+        rules = {
+            rule: RuleFigures(found[rule, ""], {name: found[rule, name] for name in self.metrics})
+            for rule in self.rules
+        }
+        return metrics, rules
+
+    def _described(
+        self, key: Key, group: GroupFigures, ids: Sequence[int], over_clients: OverClients
+    ) -> Accuracy:
+        _, metric = key
+        better = self.metrics[metric].better if metric else self.task.better
+        return OverClients(over_clients.samples, better).accuracy(group, ids)
+
+    def _figures(
+        self, models: Sequence[Message], ids: Sequence[int], asked: Sequence[Tensor]
+    ) -> dict[Key, GroupFigures]:
+        """Score every client on all of its test sets; its outputs are held while it is scored."""
+        data = self.engine.federation
+        found: dict[tuple[str, str], dict[Key, list[Figure]]] = {}
+        samples = [asked[id].to(data.x.device) for id in ids]
+        clean = self.engine.outputs(models, samples, data.x)
+        for id, own, outputs in zip(ids, samples, clean, strict=True):
+            for (source, degree), draws in self._draws(id).items():
+                places = [torch.searchsorted(own, chosen.to(own.device)) for chosen in draws]
+                scores = [self._score(id, outputs[at], data.y[own[at]]) for at in places]
+                for key in self.keys:
+                    into = found.setdefault((source, degree), {}).setdefault(key, [])
+                    into.append(mean([score[key] for score in scores]))
+        for kind in self.kinds:
+            for severity in self.severities:
+                found[kind, str(severity)] = self._corrupted(models, ids, kind, severity)
+        return {key: self._group(found, key) for key in self.keys}
+
+    def _draws(self, id: int) -> dict[tuple[str, str], list[Tensor]]:
+        """Return a client's shifted test sets: by source and degree, one for each draw."""
+        return {
+            (source, str(degree)): [chosen[id] for chosen in draws]
+            for source, sets in self.shifted.items()
+            for degree, draws in sets.items()
+        }
+
+    def _group(
+        self, found: Mapping[tuple[str, str], Mapping[Key, list[Figure]]], key: Key
+    ) -> GroupFigures:
+        """Return all figures of one rule and metric."""
+
+        def score(kind: str, severity: int) -> list[Figure]:
+            return found[kind, str(severity)][key]
+
+        shift, pooled = (
+            {str(degree): found[source, str(degree)][key] for degree in self.shifted[source]}
+            for source in ("shift", "pooled")
+        )
+        corruption = under_corruption(self.kinds, self.severities, score)
+        return GroupFigures(shift, pooled, corruption)
+
+    def _corrupted(
+        self, models: Sequence[Message], ids: Sequence[int], kind: str, severity: int
+    ) -> dict[Key, list[Figure]]:
+        """Score clients on one corrupted copy of their own samples."""
+        assert self.corrupted is not None
+        x, y = self.corrupted.x(kind, severity), self.corrupted.y
+        own = [self.corrupted.own[id] for id in ids]
+        scores = [
+            self._score(id, outputs, y[places])
+            for id, places, outputs in zip(
+                ids, own, self.engine.outputs(models, own, x), strict=True
+            )
+        ]
+        return {key: [score[key] for score in scores] for key in self.keys}
+
+    def _score(self, id: int, outputs: Tensor, y: Tensor) -> dict[Key, Figure]:
+        """Score all outputs of a client on one test set."""
+        if not len(y):
+            return dict.fromkeys(self.keys, None)
+        data = self.engine.federation
+        client = RuleClient(id, data.y[data.train[id]])
+        ruled = {"": outputs} | {name: rule(outputs, client) for name, rule in self.rules.items()}
+        return {
+            (rule, metric): self.metrics[metric].function(ruled[rule].cpu(), y.cpu())
+            if metric
+            else mean_of(self.task.metric(ruled[rule], y))
+            for rule, metric in self.keys
+        }

@@ -1,0 +1,74 @@
+"""Callbacks: who is told what happens in a run. Progress, commits and files are callbacks too."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from masquerade.results import EvaluationRecord, RoundRecord
+from masquerade.simulation.state import RunState
+
+if TYPE_CHECKING:
+    from masquerade.experiments.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The run that callbacks are told of."""
+
+    name: str
+    """Of its method."""
+    seed: int
+    rounds: int
+    state: RunState
+    """To be read, and never changed."""
+    place: int = 0
+    """Which of several trainings it is, of `of`."""
+    of: int = 1
+
+    @property
+    def share(self) -> float:
+        """Return how much of the rounds of all trainings is done, from 0 to 1."""
+        return (self.place + self.state.number / self.rounds) / self.of
+
+
+class Callback:
+    """Is told of the events of a run; a subclass has those that it wants to know of."""
+
+    def on_evaluation(self, run: Run, record: EvaluationRecord) -> None:
+        """Models were measured on own data, before `on_round` of the same round."""
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        """A round is done."""
+
+    def on_commit(self, run: Run, rounds: int) -> None:
+        """The state after so many rounds is on the disk; commits are written beside the work."""
+
+    def on_end(self, run: Run, result: "Result") -> None:
+        """All rounds are done and every view is evaluated."""
+
+
+class Callbacks(Callback):
+    """Several callbacks as one: each is told, in their order."""
+
+    def __init__(self, told: Sequence[Callback]) -> None:
+        self.told = tuple(told)
+
+    def on_evaluation(self, run: Run, record: EvaluationRecord) -> None:
+        """Tell all of an evaluation."""
+        for each in self.told:
+            each.on_evaluation(run, record)
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        """Tell all of a round."""
+        for each in self.told:
+            each.on_round(run, record)
+
+    def on_commit(self, run: Run, rounds: int) -> None:
+        """Tell all of a commit."""
+        for each in self.told:
+            each.on_commit(run, rounds)
+
+    def on_end(self, run: Run, result: "Result") -> None:
+        """Tell all of the end."""
+        for each in self.told:
+            each.on_end(run, result)

@@ -1,0 +1,56 @@
+"""A row's result as a file: the summary, the settings, and on what it was made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from masquerade.results import Summary
+from masquerade.results.json_records import Json, from_json, to_json
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """When, with what and on what a training was done."""
+
+    date: str
+    masquerade: str
+    python: str
+    torch: str
+    numpy: str
+    device: str
+    compute: Mapping[str, Json]
+    at_a_time: int
+    """How many trainings were done at a time."""
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class RowRecord:
+    """The result of one run of one row."""
+
+    table: str
+    row: str
+    made: Circumstances
+    result: Summary
+    settings: Mapping[str, Json]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON; the summary has its schema."""
+        found = to_json(self)
+        assert isinstance(found, dict)
+        return {**found, "result": self.result.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        """Read a record; what does not fit raises ValueError, a wrong summary E401."""
+        if not isinstance(data, dict) or not isinstance(data.get("settings"), dict):
+            raise ValueError("it has no settings")
+        settings = data["settings"]
+        assert isinstance(settings, dict)
+        return cls(
+            table=str(data.get("table")),
+            row=str(data.get("row")),
+            made=from_json(Circumstances, data.get("made")),
+            result=Summary.from_json(data.get("result")),
+            settings=settings,
+        )

@@ -1,0 +1,37 @@
+"""What runs end with, as frozen records: accuracy, costs, summaries, rounds; and their JSON."""
+
+from masquerade.results.accuracy import AVERAGED, Accuracy, Statistics
+from masquerade.results.costs import Bytes, Costs, Flops, PaperCosts, Spent, Storage
+from masquerade.results.rounds import EvaluationRecord, RoundRecord
+from masquerade.results.summary import (
+    ClientFigures,
+    ModelSize,
+    Novel,
+    Overlap,
+    Participations,
+    Point,
+    RuleFigures,
+    Summary,
+)
+
+__all__ = [
+    "AVERAGED",
+    "Accuracy",
+    "Bytes",
+    "ClientFigures",
+    "Costs",
+    "EvaluationRecord",
+    "Flops",
+    "ModelSize",
+    "Novel",
+    "Overlap",
+    "PaperCosts",
+    "Participations",
+    "Point",
+    "RoundRecord",
+    "RuleFigures",
+    "Spent",
+    "Statistics",
+    "Storage",
+    "Summary",
+]

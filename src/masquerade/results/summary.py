@@ -1,0 +1,201 @@
+"""The summary: everything that is known of one view of a training at its end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from masquerade.errors import MasqueradeError, listed, nearest
+from masquerade.results.accuracy import Accuracy
+from masquerade.results.costs import Costs
+from masquerade.results.json_records import Json, from_json, to_json
+
+SCHEMA = 2
+"""The version of a summary's JSON; 0.1 wrote the first, without a number."""
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Parameters of the network, and how many of them clients' models keep on average."""
+
+    parameters: int
+    kept: float
+    density: float
+
+
+@dataclass(frozen=True)
+class Participations:
+    """How often clients took part."""
+
+    mean: float
+    """Rounds in which a client was asked, on average."""
+    never_sampled: int
+    never_heard: int
+    """Clients that were never asked, or whose answer never came back."""
+
+
+@dataclass(frozen=True)
+class ClientFigures:
+    """Clients, each with the metric on its own data."""
+
+    ids: tuple[int, ...]
+    samples: tuple[int, ...]
+    """Training samples."""
+    own: tuple[float | None, ...]
+    """None where a client has no test data."""
+    names: tuple[str, ...] = ()
+    """What the data call them."""
+
+
+@dataclass(frozen=True)
+class Novel:
+    """Clients that were kept out of training."""
+
+    clients: ClientFigures
+    accuracy: Accuracy
+    gap: float
+    """What the others' mean on own data is ahead of theirs."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Those whose update was refused when they joined, and the code that says why."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How far the masks of clients overlap: intersection over union."""
+
+    whole: float
+    """The mean over all pairs of clients and all tensors."""
+    layers: Mapping[str, float]
+    pairs: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    """Client by client, of the last weight."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the curve over rounds: the metric on own data, and the costs so far."""
+
+    round: int
+    own: float
+    std: float
+    down: float
+    up: float
+    flops: float
+    notes: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RuleFigures:
+    """The figures of a view whose outputs went through a rule."""
+
+    accuracy: Accuracy
+    metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Everything that is known of one view of a training at its end."""
+
+    method: str
+    """The name in the table of methods, or the class."""
+    title: str
+    view: str
+    data: str
+    seed: int
+    rounds: int
+    clients: int
+    network: str
+    metric: str
+    better: str
+    """Whether "higher" or "lower" is better."""
+    accuracy: Accuracy
+    costs: Costs
+    model: ModelSize
+    participation: Participations
+    history: tuple[Point, ...]
+    rounds_to_80: int
+    """The first round that was evaluated and has 80 % of the final figure."""
+    per_client: ClientFigures | None = None
+    global_view: Accuracy | None = None
+    """The shared model in everybody's hands, where the method has one."""
+    metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+    """Further metrics by name."""
+    rules: Mapping[str, RuleFigures] = field(default_factory=dict)
+    """The same under rules on outputs, by name."""
+    overlap: Overlap | None = None
+    novel: Novel | None = None
+    diverged: int | None = None
+    """The first round that left values which are not finite."""
+    refused: int = 0
+    """Updates that were not taken."""
+    data_note: str = ""
+    corrupted_images: str = ""
+    """Whether corrupted images are "published" or "generated"."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the summary as JSON, with the version of its schema."""
+        found = to_json(self)
+        assert isinstance(found, dict)
+        return {"schema": SCHEMA, **found}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        """Read a summary; E401 says what is wrong with one that cannot be."""
+        if not isinstance(data, dict) or "schema" not in data:
+            raise MasqueradeError("E401", "this is no summary of version 0.2 or later; train anew")
+        given = dict(data)
+        schema = given.pop("schema")
+        if schema != SCHEMA:
+            text = f"a summary of schema {schema}, and this version reads schema {SCHEMA}"
+            raise MasqueradeError("E401", f"{text}; report it with the version that wrote it")
+        try:
+            return from_json(cls, given)
+        except ValueError as error:
+            raise MasqueradeError("E401", f"a summary is damaged: {error}") from None
+
+    def under_rules(self) -> "list[Summary]":
+        """Return this summary, and for every rule one that has the figures under it."""
+        return [
+            self,
+            *(
+                replace(
+                    self,
+                    method=f"{self.method}+{name}",
+                    title=f"{self.title}, {name}",
+                    accuracy=found.accuracy,
+                    metrics=found.metrics,
+                    rules={},
+                    global_view=None,
+                    novel=None,
+                    per_client=None,
+                )
+                for name, found in self.rules.items()
+            ),
+        ]
+
+    def place_of(self, client: int | str) -> int:
+        """Return the place of a client, given by number or name, in what is listed of clients.
+
+        A text is a name before it is a number, and never a number where names are numbers as well:
+        nobody is to get another's model.
+        """
+        assert self.per_client is not None
+        ids, names = self.per_client.ids, self.per_client.names
+        kept_out = self.novel.clients if self.novel else None
+        called = (*names, *(kept_out.names if kept_out else ()))
+        if client in names:
+            return names.index(str(client))
+        given = client
+        if isinstance(given, str) and given.isdecimal() and not any(map(str.isdecimal, called)):
+            given = int(given)
+        if given in ids:
+            return ids.index(int(given))
+        text = f"there is no model of client `{client}`{nearest(str(client), names)}; those with"
+        text += " one have the"
+        if kept_out and (given in kept_out.ids or client in kept_out.names):
+            text = f"client `{client}` was kept out of training, and its model was not kept; "
+            text += "train with it (no `novel`), or take a client with a model; they have the"
+        raise MasqueradeError("E202", f"{text} {_called(ids, names)}")
+
+
+def _called(ids: Sequence[int], names: Sequence[str]) -> str:
+    calls = f"names {listed(names)}" if names else ""
+    return " and the ".join(filter(None, (f"numbers {listed(ids)}", calls)))
