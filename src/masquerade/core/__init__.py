@@ -4,6 +4,7 @@ from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.metric import Rule, RuleClient, SetMetric
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
+from masquerade.core.preprocess import Normalize, Raw, Standardize
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
 from masquerade.core.sgd import MetricStep, gradient, sgd_step
 from masquerade.core.task import Layer, Task
@@ -24,12 +25,15 @@ __all__ = [
     "Message",
     "Method",
     "MetricStep",
+    "Normalize",
     "Part",
+    "Raw",
     "Round",
     "Rule",
     "RuleClient",
     "SetMetric",
     "Stage",
+    "Standardize",
     "State",
     "Task",
     "Tree",

@@ -1,4 +1,4 @@
-"""A task: the network as a function of its tree, its loss, its metric, and what its layers are."""
+"""A task: preprocessing, the network as a function of its tree, its loss and metric, its layers."""
 
 import copy
 import zlib
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from masquerade.core.dropout import Dropout
 from masquerade.core.metric import SetMetric
+from masquerade.core.preprocess import Preprocess, Scale, Unfitted, moved
 from masquerade.core.random import Label, fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
@@ -50,6 +51,11 @@ class Layer:
     bias: str | None
 
 
+def _are_numbers(x: Tensor) -> bool:
+    """Tell samples that are numbers or pixels from tokens."""
+    return x.is_floating_point() or x.dtype == torch.uint8
+
+
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
     """Return the cross entropy of every sample."""
     if _mapped_on_a_cpu(output) and output.ndim == 2:
@@ -74,6 +80,8 @@ class Task:
     sample (cross entropy and accuracy in percent by default); `transform(x, key)` augments a
     training batch and draws what it needs from the key. `better` says which way the metric goes.
     `set_metrics` are further metrics, by name, of all outputs and targets of a client's test set.
+    `preprocess(x)` turns samples [samples, …] as the data hold them into what the network reads: by
+    default bytes are divided by 255. Tokens are never preprocessed.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class Task:
         better: str = "higher",
         set_metrics: Mapping[str, SetMetric | Callable[[Tensor, Tensor], float | None]]
         | None = None,
+        preprocess: Preprocess | None = None,
     ) -> None:
         self.module = copy.deepcopy(model)
         self._loss = loss
@@ -108,6 +117,7 @@ class Task:
         self.layers = tuple(self._find_layers())
         floats = [value for value in self.initial.values() if value.is_floating_point()]
         self.dtype = floats[0].dtype if floats else torch.float32
+        self.preprocess = moved(preprocess or Scale(), self.dtype)
         # Layers that count or normalize over a batch see padding; engines ask before they pad.
         self.couples_batch = any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
@@ -216,22 +226,37 @@ class Task:
 
     def to(self, device: torch.device | str) -> "Task":
         """Return the task on a device."""
-        moved = copy.copy(self)
-        moved.module = copy.deepcopy(self.module).to(device)
-        moved.initial = {name: value.to(device) for name, value in self.initial.items()}
-        moved._slots = list(moved._find_slots())
-        moved._dropouts = moved._find_dropouts()
-        return moved
+        there = copy.copy(self)
+        there.module = copy.deepcopy(self.module).to(device)
+        there.preprocess = moved(self.preprocess, device)
+        there.initial = {name: value.to(device) for name, value in self.initial.items()}
+        there._slots = list(there._find_slots())
+        there._dropouts = there._find_dropouts()
+        return there
+
+    def with_preprocess(self, preprocess: Preprocess) -> "Task":
+        """Return the task with other preprocessing."""
+        other = copy.copy(self)
+        other.preprocess = moved(preprocess, self.dtype)
+        return other
 
     def with_example(self, x: Tensor) -> "Task":
-        """Return the task that knows what its inputs x [samples, …] look like."""
+        """Return the task that knows what its samples x [samples, …] look like."""
+        if not _are_numbers(x) and type(self.preprocess) is not Scale:
+            raise MasqueradeError(
+                "E202",
+                f"samples of {x.dtype} are tokens, which are never preprocessed; store numbers as "
+                "float32 or uint8, or leave `data.normalize` (`preprocess` of a task) as it was",
+            )
+        if not isinstance(self.preprocess, Unfitted):
+            self.inputs(x[:1])
         knowing = copy.copy(self)
-        knowing._sample = torch.zeros_like(self.inputs(x[:1]))
+        knowing._sample = torch.zeros_like(x[:1])
         return knowing
 
     @property
     def sample(self) -> Tensor:
-        """Return what an input looks like: zeros [1, …] of its shape and type."""
+        """Return what a sample looks like, as the data hold it: zeros [1, …] of its type."""
         if self._sample is None:
             raise MasqueradeError(
                 "E202", "the task does not know its inputs; use `task.with_example(x)`"
@@ -288,14 +313,10 @@ class Task:
         }
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return samples as the network reads them: bytes are pixels, scaled to 0..1."""
-        if x.dtype == torch.uint8:
-            pixels = x.to(self.dtype)
-            # Divided by a tensor: by a number CUDA multiplies with its inverse, to other bits.
-            return pixels / pixels.new_full((), 255)
-        if x.dtype in TOKENS:
-            return x.long()
-        return x.to(self.dtype) if x.is_floating_point() else x
+        """Return samples as the network reads them: preprocessed, unless they are tokens."""
+        if _are_numbers(x):
+            return self.preprocess(x).to(self.dtype)
+        return x.long() if x.dtype in TOKENS else x
 
     def __call__(
         self, values: Tree, x: Tensor, train: bool = False, key: Tensor | None = None

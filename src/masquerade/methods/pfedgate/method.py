@@ -121,7 +121,7 @@ class PFedGate(Method):
         A client that never trained so uses the first blocks that fit, as θ_g has them.
         """
         model = self._model(task)
-        gate, running = model.gate.init(task.sample, info.key, task.dtype)
+        gate, running = model.gate.init(task.inputs(task.sample), info.key, task.dtype)
         scores = torch.ones_like(gate["gate.bias"])
         room = model.blocks.room(min(self.density, info.budget))
         return {"gate": gate, "running": running, "scores": scores, "room": room}
@@ -130,7 +130,7 @@ class PFedGate(Method):
         """Begin with no block chosen and nothing measured."""
         none = torch.zeros_like(self._model(task).blocks.always)
         zero = client["scores"].new_zeros(())
-        total = task.sample[0] if self.gating == "client" else client["scores"]
+        total = task.inputs(task.sample)[0] if self.gating == "client" else client["scores"]
         sums = {"load": none.to(zero.dtype), "steps": zero, "seen": zero}
         work = {key: value for key, value in client.items() if key != "scores"}
         work |= {"chosen": none, "pooled": torch.zeros_like(total, dtype=zero.dtype)}

@@ -1,0 +1,160 @@
+"""Preprocessing: what turns raw samples into what a network reads, a part of the task itself.
+
+Any function x -> x on a batch [samples, …] will do. Those here are modules, because their constants
+move with the task and are traced with it. Tokens never come here.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from masquerade.core.tree import Tree
+from masquerade.errors import MasqueradeError
+
+Preprocess = Callable[[Tensor], Tensor]
+
+SHOWN = 4
+"""Constants that a sentence lists."""
+ROUNDING = 1e-12
+"""The share of a squared mean below which a variance is no more than what sums were rounded by."""
+
+
+@runtime_checkable
+class Unfitted(Protocol):
+    """Preprocessing that clients' data decide, by sums alone: the server never sees a sample."""
+
+    def statistics(self, x: Tensor) -> Tree:
+        """Return what is to be summed over all clients, of samples x [samples, …] of one."""
+        ...
+
+    def fitted(self, total: Tree) -> nn.Module:
+        """Return the preprocessing that the sums decide; its tensors are sent to everybody."""
+        ...
+
+
+class Scale(nn.Module):
+    """Divide bytes by 255, and leave all other numbers as they are."""
+
+    top: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Divided by a tensor: by a number CUDA multiplies with its inverse, to other bits.
+        top = torch.tensor(255.0, dtype=torch.float64)
+        self.register_buffer("top", top, persistent=False)
+
+    @property
+    def text(self) -> str:
+        """Say what is done."""
+        return "bytes are divided by 255"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return numbers of the constants' own type."""
+        numbers = x.to(self.top.dtype)
+        return numbers / self.top if x.dtype == torch.uint8 else numbers
+
+
+class Raw(nn.Module):
+    """Leave all numbers as they are: bytes are numbers from 0 to 255."""
+
+    text = "bytes are read as numbers from 0 to 255"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+
+class Normalize(Scale):
+    """Divide bytes by 255, then subtract a mean and divide by a std.
+
+    Both are one number, or one for every channel or feature: axis 1 of a batch.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
+        super().__init__()
+        for name, given in (("mean", mean), ("std", std)):
+            values = [given] if isinstance(given, int | float) else list(given)
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
+        finite = math.isfinite(float(self.mean.sum() + self.std.sum()))
+        if len(self.mean) != len(self.std) or not finite or not bool((self.std > 0).all()):
+            text = f"`mean` is {mean} and `std` {std}; give as many of both, and stds above 0"
+            raise MasqueradeError("E201", text)
+
+    @property
+    def text(self) -> str:
+        """Say what is done."""
+        if len(self.mean) > SHOWN:
+            named = f"each of {len(self.mean)} features has its own mean subtracted and is divided"
+            return f"{super().text}, then {named} by its std"
+        mean, std = (", ".join(f"{one:.4g}" for one in each) for each in (self.mean, self.std))
+        return f"{super().text}, then mean {mean} is subtracted and the rest divided by std {std}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (x − mean) / std."""
+        count = len(self.mean)
+        if count > 1 and (x.ndim < 2 or x.shape[1] != count):
+            text = f"normalizing has constants for {count} channels or features (axis 1 of a batch)"
+            shape = list(x.shape[1:])
+            raise MasqueradeError(
+                "E202",
+                f"{text}, and samples have the shape {shape}; give one for all or one for each "
+                "(`data.normalize`, or `preprocess` of a task)",
+            )
+        shape = [count, *[1] * (x.ndim - 2)]
+        return (super().forward(x) - self.mean.reshape(shape)) / self.std.reshape(shape)
+
+
+class Standardize(nn.Module):
+    """Normalize by mean and std of the training samples, per channel or feature; not fitted yet.
+
+    A run fits it before training: clients send counts and sums, and the server sends back mean and
+    std.
+    """
+
+    text = "samples are normalized by mean and std of the training samples"
+
+    def statistics(self, x: Tensor) -> Tree:
+        """Return count, sum and sum of squares of every channel or feature, in float64."""
+        values = Scale()(x).reshape(len(x), x.shape[1] if x.ndim > 1 else 1, -1)
+        return {
+            "count": torch.tensor(float(len(x) * values.shape[2]), dtype=torch.float64),
+            "sum": values.sum((0, 2)),
+            "squares": values.square().sum((0, 2)),
+        }
+
+    def fitted(self, total: Tree) -> Normalize:
+        """Return the normalization; what is constant is divided by 1."""
+        mean = total["sum"] / total["count"]
+        variance = total["squares"] / total["count"] - mean.square()
+        varies = variance > ROUNDING * mean.square()
+        std = torch.where(varies, variance, 1.0).sqrt()
+        return Normalize(mean.tolist(), std.tolist())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Refuse: there is nothing to normalize by."""
+        raise MasqueradeError(
+            "E202",
+            "this preprocessing is not fitted yet; a run fits it and its result holds the fitted "
+            "task, or give `mq.Normalize(mean, std)`",
+        )
+
+
+def describe(preprocess: Preprocess) -> str:
+    """Say what is done to samples; of a function of one's own, its name."""
+    text = getattr(preprocess, "text", None)
+    name = getattr(preprocess, "__name__", type(preprocess).__name__)
+    return text if isinstance(text, str) else f"samples go through `{name}`"
+
+
+def moved(preprocess: Preprocess, to: torch.device | torch.dtype | str) -> Preprocess:
+    """Return preprocessing whose constants are on a device or of a type."""
+    if not isinstance(preprocess, nn.Module):
+        return preprocess
+    return copy.deepcopy(preprocess).to(to).requires_grad_(False).eval()
