@@ -56,7 +56,9 @@ def test_a_configuration_survives_toml() -> None:
     method: dict[str, Any] = {"fedprox": {"mu": 0.25}, "dmpfl": {"phases": [0.5, 0.5, 0.0]}}
     config = Config(
         methods=tuple(METHODS),
-        data=Data("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False),
+        data=Data(
+            "mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0), 0.5, 0.5, False, "0.5:0.5"
+        ),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
         evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps"),
         compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0, "off"),

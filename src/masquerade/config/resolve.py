@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from masquerade.config import code, toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
+from masquerade.config.normalize import preprocess_for
 from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
+from masquerade.core.preprocess import Preprocess, Scale
 from masquerade.core.random import Label, choose, fold
 from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
@@ -173,7 +175,9 @@ def _specified(
     if data.novel and not round(data.novel * federation.clients):
         text = f"`data.novel` is {data.novel}, which of {federation.clients} clients is none"
         raise MasqueradeError("E201", f"{text}; give more, or 0")
-    train, task = _network(config.train, METHODS[training.names[0]], federation, training.seed)
+    preprocess = preprocess_for(data.normalize, federation.x)
+    entry = METHODS[training.names[0]]
+    train, task = _network(config.train, entry, federation, training.seed, preprocess)
     given = data.budgets if isinstance(data.budgets, str) else data.budgets[: federation.clients]
     return TrainingSpec(
         method=training.method,
@@ -192,9 +196,9 @@ def _specified(
 
 
 def _network(
-    train: Train, entry: MethodEntry, federation: Federation, seed: int
+    train: Train, entry: MethodEntry, federation: Federation, seed: int, preprocess: Preprocess
 ) -> tuple[Train, Task]:
-    """Build the network of a training; return its settings with the network that "auto" means."""
+    """Build the task of a training; return its settings with the network that "auto" means."""
     shape = tuple(federation.x.shape[1:])
     if federation.classes is None:
         raise MasqueradeError(
@@ -215,7 +219,7 @@ def _network(
         load_weights(model, train.weights)
         # A run can be resumed from any directory.
         train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
-    task = Task(model).with_example(federation.x)
+    task = Task(model, preprocess=preprocess).with_example(federation.x)
     if entry.variant == "bn" and not task.norms:
         there = ", ".join(each for each in MODELS if each.endswith("_bn"))
         text = f"{entry.title} needs another kind of network than {name}, which has no norms"
@@ -276,7 +280,7 @@ def _flops(loaded: LoadedConfig, name: str) -> float:
         some = torch.cat([data.train[id][:2] for id in trained])[:SEEN]
         cost = forecast(
             method,
-            spec.task,
+            _unfitted(spec.task),
             data.x[some],
             data.y[some],
             [len(data.train[id]) for id in trained],
@@ -289,18 +293,27 @@ def _flops(loaded: LoadedConfig, name: str) -> float:
     return total
 
 
+def _unfitted(task: Task) -> Task:
+    """Return a task that can be tried before its preprocessing is fitted.
+
+    Neither costs nor beginnings depend on what numbers samples are scaled to.
+    """
+    return task.with_preprocess(Scale())
+
+
 def rehearse(loaded: LoadedConfig) -> None:
     """Try whether every training can begin, so that none fails when others are done."""
     for training in trainings(loaded.config):
         spec = loaded.resolve(training)
+        task = _unfitted(spec.task)
         if loaded.config.evaluate.corruptions:
             check_images(spec.federation.x)
-        spec.method.server_init(spec.task)
+        spec.method.server_init(task)
         # Whoever has more room than the smallest and less than the largest can begin as they do.
         for budget in {min(spec.budgets), max(spec.budgets)}:
             info = ClientInfo(0, 1, 0, budget)
-            spec.method.row_init(spec.task, info)
-            spec.method.client_init(spec.task, info)
+            spec.method.row_init(task, info)
+            spec.method.client_init(task, info)
 
 
 def check_novel(novel: Sequence[int], clients: int) -> None:

@@ -1,0 +1,107 @@
+"""`data.normalize`: what its words mean, what is refused, and where it ends up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from masquerade.config.normalize import CONSTANTS, parse, preprocess_for, spelled
+from masquerade.config.resolve import rehearse, resolve, settle, trainings
+from masquerade.config.settings import Config
+from masquerade.config.toml import complete
+from masquerade.config.toml import parse as parse_tables
+from masquerade.core import MasqueradeError, Task
+from masquerade.core.preprocess import Normalize, Raw, Scale, Standardize
+from tests.support import network
+
+
+def configured(normalize: object, *methods: str, **data: object) -> Config:
+    names = list(methods) or ["fedavg"]
+    return parse_tables({"methods": names, "data": {"normalize": normalize, "clients": 8, **data}})
+
+
+def test_words_name_preprocessing() -> None:
+    found = {text: type(parse(text)) for text in ("unit", "none", "standard", "0.5:0.5", "mnist")}
+    assert list(found.values()) == [Scale, Raw, Standardize, Normalize, Normalize]
+    assert parse_tables({}).data.normalize == "unit"
+
+
+def test_mean_and_std_are_one_number_or_a_list() -> None:
+    for text, mean, std in (("0.5:0.25", [0.5], [0.25]), ("0,1e-1:2,3", [0, 0.1], [2, 3])):
+        made = parse(text)
+        assert isinstance(made, Normalize)
+        assert (made.mean.tolist(), made.std.tolist()) == (mean, std)
+
+
+@pytest.mark.parametrize(
+    "text", ["standart", "", "0.5", "0.5:0", "0.5:-1", "a:b", "0.5:nan", "inf:1", "1,2:3", "1:2:3"]
+)
+def test_other_texts_are_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `data.normalize` is .*MEAN:STD such as"):
+        parse(text)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    tables = {"data": {"normalize": "standart", "novel": 2.0}, "train": {"rounds": 0}}
+    with pytest.raises(MasqueradeError) as fault:
+        parse_tables(tables)
+    for part in ("did you mean `standard`?", "`data.novel`", "`train.rounds`"):
+        assert part in str(fault.value)
+    with pytest.raises(MasqueradeError, match="must be str"):
+        parse_tables({"data": {"normalize": 0.5}})
+
+
+@pytest.mark.parametrize(("text", "channels"), [("cifar10", 1), ("imagenet", 1), ("mnist", 3)])
+def test_constants_are_for_images_of_their_channels(text: str, channels: int) -> None:
+    right = len(CONSTANTS[text][0])
+    assert isinstance(preprocess_for(text, torch.zeros(2, right, 8, 8)), Normalize)
+    for shape in ((channels, 8, 8), (right,), (right, 8)):
+        with pytest.raises(MasqueradeError, match=rf"^E202 `data.normalize` is {text}.*{right} ch"):
+            preprocess_for(text, torch.zeros(2, *shape))
+
+
+@pytest.mark.parametrize("text", ["unit", "none", "standard", "cifar10", "0.1:0.3"])
+def test_what_is_spelled_is_read_to_the_same_bits(text: str) -> None:
+    made = Task(network(torch.float32), preprocess=parse(text)).preprocess
+    again = Task(network(torch.float32), preprocess=parse(spelled(made))).preprocess
+    assert type(made) is type(again)
+    assert isinstance(made, torch.nn.Module)
+    assert isinstance(again, torch.nn.Module)
+    there = again.state_dict()
+    assert all(torch.equal(value, there[name]) for name, value in made.state_dict().items())
+
+
+def test_code_of_ones_own_is_not_spelled() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E202 .*`relu` is code of your own"):
+        spelled(torch.relu)
+
+
+def test_a_training_has_it_and_its_configuration_says_so() -> None:
+    config = configured("0.5:0.25")
+    (training,) = trainings(config)
+    spec = resolve(config, training)
+    assert isinstance(spec.task.preprocess, Normalize)
+    assert spec.data is not None
+    assert (spec.data.normalize, complete(config)["data"]["normalize"]) == ("0.5:0.25",) * 2
+
+
+def test_samples_that_do_not_fit_are_refused_before_any_work(tmp_path: Path) -> None:
+    np.savez(tmp_path / "tokens.npz", x=np.ones((40, 5), np.int64), y=np.arange(40) % 2)
+    faults = {
+        "E202 `data.normalize` is cifar10": configured("cifar10"),
+        "E202 normalizing has constants for 2 channels": configured("0,0:1,1"),
+        "E202 samples of torch.int64 are tokens": configured(
+            "standard", name=str(tmp_path / "tokens.npz"), clients=2
+        ),
+    }
+    for text, config in faults.items():
+        with pytest.raises(MasqueradeError, match=f"^{text}"):
+            rehearse(config)
+
+
+def test_what_is_not_fitted_yet_can_be_rehearsed_and_forecast() -> None:
+    config = settle(configured("standard", "pfedgate", "fedmask", "local_flops"))
+    rehearse(config)
+    plain = settle(configured("unit", "pfedgate", "fedmask", "local_flops"))
+    assert config.method == plain.method
