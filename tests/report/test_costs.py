@@ -75,3 +75,15 @@ def test_parts_stand_where_a_message_has_several() -> None:
         "bits up": [None, 3.0],
         "params down": [None, 1.0],
     }
+
+
+def test_fitting_the_preprocessing_is_told_in_a_sentence_where_it_cost_something() -> None:
+    said = {"text": "samples are halved", "bytes": {"down": 51.0, "up": 84.0}}
+    free = said | {"bytes": {"down": 0.0, "up": 0.0}}
+    notes = [
+        costs.sections([result(**changes)], FEDMASK)[0].note
+        for changes in ({"preprocessing": said}, {"preprocessing": free}, {})
+    ]
+    assert "cost a client 51 bytes down and 84 up" in notes[0]
+    assert notes[1] == notes[2]
+    assert "preprocessing" not in notes[2]

@@ -15,7 +15,7 @@ from rich.console import Console
 from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
-from masquerade.report.tables import half_width, markdown, rows, winners
+from masquerade.report.tables import footnotes, half_width, markdown, rows, winners
 from masquerade.report.terminal import terminal
 from tests.report.invented import corrupted, result, six_methods
 
@@ -221,3 +221,11 @@ def test_what_must_not_stand_in_one_table_is_refused(
         with pytest.raises(MasqueradeError, match="E305") as caught:
             report(results)
         assert words in str(caught.value)
+
+
+def test_what_is_done_to_samples_is_said_where_results_have_it() -> None:
+    said = {"text": "samples are halved", "bytes": {"down": 0.0, "up": 0.0}}
+    sentence = "Before the network reads them, samples are halved."
+    both = [result(preprocessing=said), result("b", preprocessing=said)]
+    assert footnotes(both).count(sentence) == 1
+    assert not [note for note in footnotes([result()]) if "network reads" in note]

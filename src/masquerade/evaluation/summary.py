@@ -5,20 +5,24 @@ from typing import TYPE_CHECKING
 
 from masquerade.core import tree
 from masquerade.core.part import Message
+from masquerade.core.preprocess import Scale, describe
 from masquerade.data.registry import note_of
 from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
 from masquerade.evaluation.accuracy import GroupFigures
 from masquerade.evaluation.overlap import overlap
 from masquerade.results import (
+    Bytes,
     ClientFigures,
     Costs,
     Novel,
     Participations,
     Point,
+    Preprocessing,
     Statistics,
     Summary,
 )
+from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.server import Server
 from masquerade.simulation.state import RunState
 
@@ -75,6 +79,7 @@ def summarize(
         refused=state.refused,
         data_note=note_of(spec.federation.name) or "",
         corrupted_images=evaluator.corrupted.source if evaluator.corrupted else "",
+        preprocessing=_preprocessing(evaluator.simulation.fitting),
     )
 
 
@@ -86,6 +91,13 @@ def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Evaluation
     adapt = found.flops if evaluator.trains(view) else None
     initial = _initial_bytes(evaluator.simulation.spec)
     return costs.total(evaluator.server, state, adapt, held, initial)
+
+
+def _preprocessing(fitting: Fitting) -> Preprocessing | None:
+    """Say what is done to samples, and what fitting it cost, where that is not the default."""
+    if type(fitting.preprocess) is Scale:
+        return None
+    return Preprocessing(describe(fitting.preprocess), Bytes(fitting.down, fitting.up))
 
 
 def _initial_bytes(spec: "TrainingSpec") -> float:

@@ -17,6 +17,7 @@ from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
 from masquerade.core.part import Part
+from masquerade.core.preprocess import describe
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -273,6 +274,7 @@ def _program(simulation: Simulation) -> str:
     tables = {name: toml.plain(record) for name, record in records.items()}
     initial = digest(Part(spec.task.initial))
     facts = {"method": repr(spec.method), "initial": int(initial), "views": spec.views}
+    facts["preprocess"] = describe(simulation.fitting.preprocess)
     return tomli_w.dumps({"python": facts, **tables})
 
 

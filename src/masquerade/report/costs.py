@@ -99,8 +99,22 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
         " with a mask (DM-PFL's) is another, and is sent. Times are those of the"
         f" messages at {rate.text}: in a round that a client takes part in, and in all of them, of"
         " which there may be less than one for a client on average."
+        f"{_fitting(groups)}"
     )
     return "Bytes, and the time they take", note, columns
+
+
+def _fitting(groups: Groups) -> str:
+    """Say what it cost to fit the preprocessing, where clients' data decided it."""
+    seeds = [seed for group in groups for seed in group]
+    down = mean(seeds, lambda s: s.preprocessing.bytes.down if s.preprocessing else None)
+    up = mean(seeds, lambda s: s.preprocessing.bytes.up if s.preprocessing else None)
+    if not down and not up:
+        return ""
+    return (
+        f" Fitting the preprocessing, once before training, cost a client {show(down)} bytes down"
+        f" and {show(up)} up, counted apart."
+    )
 
 
 def _parts(groups: Groups, rate: Bandwidth) -> Made:

@@ -279,6 +279,8 @@ def footnotes(results: Results) -> list[str]:
         )
     notes += _about_corruption(results)
     notes += sorted({result.data_note for result in results if result.data_note})
+    done = {result.preprocessing.text for result in results if result.preprocessing}
+    notes += [f"Before the network reads them, {text}." for text in sorted(done)]
     notes.append(
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training."

@@ -10,6 +10,7 @@ from masquerade.results.summary import (
     Overlap,
     Participations,
     Point,
+    Preprocessing,
     RuleFigures,
     Summary,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "PaperCosts",
     "Participations",
     "Point",
+    "Preprocessing",
     "RoundRecord",
     "RuleFigures",
     "Spent",

@@ -6,7 +6,7 @@ from typing import Self
 
 from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.results.accuracy import Accuracy
-from masquerade.results.costs import Costs
+from masquerade.results.costs import Bytes, Costs
 from masquerade.results.json_records import Json, from_json, to_json
 
 SCHEMA = 2
@@ -83,6 +83,14 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Preprocessing:
+    """What is done to samples before the network, and what it cost a client to find out."""
+
+    text: str
+    bytes: Bytes
+
+
+@dataclass(frozen=True)
 class RuleFigures:
     """The figures of a view whose outputs went through a rule."""
 
@@ -127,6 +135,8 @@ class Summary:
     refused: int = 0
     """Updates that were not taken."""
     data_note: str = ""
+    preprocessing: Preprocessing | None = None
+    """What is done to samples, where it is not the default."""
     corrupted_images: str = ""
     """Whether corrupted images are "published" or "generated"."""
 

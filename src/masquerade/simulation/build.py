@@ -22,6 +22,7 @@ from masquerade.engine.base import Engine, EngineContext
 from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError
 from masquerade.simulation import preflight
+from masquerade.simulation.fitting import Fitting, eligible, fit
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.server import Server, train
 from masquerade.simulation.state import RunState
@@ -38,6 +39,8 @@ class Simulation:
     context: EngineContext
     federation: Federation
     """The data, on the device."""
+    fitting: Fitting
+    """What is done to samples before the network, and what it cost to find out."""
     seconds: float
     """What building it took."""
 
@@ -61,8 +64,10 @@ def build(spec: TrainingSpec) -> Simulation:
     begun = time.monotonic()
     device = _device(spec.compute)
     federation = spec.federation.to(device)
-    task = spec.task.to(device).with_example(federation.x)
     participation = _participation(spec)
+    fitting = fit(spec)
+    fitted = spec.task.with_preprocess(fitting.preprocess)
+    task = fitted.to(device).with_example(federation.x)
     preflight.try_out(task, federation)
     context = EngineContext(
         method=spec.method,
@@ -88,7 +93,8 @@ def build(spec: TrainingSpec) -> Simulation:
     server = _server(spec, task, participation, context.meter, device)
     preflight.warn_of_small_limits(spec.method, task, server.clients[0])
     seconds = time.monotonic() - begun
-    return Simulation(replace(spec, compute=compute), server, engine, context, federation, seconds)
+    spec = replace(spec, compute=compute)
+    return Simulation(spec, server, engine, context, federation, fitting, seconds)
 
 
 @contextmanager
@@ -115,10 +121,8 @@ def _device(compute: Compute) -> torch.device:
 
 def _participation(spec: TrainingSpec) -> Participation:
     """Say who takes part; refuse a federation in which nobody can, or nobody can be evaluated."""
-    train, counts = spec.train, spec.federation.samples.cpu()
-    kept_out = torch.tensor(spec.novel, dtype=torch.int64)
-    eligible = torch.nonzero(counts.index_fill(0, kept_out, 0)).flatten()
-    if not len(eligible):
+    train, trained = spec.train, eligible(spec)
+    if not len(trained):
         text = ", or all that have one are novel" if spec.novel else ""
         raise MasqueradeError("E303", f"no client has a training sample{text}")
     if not any(len(own) for own in getattr(spec.federation, spec.evaluate.split)):
@@ -126,7 +130,7 @@ def _participation(spec: TrainingSpec) -> Participation:
         raise MasqueradeError("E304", text)
     check_available(train.available, spec.federation.clients)
     how = (train.participation, train.clients_per_round, train.available, train.drop)
-    return Participation.of(eligible, *how, spec.seed)
+    return Participation.of(trained, *how, spec.seed)
 
 
 def _server(
