@@ -83,13 +83,13 @@ def _sliced(found: "Found") -> bytes:
 def _dense(found: "Found") -> bytes:
     from masquerade.export import sparse
 
-    return sparse.dense(found.model.networks())
+    return sparse.dense(found.model.networks(), found.model.task.preprocess)
 
 
 def _packed(found: "Found") -> bytes:
     from masquerade.export import sparse
 
-    return sparse.packed(found.model.networks())
+    return sparse.packed(found.model.networks(), found.model.task.preprocess)
 
 
 def _seeded(found: "Found") -> bytes:

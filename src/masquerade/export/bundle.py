@@ -12,6 +12,7 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
+from masquerade.core.preprocess import Scale, describe
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
@@ -37,6 +38,17 @@ class Model:
         """Bring a model and its inputs to the CPU, where files are written."""
         own = tree.transform(lambda value: value.detach().cpu(), parts)
         return cls(method, task.to("cpu"), own, x.cpu())
+
+    @property
+    def meaning(self) -> str:
+        """Say what an input is, and what is done to it; the graph itself does it."""
+        own, pixels = self.task.preprocess, self.x.dtype == torch.uint8
+        if type(own) is not Scale:
+            given = "pixels from 0 to 255" if pixels else "numbers"
+            return f"{given} as the data have them; the model does this itself: {describe(own)}"
+        if pixels:
+            return "pixels from 0 to 255, which the model scales to 0 to 1 itself"
+        return "numbers, scaled as in training" if self.x.is_floating_point() else "tokens"
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for a batch of inputs."""
@@ -114,7 +126,8 @@ def write(
         "input": {
             "shape": list(model.x.shape[1:]),
             "type": str(model.x.dtype).removeprefix("torch."),
-            "meaning": _meaning(model.x),
+            "meaning": model.meaning,
+            "divides_bytes": isinstance(model.task.preprocess, Scale),
         },
         "labels": None if labels is None else list(labels),
         "files": {name: fingerprint(data) for name, data in files.items()},
@@ -128,13 +141,6 @@ def _check_labels(model: Model, labels: Sequence[str] | None) -> None:
     if labels is not None and len(labels) != outputs:
         text = f"there are {len(labels)} labels for {outputs} outputs; name every class once"
         raise MasqueradeError("E201", text)
-
-
-def _meaning(x: Tensor) -> str:
-    """Say what is done to an input; the graph itself does it."""
-    if x.dtype == torch.uint8:
-        return "pixels from 0 to 255, which the model scales to 0 to 1 itself"
-    return "numbers, scaled as in training" if x.is_floating_point() else "tokens"
 
 
 def appear(path: Path, files: dict[str, bytes]) -> None:

@@ -15,6 +15,7 @@ from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe
 from masquerade.results import Summary
+from masquerade.simulation.fitting import fit
 from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results
 
@@ -44,7 +45,9 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     spec = resolve(config, training)
     federation, train = spec.federation, spec.train
     name = model_files.client_file(id, summary.view, federation.clients)
-    model = Model(spec.method, spec.task, _parts(path / name), _inputs(federation, id))
+    # What clients' data decided is found again from them, to the same bits.
+    task = spec.task.with_preprocess(fit(spec).preprocess)
+    model = Model(spec.method, task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights:
         shape = tuple(federation.x.shape[1:])

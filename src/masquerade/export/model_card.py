@@ -24,6 +24,7 @@ def describe(summary: Summary, place: int, model: Model, data: Data | None = Non
         "Model": {
             "method": f"{summary.title} (`{summary.method}`, view `{summary.view}`)",
             "settings": f"`{model.method}`",
+            "inputs": model.meaning,
             "network": f"{summary.network}, {summary.model.parameters:,} parameters",
             "density, mean over clients": summary.model.density,
             **_density(model),

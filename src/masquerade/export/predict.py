@@ -45,6 +45,11 @@ class Bundle:
         return tuple(self.manifest["input"]["shape"])
 
     @property
+    def divides_bytes(self) -> bool:
+        """Tell whether bytes stand for numbers from 0 to 1 where the model takes numbers."""
+        return bool(self.manifest["input"].get("divides_bytes", True))
+
+    @property
     def type(self) -> np.dtype[Any]:
         """Return the type of inputs."""
         found: np.dtype[Any] = np.dtype(self.manifest["input"]["type"])
@@ -188,7 +193,7 @@ def read_inputs(bundle: Bundle, path: Path) -> Array:
         read = readers[suffix](bundle, path)
     except (OSError, ValueError, KeyError) as fault:
         raise MasqueradeError("E301", f"{path} cannot be read: {fault}") from None
-    if read.dtype == np.uint8 and np.issubdtype(bundle.type, np.floating):
+    if read.dtype == np.uint8 and np.issubdtype(bundle.type, np.floating) and bundle.divides_bytes:
         # Bytes are pixels, whatever file they come in; this model takes them from 0 to 1.
         read = read / 255
     return _fitting(bundle, read, path)

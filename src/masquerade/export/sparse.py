@@ -1,13 +1,14 @@
 """Weights as safetensors: dense, as values and a packed mask, or as a seed and bits.
 
-All three are read back by `read`, to the same numbers. A file may hold several networks: DM-PFL+
-has two, FedEM several; then every name begins with the network's number.
+All three are read back by `read`, to the same numbers, and `read_preprocess` reads what is done to
+inputs before the network. A file may hold several networks: DM-PFL+ has two, FedEM several; then
+every name begins with the network's number.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from masquerade.config.normalize import parse, spelled
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
+from masquerade.core.preprocess import Preprocess, Scale
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
@@ -25,6 +28,7 @@ from masquerade.methods.fedmask import FedMask
 from masquerade.models import build
 
 KEEP, VALUES, BITS = "/keep", "/values", "/bits"
+UNIT = Scale()
 PLACES = 2 ** torch.arange(8, dtype=torch.uint8)
 
 
@@ -70,12 +74,12 @@ def density(trees: Sequence[Tree], task: Task) -> float:
     return kept / len(trees) / task.parameters
 
 
-def dense(trees: Sequence[Tree]) -> bytes:
+def dense(trees: Sequence[Tree], preprocess: Preprocess = UNIT) -> bytes:
     """Write every weight."""
-    return _save(_named(trees), {"form": "dense"})
+    return _save(_named(trees), {"form": "dense"} | _normalize(preprocess))
 
 
-def packed(trees: Sequence[Tree]) -> bytes:
+def packed(trees: Sequence[Tree], preprocess: Preprocess = UNIT) -> bytes:
     """Write the weights that are not zero, and a bit for each that says whether it is."""
     found: Tree = {}
     shapes = {}
@@ -87,7 +91,8 @@ def packed(trees: Sequence[Tree]) -> bytes:
             continue
         shapes[name] = list(value.shape)
         found |= {name + VALUES: value.reshape(-1)[keep], name + KEEP: pack(keep)}
-    return _save(found, {"form": "packed", "shapes": json.dumps(shapes)})
+    facts = {"form": "packed", "shapes": json.dumps(shapes)}
+    return _save(found, facts | _normalize(preprocess))
 
 
 def seeded(method: Method, task: Task, parts: Message, origin: Origin) -> bytes:
@@ -103,11 +108,27 @@ def seeded(method: Method, task: Task, parts: Message, origin: Origin) -> bytes:
     facts = {"form": "seeded", "origin": json.dumps(asdict(origin)), "weights": method.weights}
     (whole,) = networks(method, task, parts, task.sample)
     facts |= {"shapes": json.dumps(shapes), "sha256": _digest(whole)}
-    return _save(found, facts)
+    return _save(found, facts | _normalize(task.preprocess))
 
 
 def read(path: Path) -> list[Tree]:
     """Read the weights of every network of a file, whichever of the three forms it has."""
+    held, facts = _opened(path)
+    return _numbered(FORMS[facts["form"]](held, facts))
+
+
+def read_preprocess(path: Path) -> Preprocess:
+    """Read what is done to inputs before the network of a file: `Task(model, preprocess=…)`."""
+    return parse(_opened(path)[1].get("normalize", "unit"))
+
+
+def _normalize(preprocess: Preprocess) -> dict[str, str]:
+    """Say what is done to inputs, where it is not the default."""
+    return {} if type(preprocess) is Scale else {"normalize": spelled(preprocess)}
+
+
+def _opened(path: Path) -> tuple[Tree, dict[str, str]]:
+    """Read what a file holds, and what it says of itself."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -118,11 +139,10 @@ def read(path: Path) -> list[Tree]:
     except (SafetensorError, OSError) as fault:
         text = f"{path} cannot be read as safetensors: {fault}"
         raise MasqueradeError("E403", text) from None
-    forms = {"dense": lambda held, facts: held, "packed": _unpacked, "seeded": _drawn}
-    if facts.get("form") not in forms:
+    if facts.get("form") not in FORMS:
         text = f"{path} holds no exported weights; `masquerade export` writes such"
         raise MasqueradeError("E403", text)
-    return _numbered(forms[facts["form"]](held, facts))
+    return held, facts
 
 
 def pack(bits: Tensor) -> Tensor:
@@ -161,6 +181,13 @@ def _drawn(held: Tree, facts: Mapping[str, str]) -> Tree:
         text = "the seed gives other weights here than where the file was written"
         raise MasqueradeError("E402", f"{text}; read it with the same version of torch")
     return found
+
+
+FORMS: dict[str, Callable[[Tree, Mapping[str, str]], Tree]] = {
+    "dense": lambda held, facts: held,
+    "packed": _unpacked,
+    "seeded": _drawn,
+}
 
 
 def _named(trees: Sequence[Tree]) -> Tree:
