@@ -99,3 +99,14 @@ def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:
     common, _, own = text.partition("FedProx:\n\n")
     assert "train.rounds = 4\n" in common
     assert own.splitlines()[:3] == ["```", "method.mu = 0.5", "```"]
+
+
+def test_what_is_done_to_samples_stands_also_with_results_older_than_the_setting(
+    table: Table,
+) -> None:
+    store(table, "fedavg", 1, 61.5, 2000)
+    path = next(table.results.glob("fedavg-seed1.json"))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["settings"]["data"]["normalize"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert page.page(table).count("\ndata.normalize = unit\n") == 1

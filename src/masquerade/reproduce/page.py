@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from masquerade.config import toml
 from masquerade.errors import MasqueradeError
 from masquerade.report.tables import (
     ABSENT,
@@ -328,7 +329,9 @@ def _of_row(settings: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     found = {name: _table(settings[name]) for name in ("data", "train", "evaluate", "method")}
     (method,) = found["method"].values()
     train = {key: value for key, value in found["train"].items() if key != "seeds"}
-    return found | {"train": train, "method": _table(method)}
+    # What was done to samples is said also of results that are older than the setting.
+    data = found["data"] | {"normalize": toml.parse(settings).data.normalize}
+    return found | {"data": data, "train": train, "method": _table(method)}
 
 
 def _table(value: Json) -> dict[str, Json]:
