@@ -19,8 +19,8 @@ class Dataset:
 
     name: str
     x: Tensor
-    """Features [samples, ...]: float32; uint8 are pixels, which a task scales to 0..1, and signed
-    integers are tokens."""
+    """Features [samples, ...]: float32; uint8 are pixels, which a task scales to 0..1 unless it
+    has other preprocessing, and signed integers are tokens."""
     y: Tensor
     """Targets [samples, ...]: int64 classes, or float32 for regression."""
     classes: int | None
