@@ -43,23 +43,22 @@ def fit(spec: TrainingSpec) -> Fitting:
     Every client that can take part sends what its training samples sum to. The server adds that up,
     and sends everybody the constants.
     """
-    if not isinstance(spec.task.preprocess, Unfitted):
-        return Fitting(spec.task.preprocess)
-    uploads = [upload(spec, id) for id in eligible(spec).tolist()]
+    unfitted, data = spec.task.preprocess, spec.federation
+    if not isinstance(unfitted, Unfitted):
+        return Fitting(unfitted)
+    # Tokens are refused where a task is shown them: nothing is fitted on them.
+    spec.task.with_example(data.x)
+    uploads = [upload(unfitted, data.x[data.train[id]]) for id in eligible(spec).tolist()]
     total: Tree = reduce(_add, (message["statistics"].values for message in uploads))
-    fitted = moved(spec.task.preprocess.fitted(total), spec.task.dtype)
-    known = spec.federation.clients - len(spec.novel)
-    up = sum(int(nbytes(message)) for message in uploads) / known
+    fitted = moved(unfitted.fitted(total), spec.task.dtype)
+    up = sum(int(nbytes(message)) for message in uploads) / (data.clients - len(spec.novel))
     return Fitting(fitted, float(nbytes(download(fitted))), up)
 
 
-def upload(spec: TrainingSpec, client: int) -> Message:
-    """Return what a client sends: the sums of its training samples."""
-    unfitted, data = spec.task.with_example(spec.federation.x).preprocess, spec.federation
-    assert isinstance(unfitted, Unfitted)
+def upload(unfitted: Unfitted, x: Tensor) -> Message:
+    """Return what a client sends: the sums of its training samples x [samples, …]."""
     with _one_thread():
-        pieces = torch.split(data.train[client], SUMMED)
-        sums = [unfitted.statistics(data.x[some].cpu()) for some in pieces]
+        sums = [unfitted.statistics(some.cpu()) for some in torch.split(x, SUMMED)]
     return {"statistics": Part(reduce(_add, sums))}
 
 
