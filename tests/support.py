@@ -13,6 +13,19 @@ from masquerade.data import Federation
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import BNN, METHODS
 from masquerade.models import BinaryMLP
+from masquerade.results import (
+    Accuracy,
+    Bytes,
+    Costs,
+    Flops,
+    ModelSize,
+    PaperCosts,
+    Participations,
+    Spent,
+    Statistics,
+    Storage,
+    Summary,
+)
 from masquerade.simulation.build import Simulation, build, simulating
 from masquerade.simulation.server import train
 
@@ -164,16 +177,16 @@ def scheduled(method, rounds, **compute):
 
 
 def advance(made, state):
-    """Do one round; return the line of metrics."""
-    lines = []
+    """Do one round; return its record."""
+    records = []
     train(
         made.server,
         made.engine,
         state,
-        commit=lambda _, line: lines.append(line),
+        after_round=lambda _, record: records.append(record),
         until=state.number + 1,
     )
-    return lines[0]
+    return records[0]
 
 
 def carry_on(made, state):
@@ -208,8 +221,34 @@ def simulate(method, **settings):
     return made, state
 
 
+def summary(**changes) -> Summary:
+    """A summary whose numbers mean nothing, but for what is given."""
+    spent = Spent(Bytes(0.0, 0.0), Flops(0.0, 0.0, 0.0), PaperCosts(0.0, 0.0))
+    facts = {
+        "method": "fedavg",
+        "title": "FedAvg",
+        "view": "global",
+        "data": "toy",
+        "seed": 1,
+        "rounds": 1,
+        "clients": 6,
+        "network": "mlp",
+        "metric": "accuracy",
+        "better": "higher",
+        "accuracy": Accuracy(Statistics(80.0, 5.0)),
+        "costs": Costs(spent, Storage(0.0, 0.0, 0.0), 8.0),
+        "model": ModelSize(10, 10.0, 1.0),
+        "participation": Participations(1.0, 0, 0),
+        "history": (),
+        "rounds_to_80": 1,
+    }
+    return Summary(**facts | changes)
+
+
 def owed(costs):
     """What clients owe in any engine: costs without the operations that one of them really ran."""
+    if isinstance(costs, Spent):
+        return replace(costs, flops=replace(costs.flops, executed=0.0))
     if not isinstance(costs, dict):
         return costs
     return {name: owed(value) for name, value in costs.items() if name != "executed"}

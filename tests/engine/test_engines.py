@@ -32,6 +32,7 @@ from masquerade.engine.base import Job
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL, FedAvg
+from masquerade.results import Summary
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 from tests import support
@@ -57,6 +58,12 @@ def world(
         5,
         method.views,
     )
+
+
+def own_of(summary: Summary) -> tuple[float | None, ...]:
+    """Every client's figure on its own data."""
+    assert summary.per_client is not None
+    return summary.per_client.own
 
 
 def finish(made: Simulation) -> RunState:
@@ -297,7 +304,8 @@ def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:
         final(one, progress)[0] for one, progress in zip(made, (loop, batched), strict=True)
     ]
     for left, right in zip(*summaries, strict=True):
-        assert left["accuracy"] == right["accuracy"]
+        assert left.accuracy == right.accuracy
+        assert left.global_view == right.global_view
 
 
 @pytest.mark.parametrize("width", [1, 4, 64])
@@ -321,8 +329,9 @@ def test_evaluating_in_pieces_changes_no_figure(
     whole, _ = final(made, progress)
     monkeypatch.setattr(f"masquerade.engine.{engine}.EVALUATED", 12)
     pieces, _ = final(made, progress)
-    assert [one["per_client"] for one in pieces] == [one["per_client"] for one in whole]
-    assert [one["accuracy"] for one in pieces] == [one["accuracy"] for one in whole]
+    assert [one.per_client for one in pieces] == [one.per_client for one in whole]
+    assert [one.accuracy for one in pieces] == [one.accuracy for one in whole]
+    assert [one.global_view for one in pieces] == [one.global_view for one in whole]
 
 
 def test_host_memory_changes_no_bit() -> None:
@@ -362,31 +371,31 @@ def test_a_regression_from_end_to_end(engine: str) -> None:
         )
         for lr in (0.0, 0.05)
     )
-    before, after = (result.summaries[0]["accuracy"]["own"] for result in (first, last))
+    before, after = (result.summaries[0].accuracy.own for result in (first, last))
     # Noise of 0.1 leaves an absolute error of 0.08.
-    assert after["mean"] < 0.15 < before["mean"]
+    assert after.mean < 0.15 < before.mean
     summary = last.summaries[0]
-    assert (summary["metric"], summary["better"]) == ("absolute", "lower")
+    assert (summary.metric, summary.better) == ("absolute", "lower")
     # The bottom decile is the worst end: of twelve clients the one with the second largest error.
-    errors = sorted(summary["per_client"]["own"], reverse=True)
-    assert after["bottom_decile"] == pytest.approx(errors[1])
-    assert errors[1] > after["mean"]
+    errors = sorted((own for own in own_of(summary) if own is not None), reverse=True)
+    assert after.bottom_decile == pytest.approx(errors[1])
+    assert errors[1] > after.mean
     own = data.test[3]
     by_hand = (last.client(3).predict(data.x[own])[:, 0] - data.y[own]).abs().double().mean()
-    assert summary["per_client"]["own"][3] == pytest.approx(float(by_hand))
+    assert own_of(summary)[3] == pytest.approx(float(by_hand))
 
 
 def test_the_bottom_decile_of_an_accuracy_is_its_low_end() -> None:
     made = simulation(FedAvg())
     over = Evaluator.of(made).over_clients
     figures = over.describe([50.0, 10.0, 90.0, 80.0, 70.0, 60.0], range(6))
-    assert figures["bottom_decile"] == 10.0
-    assert figures["mean"] == 60.0
+    assert figures.bottom_decile == 10.0
+    assert figures.mean == 60.0
     # Weighted by test samples, the larger halves of 7, 12, 3, 9, 16, 5: it is the share of all.
     total = 4 * 50 + 6 * 10 + 2 * 90 + 5 * 80 + 8 * 70 + 3 * 60
-    assert figures["weighted"] == pytest.approx(total / 28)
+    assert figures.weighted == pytest.approx(total / 28)
     # Deviations −10, −50, 30, 20, 10, 0: squares 100 + 2500 + 900 + 400 + 100 = 4000.
-    assert figures["std"] == pytest.approx(math.sqrt(4000 / 6))
+    assert figures.std == pytest.approx(math.sqrt(4000 / 6))
 
 
 def without(split: str, *ids: int) -> Federation:
@@ -405,7 +414,7 @@ def test_a_client_without_training_data_is_never_sampled(engine: str) -> None:
     } == {1, 2, 4, 5}
     progress = made.begin()
     for _ in range(4):
-        assert advance(made, progress)["clients"] == [1, 2, 4, 5]
+        assert advance(made, progress).clients == (1, 2, 4, 5)
     assert all(value.isfinite().all() for value in tree.leaves(progress.server))
 
 
@@ -423,9 +432,9 @@ def test_a_client_without_training_data_uses_the_shared_model_untuned(engine: st
         assert all(same) if id in (0, 3) else not any(same)
     # 6 → 8 → 6 → 3: a step costs 3 · 228 − 96 = 588 for each sample of each of two epochs.
     tuned = sum(SIZES[id] for id in (1, 2, 4, 5))
-    adapt = summaries[1]["adapt"]["flops"]
-    assert adapt["dense"] == adapt["masked"] == pytest.approx(588 * 2 * tuned / 6)
-    assert summaries[0]["per_client"]["samples"] == [0, 12, 3, 0, 16, 5]
+    adapt = summaries[1].costs.adapt.flops
+    assert adapt.dense == adapt.masked == pytest.approx(588 * 2 * tuned / 6)
+    assert summaries[0].per_client.samples == (0, 12, 3, 0, 16, 5)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -441,8 +450,9 @@ def test_engines_agree_about_clients_with_an_empty_split(name: str, split: str) 
         final(one, progress) for one, progress in zip(made, (loop, batched), strict=True)
     )
     for one, two in zip(left, right, strict=True):
-        assert one["accuracy"] == two["accuracy"]
-        assert support.owed(one.get("adapt")) == support.owed(two.get("adapt"))
+        assert one.accuracy == two.accuracy
+        assert one.global_view == two.global_view
+        assert support.owed(one.costs.adapt) == support.owed(two.costs.adapt)
     for value, other in zip(tree.leaves(models), tree.leaves(others), strict=True):
         assert value.isfinite().all()
         torch.testing.assert_close(value, other, rtol=1e-9, atol=1e-9)
@@ -453,16 +463,15 @@ def test_a_client_without_test_data_has_no_figure(engine: str) -> None:
     made = world(FedAvg(local_epochs=1), Task(network()), without("test", 1, 5), 2, engine=engine)
     progress = finish(made)
     for summary in final(made, progress)[0]:
-        own = summary["per_client"]["own"]
+        own = own_of(summary)
         assert [id for id, figure in enumerate(own) if figure is None] == [1, 5]
         present = [figure for figure in own if figure is not None]
-        assert summary["accuracy"]["own"]["mean"] == pytest.approx(sum(present) / 4)
+        assert summary.accuracy.own.mean == pytest.approx(sum(present) / 4)
         assert all(
-            math.isfinite(entry["mean"])
-            for entry in list(summary["accuracy"]["shift"].values())[:-1]
+            math.isfinite(entry.mean) for entry in list(summary.accuracy.shift.values())[:-1]
         )
-    assert Evaluator.of(made).on_own_data(progress)["views"]["global"]["mean"] == pytest.approx(
-        final(made, progress)[0][0]["accuracy"]["own"]["mean"]
+    assert Evaluator.of(made).on_own_data(progress).views["global"].mean == pytest.approx(
+        final(made, progress)[0][0].accuracy.own.mean
     )
 
 
@@ -493,7 +502,7 @@ def test_training_whose_updates_leave_the_finite_numbers_is_said_and_counted() -
     ignored, lost = (str(each.message) for each in seen)
     assert "round 0: values that are not finite; its update is ignored" in ignored
     assert "round 1: no update is finite" in lost
-    assert final(made, progress)[0][0]["refused"] == progress.refused > 0
+    assert final(made, progress)[0][0].refused == progress.refused > 0
 
 
 def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
@@ -507,9 +516,9 @@ def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
     made = world(Overflowing(local_epochs=1), Task(network()), federation(), rounds=1)
     with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0"):
         progress = finish(made)
-    assert final(made, progress)[0][0]["diverged"] == 0
+    assert final(made, progress)[0][0].diverged == 0
     fine = world(FedAvg(local_epochs=1), Task(network()), federation(), rounds=1)
-    assert final(fine, finish(fine))[0][0]["diverged"] is None
+    assert final(fine, finish(fine))[0][0].diverged is None
 
 
 def test_a_method_that_writes_into_what_it_was_given_is_refused() -> None:

@@ -19,7 +19,7 @@ from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.data.corruption import KINDS, corrupt
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
-from masquerade.experiments import compare as comparison
+from masquerade.experiments.run import compare
 
 KIND, SIZE = ("fog", "impulse_noise"), 8
 CLIENTS, OWN = 5, (4, 7, 0, 3, 6)
@@ -74,7 +74,7 @@ def test_figures_are_those_of_every_model_on_its_clients_corrupted_images(
     for summary in result.summaries:
         table: dict[tuple[str, str], list[float]] = {}
         for id, own in enumerate(data.test):
-            model = result.client(id, summary["view"])
+            model = result.client(id, summary.view)
             for kind in KIND if len(own) else ():
                 for severity in (1, 5):
                     # The number of an image decides what is random in it.
@@ -82,7 +82,7 @@ def test_figures_are_those_of_every_model_on_its_clients_corrupted_images(
                     hits = model.predict(x).argmax(1) == data.y[own]
                     share = 100 * float(hits.double().mean())
                     table.setdefault((kind, str(severity)), []).append(share)
-        found = summary["accuracy"]["corruption"]
+        found = summary.accuracy.corruption
         assert set(found) == {*KIND, "averaged"}
         cells = {key: np.array(values) for key, values in table.items()}
         for kind in KIND:
@@ -90,26 +90,28 @@ def test_figures_are_those_of_every_model_on_its_clients_corrupted_images(
         for step in ("1", "5", "averaged"):
             cells["averaged", step] = (cells[KIND[0], step] + cells[KIND[1], step]) / 2
         for (kind, step), values in cells.items():
-            assert found[kind][step]["mean"] == pytest.approx(values.mean())
-            assert found[kind][step]["std"] == pytest.approx(values.std())
-        assert summary["corrupted_images"] == "generated"
+            assert found[kind][step].mean == pytest.approx(values.mean())
+            assert found[kind][step].std == pytest.approx(values.std())
+        assert summary.corrupted_images == "generated"
     # Fog and noise change answers here, so that the above compares something.
-    shares = [s["accuracy"]["corruption"]["fog"]["5"]["mean"] for s in result.summaries]
-    assert shares != [s["accuracy"]["own"]["mean"] for s in result.summaries]
+    shares = [s.accuracy.corruption["fog"]["5"].mean for s in result.summaries]
+    assert shares != [s.accuracy.own.mean for s in result.summaries]
 
 
 def test_novel_clients_and_the_global_view_are_evaluated_under_corruption_too() -> None:
     summary = evaluated("loop", federation(), novel=(1, 3)).summaries[-1]
-    for accuracy in (summary["novel"]["accuracy"], summary["accuracy"]["global"]):
-        assert set(accuracy["corruption"]) == {*KIND, "averaged"}
-    assert summary["novel"]["ids"] == [1, 3]
+    assert summary.novel is not None
+    for accuracy in (summary.novel.accuracy, summary.global_view):
+        assert accuracy is not None
+        assert set(accuracy.corruption) == {*KIND, "averaged"}
+    assert summary.novel.clients.ids == (1, 3)
 
 
 def test_without_kinds_nothing_is_said_of_corruption() -> None:
     data = federation()
     result = mq.run(mq.methods.FedAvg(local_epochs=1), network(), data, 1, evaluate=mq.Evaluate(0))
-    assert "corruption" not in result.summaries[0]["accuracy"]
-    assert "corrupted_images" not in result.summaries[0]
+    assert result.summaries[0].accuracy.corruption == {}
+    assert result.summaries[0].corrupted_images == ""
 
 
 def test_only_one_corrupted_copy_is_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +203,7 @@ def test_data_that_are_no_images_are_refused_before_any_work(tmp_path: Path) -> 
     tables = {"data": {"name": str(tmp_path / "plain.npz"), "clients": 2}}
     config = parse(tables | {"evaluate": {"corruptions": ["fog"]}})
     with pytest.raises(MasqueradeError, match=r"^E202 corruptions are for images"):
-        comparison.compare(tmp_path / "out", config, lambda *_: None)
+        compare(tmp_path / "out", config)
     assert not (tmp_path / "out").exists()
 
 

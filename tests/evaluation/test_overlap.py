@@ -15,10 +15,11 @@ def test_overlap_by_hand() -> None:
     a = [torch.tensor([[1, 1, 0, 0]]) > 0, torch.tensor([[0, 1, 1, 0]]) > 0]
     values = {"a": torch.zeros(1, 4), "b": torch.zeros(2), "c": torch.zeros(3)}
     models = [{"own": Part(values, {"a": one, "b": torch.zeros(2) > 0})} for one in a]
-    found = overlap(models)["overlap"]
-    assert found["layers"] == {"a": pytest.approx(1 / 3), "b": 1.0}
-    assert found["whole"] == pytest.approx(1 / 3)
-    assert found["pairs"]["a"] == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]
+    found = overlap(models)
+    assert found is not None
+    assert found.layers == {"a": pytest.approx(1 / 3), "b": 1.0}
+    assert found.whole == pytest.approx(1 / 3)
+    assert found.pairs["a"] == ((1, pytest.approx(1 / 3)), (pytest.approx(1 / 3), 1))
 
 
 def test_overlap_is_the_mean_of_all_pairs() -> None:
@@ -29,10 +30,13 @@ def test_overlap_is_the_mean_of_all_pairs() -> None:
     ]
     models = [{"params": Part(dict.fromkeys(one, torch.zeros(5, 7)), one)} for one in masks]
     pairs = [mask.overlap(*pair) for pair in combinations(masks[:MOST], 2)]
-    assert overlap(models)["overlap"]["whole"] == pytest.approx(sum(pairs) / len(pairs))
+    found = overlap(models)
+    assert found is not None
+    assert found.whole == pytest.approx(sum(pairs) / len(pairs))
 
 
 def test_without_masks_or_without_others_there_is_no_overlap() -> None:
     dense = {"params": Part({"w": torch.ones(2)})}
     masked = {"params": Part({"w": torch.ones(2)}, {"w": torch.ones(2) > 0})}
-    assert overlap([dense, dense]) == overlap([masked]) == {}
+    assert overlap([dense, dense]) is None
+    assert overlap([masked]) is None

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import masquerade as mq
-from masquerade.evaluation.clients import place_of
 from masquerade.experiments.result import Result
 from masquerade.export import from_run as exporting
 from masquerade.report import clients
+from masquerade.results import Accuracy, ClientFigures, Novel, Statistics
+from tests.support import summary
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -57,9 +58,10 @@ def result(data: Path, novel: tuple[int, ...] = ()) -> Result:
 
 
 def test_a_name_gets_the_model_of_its_own_samples(finished: Path, data: Path) -> None:
-    summary = exporting.read_results(finished)[0]["per_client"]
+    listed = exporting.read_results(finished)[0].per_client
+    assert listed is not None
     arrays = np.load(data)
-    for id, name in zip(summary["ids"], summary["names"], strict=True):
+    for id, name in zip(listed.ids, listed.names, strict=True):
         by_name, by_number = (exporting.find(finished, who) for who in (name, str(id)))
         theirs = {tuple(row) for row in arrays["x"][arrays["client"] == name].tolist()}
         assert {tuple(row) for row in by_name.model.x.tolist()} <= theirs
@@ -76,10 +78,12 @@ def test_a_bundle_and_its_card_bear_the_name(
 
 
 def test_an_unknown_client_is_told_who_there_is(finished: Path) -> None:
-    summary = exporting.read_results(finished)[0]
-    (kept_out,) = summary["novel"]["names"]
-    assert {*summary["per_client"]["names"], kept_out} == set(NAMES)
-    known = ", ".join(summary["per_client"]["names"])
+    found = exporting.read_results(finished)[0]
+    assert found.novel is not None
+    assert found.per_client is not None
+    (kept_out,) = found.novel.clients.names
+    assert {*found.per_client.names, kept_out} == set(NAMES)
+    known = ", ".join(found.per_client.names)
     told = dict.fromkeys(("cib", "7"), r"^E202 there is no model of client")
     told[kept_out] = rf"^E202 client `{kept_out}` was kept out of training"
     for who, pattern in told.items():
@@ -109,19 +113,22 @@ def test_a_result_gives_a_client_by_number_or_name_where_some_are_novel(data: Pa
             part.client(who)
 
 
+def listed(ids: tuple[int, ...], *names: str) -> ClientFigures:
+    """Clients with names, and figures that mean nothing."""
+    return ClientFigures(ids, samples=(9,) * len(ids), own=(80.0,) * len(ids), names=names)
+
+
 def test_a_number_is_not_taken_for_another_clients_name() -> None:
     # Subjects 1 to 3 are clients 0 to 2: `1` is the subject, and nobody is called `0`.
-    summary = {"per_client": {"ids": [0, 1, 2], "names": ["1", "2", "3"]}}
-    assert [place_of(summary, who) for who in ("1", "3", 1)] == [0, 2, 1]
+    found = summary(per_client=listed((0, 1, 2), "1", "2", "3"))
+    assert [found.place_of(who) for who in ("1", "3", 1)] == [0, 2, 1]
     with pytest.raises(mq.MasqueradeError, match=r"E202 .* client `0`"):
-        place_of(summary, "0")
+        found.place_of("0")
 
 
 def test_the_name_of_a_novel_client_is_nobody_elses_number() -> None:
-    summary = {
-        "per_client": {"ids": [0, 1, 3], "names": ["a", "b", "d"]},
-        "novel": {"ids": [2], "names": ["3"]},
-    }
-    assert place_of(summary, 3) == 2
+    novel = Novel(listed((2,), "3"), Accuracy(Statistics(70.0, 0.0)), gap=10.0)
+    found = summary(per_client=listed((0, 1, 3), "a", "b", "d"), novel=novel)
+    assert found.place_of(3) == 2
     with pytest.raises(mq.MasqueradeError, match="kept out of training"):
-        place_of(summary, "3")
+        found.place_of("3")

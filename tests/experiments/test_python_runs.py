@@ -11,19 +11,11 @@ from masquerade.core import tree
 from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.result import Result
-from tests.experiments.test_resume import timeless
+from tests.experiments.test_resume import Halt, HaltAfter, timeless
 from tests.support import federation, network
 
 
-class Interrupted(Exception):
-    pass
-
-
 def go(out: Path | None, stop: int | None = None, lr: float = 0.1) -> Result:
-    def watch(name: str, done: int, rounds: int, record: object) -> None:
-        if done == stop:
-            raise Interrupted
-
     return mq.run(
         mq.methods.DMPFL(local_epochs=2, lr=lr),
         network(),
@@ -33,25 +25,25 @@ def go(out: Path | None, stop: int | None = None, lr: float = 0.1) -> Result:
         participation=0.5,
         compute=mq.Compute(engine="loop", commit_every=0),
         out=out,
-        watch=watch,
+        callbacks=[HaltAfter(stop)],
     )
 
 
 def test_the_same_call_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     whole = go(None)
     for stop in (2, 5):
-        with pytest.raises(Interrupted):
+        with pytest.raises(Halt):
             go(tmp_path / "run", stop)
     resumed = go(tmp_path / "run")
     for one, other in zip(whole.summaries, resumed.summaries, strict=True):
-        assert timeless(one) == timeless(other)
+        assert timeless(one.to_json()) == timeless(other.to_json())
     left, right = tree.named(whole.personal), tree.named(resumed.personal)
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_another_call_is_refused_with_the_difference(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(Halt):
         go(tmp_path / "run", 3)
     with pytest.raises(mq.MasqueradeError, match=r"E402 .*lr=0.1.* → .*lr=0.2"):
         go(tmp_path / "run", lr=0.2)
@@ -91,8 +83,8 @@ def test_a_summary_says_that_its_data_are_a_stand_in() -> None:
         mq.run(mq.methods.FedAvg(local_epochs=1), network(), replace(federation(), name=name), 1)
         for name in names
     )
-    assert all(one["data_note"] == NAMED["har_signals"].note for one in noted.summaries)
-    assert not any("data_note" in one for one in plain.summaries)
+    assert all(one.data_note == NAMED["har_signals"].note for one in noted.summaries)
+    assert not any(one.data_note for one in plain.summaries)
 
 
 def test_a_client_beside_a_novel_one_has_its_own_model() -> None:

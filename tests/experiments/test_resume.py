@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,17 @@ from masquerade.config import resolve as plan
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.experiments import compare as comparison
 from masquerade.experiments import run as experiment
-from masquerade.experiments.run import Watch
+from masquerade.experiments.callbacks import Callback, Run
 from masquerade.methods import METHODS
 from masquerade.models import build
+from masquerade.results import RoundRecord
+from masquerade.results.json_records import from_json
 from masquerade.storage.results import is_comparison
 from masquerade.storage.run_directory import RunDirectory
 
 ROUNDS = 8
-Work = Callable[[Path, Watch], object]
+Work = Callable[[Path, Sequence[Callback]], object]
 """Begins what is not begun in a directory, or resumes it, and ends it."""
 
 
@@ -43,8 +44,15 @@ class Halt(Exception):
     """Stops a run between two rounds."""
 
 
-def silent(*report: Any) -> None:
-    pass
+class HaltAfter(Callback):
+    """Stops a run after a round."""
+
+    def __init__(self, rounds: int | None) -> None:
+        self.rounds = rounds
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        if record.round == self.rounds:
+            raise Halt
 
 
 def write_data(path: Path, seed: int = 1) -> Path:
@@ -76,25 +84,23 @@ def problem(data: Path, *methods: str, **compute: Any) -> Config:
     )
 
 
-def complete(config: Config, path: Path, watch: Watch = silent) -> object:
+def complete(config: Config, path: Path, callbacks: Sequence[Callback] = ()) -> object:
     """Start the only training of a configuration, or resume it."""
     if (path / "config.toml").exists():
-        return experiment.resume(path, watch)
-    (training,) = plan.trainings(config)
-    return experiment.start(config, training, path, watch)
+        return experiment.resume(path, callbacks)
+    return experiment.start(config, path, callbacks)
 
 
-def compare(config: Config, path: Path, watch: Watch = silent) -> object:
+def compare(config: Config, path: Path, callbacks: Sequence[Callback] = ()) -> object:
     """Start a comparison, or resume it."""
-    if (path / "config.toml").exists():
-        return comparison.compare(path, None, watch)
-    return comparison.compare(path, config, watch)
+    begun = (path / "config.toml").exists()
+    return experiment.compare(path, None if begun else config, callbacks)
 
 
 def timeless(value: Any) -> Any:
     """Drop what time and memory a run took, and the hash of a manifest that holds them."""
     if isinstance(value, dict):
-        moody = ("seconds", "time", "memory", "sha256")
+        moody = ("seconds", "memory", "sha256")
         return {k: timeless(v) for k, v in value.items() if k not in moody}
     return [timeless(entry) for entry in value] if isinstance(value, list) else value
 
@@ -120,13 +126,8 @@ def same(path: Path, other: Path) -> None:
 
 def halted(config: Config, path: Path, after: int) -> None:
     """Run up to the commit of a round."""
-
-    def watch(name: str, done: int, rounds: int, record: Any) -> None:
-        if done == after:
-            raise Halt
-
     with pytest.raises(Halt):
-        complete(config, path, watch)
+        complete(config, path, [HaltAfter(after)])
 
 
 @pytest.fixture
@@ -142,9 +143,11 @@ def whole(tmp_path: Path, config: Config) -> Path:
 
 
 def test_a_run_holds_its_rounds_and_its_models(whole: Path) -> None:
-    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == list(range(1, ROUNDS + 1))
-    assert [line["round"] for line in lines if "views" in line] == [2, 4, 6]
+    written = (whole / "metrics.jsonl").read_text().splitlines()
+    lines = [from_json(RoundRecord, json.loads(line)) for line in written]
+    assert [line.round for line in lines] == list(range(1, ROUNDS + 1))
+    measured = [line.evaluation for line in lines if line.evaluation is not None]
+    assert [record.round for record in measured] == [2, 4, 6]
     models = {path.name for path in (whole / "clients").glob("*.safetensors")}
     views = ("personal", "adaptive")
     assert models == {f"{id}-{view}.safetensors" for id in range(5) for view in views}
@@ -221,7 +224,7 @@ def test_a_run_from_pretrained_weights_begins_there_and_knows_its_file(
     torch.save(model.state_dict(), path)
     summary, _ = experiment.resume(run)
     # A seed costs 8 bytes, weights of a file 4 bytes each.
-    assert summary["initial"] == 4 * sum(value.numel() for value in model.parameters())
+    assert summary.costs.initial == 4 * sum(value.numel() for value in model.parameters())
 
 
 def test_other_settings_are_refused_with_the_difference(tmp_path: Path, config: Config) -> None:
@@ -279,17 +282,24 @@ def test_killed_at_random_instants_it_ends_in_the_same_bits(drill: str, tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+class Telling(Callback):
+    """Writes a byte per round."""
+
+    def __init__(self, out: int) -> None:
+        self.out = out
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        os.write(self.out, b".")
+
+
 def forked(work: Work, path: Path, out: int) -> int:
     """Work in a process of its own, which writes a byte per round; return its id."""
     child = os.fork()
     if child:
         return child
 
-    def tell(*report: Any) -> None:
-        os.write(out, b".")
-
     try:
-        work(path, tell)
+        work(path, [Telling(out)])
     except BaseException as fault:
         print(repr(fault), file=sys.stderr, flush=True)
         os._exit(1)
@@ -313,7 +323,7 @@ def attempt(work: Work, path: Path, chance: random.Random) -> bool:
 
 def survive(work: Work, path: Path, kills: int) -> None:
     """Kill work so many times; what is done all the same must equal what nobody disturbed."""
-    work(path / "whole", silent)
+    work(path / "whole", ())
     # A process with threads must not fork: the child would have their locks, but not them. Those of
     # a pool that was shut down may take an instant to be gone.
     for _ in range(200):
@@ -329,7 +339,7 @@ def survive(work: Work, path: Path, kills: int) -> None:
             lives += 1
         else:
             kills -= 1
-    work(path / f"run-{lives}", silent)
+    work(path / f"run-{lives}", ())
     same(path / f"run-{lives}", path / "whole")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.report_page import write_report
-from tests.report.invented import result
+from tests.support import summary
 
 PLACES = {".report.html": None, ".tmp-report.html": "E502", "report.html": "E405"}
 """Where a link may be planted, and the code of the refusal where it is in the way."""
@@ -28,17 +28,17 @@ def test_no_planted_link_leads_the_page_elsewhere(
     precious.write_text("precious")
     (run / name).symlink_to(precious)
     if code is None:
-        write_report(run, [result()])
+        write_report(run, [summary()])
         assert not (run / "report.html").is_symlink()
         assert (run / "report.html").read_text() == "page"
     else:
         with pytest.raises(MasqueradeError, match=f"^{code} "):
-            write_report(run, [result()])
+            write_report(run, [summary()])
     assert precious.read_text() == "precious"
 
 
 def test_a_page_takes_the_place_of_the_one_before(run: Path) -> None:
     (run / "report.html").write_text("old")
-    write_report(run, [result()])
+    write_report(run, [summary()])
     assert {each.name for each in run.iterdir()} == {"config.toml", "report.html"}
     assert (run / "report.html").read_text() == "page"

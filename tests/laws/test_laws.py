@@ -151,9 +151,10 @@ def test_law_2_loop_equals_batched(name):
             assert owed(also.costs)[kind] == pytest.approx(sums, rel=1e-12), kind
         others, also_models = final(batched, also)
         for left, right in zip(summaries, others, strict=True):
-            assert left["accuracy"] == right["accuracy"]
-            assert left["per_client"] == right["per_client"]
-            assert owed(left.get("adapt")) == owed(right.get("adapt"))
+            assert left.accuracy == right.accuracy
+            assert left.global_view == right.global_view
+            assert left.per_client == right.per_client
+            assert owed(left.costs.adapt) == owed(right.costs.adapt)
         assert_close(tree.named(models), tree.named(also_models), 1e-9)
 
 

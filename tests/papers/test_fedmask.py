@@ -472,10 +472,10 @@ def test_density_counts_the_ones() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
     summaries, models = final(made, progress)
     for summary in summaries:
-        bits = [model["bits"].values for model in models[summary["view"]]]
+        bits = [model["bits"].values for model in models[summary.view]]
         ones = sum(int(value.sum()) for one in bits for value in one.values())
-        assert summary["density"] == pytest.approx(ones / 6 / made.server.task.parameters)
-        assert 0 < summary["density"] < 1
+        assert summary.model.density == pytest.approx(ones / 6 / made.server.task.parameters)
+        assert 0 < summary.model.density < 1
 
 
 def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:

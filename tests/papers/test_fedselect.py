@@ -586,10 +586,12 @@ def test_digits_end_well_above_an_untrained_model(select: str, name: str) -> Non
     untrained = [
         float((model(data.x[own]).argmax(1) == data.y[own]).double().mean()) for own in data.test
     ]
-    own = result.summaries[0]["accuracy"]["own"]["mean"]
+    own = result.summaries[0].accuracy.own.mean
     assert own >= 100 * sum(untrained) / len(untrained) + 10
-    assert 0 <= result.summaries[0]["overlap"]["whole"] < 1
-    assert result.summaries[0]["method"] == name
+    overlap = result.summaries[0].overlap
+    assert overlap is not None
+    assert 0 <= overlap.whole < 1
+    assert result.summaries[0].method == name
 
 
 def test_a_pass_needs_the_gradient_of_the_half_that_it_trains() -> None:

@@ -12,7 +12,7 @@ from masquerade.config.toml import complete, method_of, parse, read_file
 from masquerade.core import Task
 from masquerade.cost.forecast import forecast
 from masquerade.errors import MasqueradeWarning
-from masquerade.experiments import compare as comparison
+from masquerade.experiments import run as experiment
 from masquerade.methods import Local
 from tests.experiments.test_resume import timeless
 from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
@@ -81,13 +81,17 @@ def config(folder: Path, **method: Any) -> Config:
     )
 
 
+def settle(given: Config) -> Config:
+    return plan.settle(plan.LoadedConfig.of(given)).config
+
+
 def test_like_is_settled_once_and_resumed_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = config(tmp_path, local_flops={"like": "dmpfl"}, dmpfl={"first_dense": False})
-    settled = plan.settle(given)
+    settled = settle(given)
     # What is settled stays settled, and nothing but the budget changes.
-    assert complete(plan.settle(settled)) == complete(settled)
+    assert complete(settle(settled)) == complete(settled)
     spend = complete(settled)["method"]["local_flops"].pop("spend")
     assert 0.3 < spend < 0.9
     tables, others = complete(settled), complete(given)
@@ -95,9 +99,9 @@ def test_like_is_settled_once_and_resumed_as_it_was(
     assert others["method"]["local_flops"].pop("spend") == 1.0
     assert tables == others
 
-    monkeypatch.setattr(comparison, "write_report", lambda *given: None)
-    results = comparison.compare(tmp_path / "out", given, lambda *told: None)
-    titles = [result["title"] for result in results]
+    monkeypatch.setattr(experiment, "write_report", lambda *given: None)
+    results = experiment.compare(tmp_path / "out", given)
+    titles = [result.title for result in results]
     assert titles == ["Local", "Local, equal FLOPs (DM-PFL)", "DM-PFL"]
     for path in ("config.toml", "local_flops-seed1/config.toml"):
         tables = read_file(tmp_path / "out" / path)["method"]["local_flops"]
@@ -106,20 +110,20 @@ def test_like_is_settled_once_and_resumed_as_it_was(
     # A resumed training does not ask what the other costs: it has its number.
     (tmp_path / "out" / "local_flops-seed1" / "summary.json").unlink()
     monkeypatch.setattr(plan, "forecast", None)
-    again = comparison.compare(tmp_path / "out", None, lambda *told: None)
+    again = experiment.compare(tmp_path / "out", None)
     for result, same in zip(results, again, strict=True):
-        assert timeless(result) == timeless(same)
+        assert timeless(result.to_json()) == timeless(same.to_json())
 
 
 def test_a_budget_that_cannot_be_foreseen_says_so(tmp_path: Path) -> None:
     given = config(tmp_path, local_flops={"like": "lotteryfl"})
     with pytest.warns(MasqueradeWarning, match="W508 `local_flops` .* LotteryFL"):
-        plan.settle(given)
+        settle(given)
 
 
 def test_the_budget_of_a_dense_method_is_the_ordinary_one(tmp_path: Path) -> None:
     """FedAvg is what is meant where nothing is said; then both names are one training."""
-    settled = plan.settle(config(tmp_path))
+    settled = settle(config(tmp_path))
     assert method_of("local_flops", settled) == method_of("local", settled)
     assert [training.names for training in plan.trainings(settled)] == [
         ("local", "local_flops"),

@@ -539,15 +539,15 @@ def test_digits_are_learned_within_every_budget() -> None:
     method, looks = PFedGate(lr=0.3, gate_lr=0.3, local_epochs=1), Evaluate(every=4, degrees=(0,))
     result = mq.run(method, model, data, 6, evaluate=looks, budgets=budgets)
     (summary,) = result.summaries
-    assert summary["accuracy"]["own"]["mean"] >= untrained + 10
+    assert summary.accuracy.own.mean >= untrained + 10
     for id, budget in enumerate(budgets):
         part = result.client(id).parts["params"]
         assert part.kept() <= min(0.5, budget) * result.task.parameters
     # A histogram of the gates' weights at every look: 20 bins, in which all blocks are.
-    assert [point["round"] for point in summary["history"]] == [4, 6]
+    assert [point.round for point in summary.history] == [4, 6]
     blocks = len(method._model(result.task).blocks.sizes)
-    for point in summary["history"]:
-        counts = point["notes"]["gate_weights"]
+    for point in summary.history:
+        counts = point.notes["gate_weights"]
         assert (len(counts), sum(counts)) == (20, pytest.approx(blocks))
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import masquerade as mq
 from masquerade.config.budgets import budgets_of
+from masquerade.config.resolve import LoadedConfig, rehearse, settle
 from masquerade.config.resolve import novel_clients as novel
-from masquerade.config.resolve import rehearse, settle
 from masquerade.config.toml import parse
 from masquerade.core import Stage
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -92,21 +92,22 @@ def test_a_round_in_which_nobody_is_there_changes_nothing() -> None:
     some = replace(made.server.participation, eligible=few, available="cycle:3")
     made = replace(made, server=replace(made.server, participation=some))
     progress = made.begin()
-    assert advance(made, progress)["clients"] == [0, 3]
+    assert advance(made, progress).clients == (0, 3)
     before = kept(progress)
     spent = dict(progress.costs["train"])
     line = advance(made, progress)
-    assert (line["round"], line["clients"], line["down"], line["masked"]) == (2, [], 0, 0)
+    assert (line.round, line.clients) == (2, ())
+    assert (line.costs["down"], line.costs["masked"]) == (0, 0)
     assert progress.costs["train"] == spent
     assert before.keys() == kept(progress).keys()
     for name, value in kept(progress).items():
         assert torch.equal(value, before[name]), name
-    assert advance(made, progress)["clients"] == [2, 5]
+    assert advance(made, progress).clients == (2, 5)
 
 
 def test_a_run_in_which_nobody_is_ever_there_ends() -> None:
     (summary,) = run(FedAvg(local_epochs=1), novel=(), available="random:1e-9").summaries[:1]
-    assert (summary["never_sampled"], summary["participations"]) == (6, 0)
+    assert (summary.participation.never_sampled, summary.participation.mean) == (6, 0)
 
 
 def kept(state: RunState) -> dict[str, Tensor]:
@@ -129,12 +130,12 @@ def others_alone(made: Simulation, state: RunState, ids: Tensor, asked: int) -> 
 def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
     """The server and everybody's state are those of a round with the others alone."""
     lost, ended, (line, *_) = trained(DMPFL(local_epochs=2), rounds=1, drop=0.5, asked=6)
-    back = torch.tensor(line["clients"])
-    assert line["lost"]
-    assert sorted([*line["lost"], *line["clients"]]) == [0, 1, 2, 3, 4, 5]
+    back = torch.tensor(line.clients)
+    assert line.lost
+    assert sorted([*line.lost, *line.clients]) == [0, 1, 2, 3, 4, 5]
     made = simulation(DMPFL(local_epochs=2), rounds=1)
     others = made.begin()
-    asked = len(line["lost"]) + len(back)
+    asked = len(line.lost) + len(back)
     # The others alone, in a cohort of which as many were asked.
     others_alone(made, others, back, asked)
     for name, value in kept(ended).items():
@@ -145,18 +146,18 @@ def test_a_lost_client_is_as_if_it_had_not_been_asked() -> None:
         first = fresh["session/version/"] if "/version/" in name else torch.zeros_like(value)
         fresh.setdefault(name, first)
         if name.startswith(("clients/", "session/")):
-            for id in line["lost"]:
+            for id in line.lost:
                 assert torch.equal(value[id], fresh[name][id]), name
 
 
 def test_what_is_lost_was_sent_down_and_computed_and_not_received() -> None:
     _, _, (whole, *_) = trained(FedAvg(local_epochs=1), rounds=2, asked=6)
     _, _, (some, *_) = trained(FedAvg(local_epochs=1), rounds=2, asked=6, drop=0.5)
-    assert some["down"] == whole["down"]
-    assert some["masked"] == whole["masked"]
-    assert some["down/params"] == whole["down/params"]
+    for spent in ("down", "masked", "down/params"):
+        assert some.costs[spent] == whole.costs[spent], spent
     for received in ("up", "up/params", "values_up"):
-        assert some[received] == pytest.approx(whole[received] * len(some["clients"]) / 6)
+        share = len(some.clients) / 6
+        assert some.costs[received] == pytest.approx(whole.costs[received] * share), received
 
 
 def test_a_round_that_everybody_leaves_changes_nothing() -> None:
@@ -169,7 +170,7 @@ def test_a_round_that_everybody_leaves_changes_nothing() -> None:
     )
     progress = made.begin()
     before = kept(progress)
-    assert advance(made, progress)["clients"] == []
+    assert advance(made, progress).clients == ()
     for name, value in kept(progress).items():
         assert torch.equal(value, before[name]), name
 
@@ -189,12 +190,12 @@ def run(method, novel=(1, 4), **settings):
 def test_novel_clients_never_train_and_are_evaluated_apart() -> None:
     method = FedAvg(local_epochs=2)
     (summary,) = run(method, views=["global"]).summaries
-    assert summary["clients"] == 4
-    assert summary["per_client"]["ids"] == [0, 2, 3, 5]
-    apart = summary["novel"]
-    assert apart["clients"] == 2
-    gap = summary["accuracy"]["own"]["mean"] - apart["accuracy"]["own"]["mean"]
-    assert apart["gap"] == pytest.approx(gap)
+    assert summary.clients == 4
+    assert summary.per_client.ids == (0, 2, 3, 5)
+    apart = summary.novel
+    assert apart.clients.ids == (1, 4)
+    gap = summary.accuracy.own.mean - apart.accuracy.own.mean
+    assert apart.gap == pytest.approx(gap)
     # Clients 1 and 4 have taught the model nothing: without their samples it is the same.
     given = federation()
     nothing = torch.arange(0)
@@ -216,7 +217,7 @@ def test_a_novel_client_of_a_personal_method_trains_before_it_is_evaluated() -> 
     """Local's novel clients do one round: they are better than an untrained network."""
     (summary,) = run(Local(local_epochs=40, lr=0.2)).summaries
     (fresh,) = run(Local(local_epochs=1, lr=0.0)).summaries
-    own = [one["novel"]["accuracy"]["own"]["mean"] for one in (summary, fresh)]
+    own = [one.novel.accuracy.own.mean for one in (summary, fresh)]
     assert own[0] > own[1] + 10
 
 
@@ -236,8 +237,8 @@ class Waits(FedAvg):
 def test_a_method_may_have_its_own_rule_for_novel_clients() -> None:
     (tuned,) = run(Waits(local_epochs=1, lr=0.2)).summaries
     (plain,) = run(FedAvg(local_epochs=1, lr=0.2), views=["global"]).summaries
-    assert tuned["accuracy"] == plain["accuracy"]
-    assert tuned["novel"]["accuracy"]["own"] != plain["novel"]["accuracy"]["own"]
+    assert tuned.accuracy == plain.accuracy
+    assert tuned.novel.accuracy.own != plain.novel.accuracy.own
 
 
 def test_a_novel_client_of_pfedgate_trains_its_gate_alone(monkeypatch) -> None:
@@ -252,7 +253,7 @@ def test_a_novel_client_of_pfedgate_trains_its_gate_alone(monkeypatch) -> None:
 
     monkeypatch.setattr(PFedGate, "_stages", noted)
     (summary,) = run(method).summaries
-    assert summary["novel"]["clients"] == 2
+    assert len(summary.novel.clients.ids) == 2
     assert {on for on, epochs in trained if epochs == 3} == {("gate",)}
     assert trained[-1] == (("gate",), 3)
 
@@ -263,7 +264,7 @@ def test_engines_agree_on_novel_clients() -> None:
         for engine in ("loop", "batched")
     ]
     for left, right in zip(*found, strict=True):
-        assert left["novel"]["accuracy"]["own"] == right["novel"]["accuracy"]["own"]
+        assert left.novel.accuracy.own == right.novel.accuracy.own
 
 
 def test_when_all_with_data_are_novel_it_says_so() -> None:
@@ -280,13 +281,14 @@ def test_those_never_sampled_are_counted() -> None:
         clients_per_round=2,
         views=["global"],
     ).summaries
-    assert (summary["never_sampled"], summary["never_heard"]) == (4, 4)
+    asked = summary.participation
+    assert (asked.never_sampled, asked.never_heard) == (4, 4)
 
 
 def test_those_who_are_sampled_and_lost_are_never_heard() -> None:
     made, progress, _ = trained(FedAvg(local_epochs=1), rounds=1, drop=1 - 1e-12, asked=6)
-    summary = final(made, progress)[0][0]
-    assert (summary["never_sampled"], summary["never_heard"]) == (0, 6)
+    asked = final(made, progress)[0][0].participation
+    assert (asked.never_sampled, asked.never_heard) == (0, 6)
 
 
 @pytest.mark.parametrize("given", [[-1], [99], [1, 1], 0.3, 2])
@@ -323,31 +325,35 @@ def test_budgets_are_drawn_evenly_by_the_seed() -> None:
 def test_drawn_budgets_reach_the_models() -> None:
     (whole,) = run(PFedGate(local_epochs=1, density=1.0)).summaries
     (small,) = run(PFedGate(local_epochs=1, density=1.0), budgets="random:0.3:0.5").summaries
-    assert whole["density"] == 1
-    assert small["density"] < 0.5
+    assert whole.model.density == 1
+    assert small.model.density < 0.5
+
+
+def loaded(tables) -> LoadedConfig:
+    return LoadedConfig.of(parse(tables))
 
 
 def test_those_who_do_not_follow_budgets_are_named_once() -> None:
     tables = {"methods": ["fedavg", "fedavg_ft", "pfedgate", "ditto"], "data": {"budgets": [0.5]}}
     with pytest.warns(MasqueradeWarning, match=r"^W303 .*by FedAvg, FedAvg\+FT, Ditto:") as caught:
-        settle(parse(tables))
+        settle(loaded(tables))
     assert len(caught) == 1
     with pytest.warns(MasqueradeWarning, match=r"^W303 .* FedAvg:"):
         run(FedAvg(local_epochs=1), budgets="random:0.5:0.9")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        settle(parse({**tables, "methods": ["pfedgate", "heterofl"]}))
-        settle(parse({"methods": ["fedavg"]}))
+        settle(loaded({**tables, "methods": ["pfedgate", "heterofl"]}))
+        settle(loaded({"methods": ["fedavg"]}))
 
 
 def test_budgets_are_taken_in_turn() -> None:
     found = [run(PFedGate(local_epochs=1), budgets=given) for given in ([0.5, 0.3], [0.5, 0.3] * 3)]
-    assert found[0].summaries[0]["density"] == found[1].summaries[0]["density"]
+    assert found[0].summaries[0].model.density == found[1].summaries[0].model.density
 
 
 def test_a_share_of_nobody_is_refused() -> None:
     with pytest.raises(MasqueradeError, match=r"^E201 .*data\.novel"):
-        rehearse(parse({"data": {"clients": 4, "novel": 0.01}}))
+        rehearse(loaded({"data": {"clients": 4, "novel": 0.01}}))
 
 
 def test_a_novel_client_keeps_the_mask_that_the_server_would_know() -> None:

@@ -26,8 +26,19 @@ from masquerade.core import (
 from masquerade.data import Federation
 from masquerade.engine.base import Job, Outcome
 from masquerade.methods import DMPFL
+from masquerade.results import (
+    Bytes,
+    ClientFigures,
+    Flops,
+    PaperCosts,
+    Point,
+    Spent,
+    Statistics,
+    Summary,
+)
+from masquerade.results.costs import Parts
 from masquerade.simulation.build import Simulation
-from masquerade.simulation.state import WAYS, Record, RunState
+from masquerade.simulation.state import RunState
 from masquerade.wire import encode
 from tests import support
 from tests.support import SIZES, built, carry_on, final
@@ -150,19 +161,19 @@ def world(
     )
 
 
-def summaries(made: Simulation) -> dict[str, Record]:
+def summaries(made: Simulation) -> dict[str, Summary]:
     """Run to the end and return the summary of every view."""
     progress = carry_on(made, made.begin())
     made.close()
-    return {summary["view"]: summary for summary in final(made, progress)[0]}
+    return {summary.view: summary for summary in final(made, progress)[0]}
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Record]:
+def found() -> dict[str, Summary]:
     return summaries(world())
 
 
-def test_every_degree_replaces_its_share_and_averages_every_draw(found: dict[str, Record]) -> None:
+def test_every_degree_replaces_its_share_and_averages_every_draw(found: dict[str, Summary]) -> None:
     # Of four clients, three draws of a partner are the three others, each once. They give client 0
     # (12 + 24 + 36) / 3 = 24 on average, clients 1 to 3 likewise 20, 16, 12.
     # Degree 20 replaces 2 of 10, 1 of 5, 4 of 20, 1 of 4:
@@ -175,29 +186,27 @@ def test_every_degree_replaces_its_share_and_averages_every_draw(found: dict[str
         "100": (24, 20, 16, 12),
     }
     means = {"0": 82.5, "20": 68.5, "50": 51.25, "100": 18}
-    shift = dict(found["personal"]["accuracy"]["shift"])
+    shift = dict(found["personal"].accuracy.shift)
     # All four degrees count, 0 and 100 too: 220.25 / 4. Clients have 61.95, 44, 52.8 and 61.5 on
     # average, whose deviations are 6.8875, 11.0625, 2.2625 and 6.4375: √(216.3769 / 4).
-    averaged = {"mean": pytest.approx(55.0625), "std": pytest.approx(7.35488)}
-    assert shift.pop("averaged") == averaged
+    averaged = shift.pop("averaged")
+    assert (averaged.mean, averaged.std) == pytest.approx((55.0625, 7.35488))
     assert shift.keys() == figures.keys()
     for degree, values in figures.items():
         mean = means[degree]
         # Over clients, not over draws or samples, and over four of them, not three.
         std = math.sqrt(sum((value - mean) ** 2 for value in values) / 4)
-        assert shift[degree] == pytest.approx({"mean": mean, "std": std}), degree
+        assert (shift[degree].mean, shift[degree].std) == pytest.approx((mean, std)), degree
 
 
 def test_own_figures_are_those_of_the_clients_on_their_own_samples(
-    found: dict[str, Record],
+    found: dict[str, Summary],
 ) -> None:
     personal = found["personal"]
-    assert personal["per_client"] == {
-        "own": [90, 60, 80, 100],
-        "samples": [3, 3, 3, 3],
-        "ids": [0, 1, 2, 3],
-    }
-    assert personal["accuracy"]["own"] == pytest.approx(
+    assert personal.per_client == ClientFigures(
+        ids=(0, 1, 2, 3), samples=(3, 3, 3, 3), own=(90, 60, 80, 100)
+    )
+    assert vars(personal.accuracy.own) == pytest.approx(
         {
             "mean": 82.5,
             # Deviations 7.5, −22.5, −2.5, 17.5: squares 56.25 + 506.25 + 6.25 + 306.25 = 875.
@@ -213,40 +222,43 @@ def test_the_bottom_decile_of_eleven_clients_is_the_second_lowest() -> None:
     # 90, 60, 80, 100, then 96, 95, … 90 for clients 4 to 10: below all of them lie 60 and 80.
     sizes = (1,) * 11
     made = world(OnlyPersonal(), data=owned(sizes, sizes, sizes), views=("personal",))
-    assert summaries(made)["personal"]["accuracy"]["own"]["bottom_decile"] == 80
+    assert summaries(made)["personal"].accuracy.own.bottom_decile == 80
 
 
 @pytest.mark.parametrize("views", [("personal",), ("personal", "tuned", "global")])
 def test_the_global_view_stands_beside_every_other(views: tuple[str, ...]) -> None:
     # After three rounds it scores 47 + 3 on every test sample, shifted or not.
-    flat = {"mean": 50, "std": 0}
+    flat = Statistics(50, 0)
     made = summaries(world(views=views))
     assert tuple(made) == views
     for summary in made.values():
-        beside = summary["accuracy"]["global"]
-        assert beside["own"] == flat | {"weighted": 50, "bottom_decile": 50}
-        assert beside["shift"] == dict.fromkeys([*map(str, DEGREES), "averaged"], flat)
-        assert beside["pooled"] == beside["shift"]
-    assert made["personal"]["accuracy"]["own"]["mean"] == 82.5
+        beside = summary.global_view
+        assert beside is not None
+        assert beside.own == replace(flat, weighted=50, bottom_decile=50)
+        assert beside.shift == dict.fromkeys([*map(str, DEGREES), "averaged"], flat)
+        assert beside.pooled == beside.shift
+    assert made["personal"].accuracy.own.mean == 82.5
 
 
 def test_a_method_without_a_global_view_has_none_beside() -> None:
     found = summaries(world(OnlyPersonal(), views=("personal",)))
-    assert "global" not in found["personal"]["accuracy"]
+    assert found["personal"].global_view is None
 
 
 def test_where_validation_is_asked_for_every_figure_is_of_validation_samples() -> None:
     evaluate = Evaluate(every=1, degrees=DEGREES, draws=3, split="validation")
     found = summaries(world(evaluate=evaluate))
-    accuracy = found["personal"]["accuracy"]
+    personal = found["personal"]
     # Validation samples score 5 less: 85, 55, 75, 95, of which there are 2, 6, 1, 3.
-    assert found["personal"]["per_client"]["own"] == [85, 55, 75, 95]
-    assert accuracy["own"]["mean"] == 77.5
-    assert accuracy["own"]["weighted"] == pytest.approx((170 + 330 + 75 + 285) / 12)
-    assert accuracy["shift"]["100"]["mean"] == pytest.approx(18 - 5)
-    assert accuracy["global"]["own"]["mean"] == 50 - 5
-    assert [point["own"] for point in found["personal"]["history"]] == [77.5] * 3
-    assert [point["own"] for point in found["global"]["history"]] == [43, 44, 45]
+    assert personal.per_client is not None
+    assert personal.per_client.own == (85, 55, 75, 95)
+    assert personal.accuracy.own.mean == 77.5
+    assert personal.accuracy.own.weighted == pytest.approx((170 + 330 + 75 + 285) / 12)
+    assert personal.accuracy.shift["100"].mean == pytest.approx(18 - 5)
+    assert personal.global_view is not None
+    assert personal.global_view.own.mean == 50 - 5
+    assert [point.own for point in personal.history] == [77.5] * 3
+    assert [point.own for point in found["global"].history] == [43, 44, 45]
 
 
 def message(count: int) -> int:
@@ -254,61 +266,62 @@ def message(count: int) -> int:
     return len(encode({"part": Part({"part": torch.ones(count)})}))
 
 
-def test_costs_are_means_over_all_clients_of_the_training_rounds(found: dict[str, Record]) -> None:
+def test_costs_are_means_over_all_clients_of_the_training_rounds(found: dict[str, Summary]) -> None:
     for summary in found.values():
         # Two of four clients in each of three rounds: six exchanges, 1.5 per client, of five
         # float32 numbers down and three up; the papers average the directions.
-        assert summary["bytes"] == {"down": 1.5 * message(5), "up": 1.5 * message(3)}
+        spent = summary.costs.train
+        assert spent.bytes == Bytes(down=1.5 * message(5), up=1.5 * message(3))
         # Three samples each time, 4.5 per client: forward 6 operations, weight gradient 6, and a
         # third of both as masked, which the loop runs whole; the papers count three forward
         # passes, masked: 3 · 2.
         ways = {"dense": 4.5 * 12, "masked": 4.5 * 4, "executed": 4.5 * 12}
-        assert summary["flops"] == pytest.approx(ways)
-        assert summary["participations"] == 1.5
+        assert vars(spent.flops) == pytest.approx(ways)
+        assert summary.participation.mean == 1.5
         paper = {"bytes": 1.5 * (20 + 12) / 2, "flops": 4.5 * 6}
-        assert summary["paper"] == pytest.approx(paper)
+        assert vars(spent.paper) == pytest.approx(paper)
 
 
-def test_hello_and_adapt_stand_apart(found: dict[str, Record]) -> None:
+def test_hello_and_adapt_stand_apart(found: dict[str, Summary]) -> None:
     for view, summary in found.items():
         # All four clients once: two numbers down, seven up, two epochs of three samples, dense.
-        assert summary["setup"] == {
-            "bytes": {"down": message(2), "up": message(7)},
+        assert summary.costs.setup == Spent(
+            bytes=Bytes(down=message(2), up=message(7)),
             # A flag for the part and one for its tensor.
-            "parts": {"down": {"setup": 2 + 8}, "up": {"up": 2 + 28}},
-            "flops": dict.fromkeys(WAYS, 6 * 12),
-            "paper": {"bytes": (8 + 28) / 2, "flops": 6 * 18},
-        }
-        assert ("adapt" in summary) == (view == "tuned")
+            parts=Parts(down={"setup": 2 + 8}, up={"up": 2 + 28}),
+            flops=Flops(dense=6 * 12, masked=6 * 12, executed=6 * 12),
+            paper=PaperCosts(bytes=(8 + 28) / 2, flops=6 * 18),
+        )
+        assert (summary.costs.adapt is not None) == (view == "tuned")
     # Five epochs of three samples at every client.
-    assert found["tuned"]["adapt"]["flops"] == dict.fromkeys(WAYS, 15 * 12)
+    adapt = found["tuned"].costs.adapt
+    assert adapt is not None
+    assert adapt.flops == Flops(dense=15 * 12, masked=15 * 12, executed=15 * 12)
 
 
-def test_history_has_every_look_with_what_was_spent_by_then(found: dict[str, Record]) -> None:
+def test_history_has_every_look_with_what_was_spent_by_then(found: dict[str, Summary]) -> None:
     # A round is half an exchange per client: 1.5 samples of four masked operations each.
-    costs: list[Record] = [
-        {
-            "round": done,
-            "down": pytest.approx(done * message(5) / 2),
-            "up": pytest.approx(done * message(3) / 2),
-            "flops": pytest.approx(done * 1.5 * 4),
-        }
-        for done in (1, 2, 3)
-    ]
-    spread = {"own": 82.5, "std": pytest.approx(math.sqrt(875 / 4))}
-    assert found["personal"]["history"] == [cost | spread for cost in costs]
+    def point(done: int, own: float, std: float) -> Point:
+        return Point(
+            round=done,
+            own=own,
+            std=pytest.approx(std),
+            down=pytest.approx(done * message(5) / 2),
+            up=pytest.approx(done * message(3) / 2),
+            flops=pytest.approx(done * 1.5 * 4),
+        )
+
+    spread = math.sqrt(875 / 4)
+    assert found["personal"].history == tuple(point(done, 82.5, spread) for done in (1, 2, 3))
     # The shared model is looked at as it was then.
-    shared: list[Record] = [{"own": 47 + done, "std": 0} for done in (1, 2, 3)]
-    assert found["global"]["history"] == [
-        cost | then for cost, then in zip(costs, shared, strict=True)
-    ]
+    assert found["global"].history == tuple(point(done, 47 + done, 0) for done in (1, 2, 3))
     # A view that has to be trained is evaluated at the end only.
-    assert found["tuned"]["history"] == [costs[-1] | spread]
+    assert found["tuned"].history == (point(3, 82.5, spread),)
 
 
 def test_looks_come_every_so_many_rounds_and_at_the_end() -> None:
     found = summaries(world(evaluate=Evaluate(every=2, draws=1)))
-    assert [point["round"] for point in found["personal"]["history"]] == [2, 3]
+    assert [point.round for point in found["personal"].history] == [2, 3]
 
 
 class Noted(Known):
@@ -321,9 +334,9 @@ class Noted(Known):
 def test_notes_are_means_over_clients_at_every_look_of_the_default_view() -> None:
     found = summaries(world(Noted()))
     # The mean of 90, 60, 80 and 100, and of four ones.
-    assert [point["notes"] for point in found["personal"]["history"]] == [{"of": [82.5, 1]}] * 3
-    others = [*found["tuned"]["history"], *found["global"]["history"]]
-    assert not any("notes" in point for point in others)
+    assert [point.notes for point in found["personal"].history] == [{"of": [82.5, 1]}] * 3
+    others = [*found["tuned"].history, *found["global"].history]
+    assert not any(point.notes for point in others)
 
 
 class Growing(Known):
@@ -360,7 +373,7 @@ def test_the_rounds_to_80_percent_of_the_final_figure(
         5,
         Growing.views,
     )
-    assert summaries(made)["global"]["rounds_to_80"] == expected
+    assert summaries(made)["global"].rounds_to_80 == expected
 
 
 def ones(keep: Tree) -> int:
@@ -369,7 +382,7 @@ def ones(keep: Tree) -> int:
 
 def test_the_density_of_dmpfl_counts_every_distinct_weight_once() -> None:
     made, progress = simulate(DMPFL(local_epochs=2, lr=0.1), rounds=4)
-    density = {one["view"]: one["density"] for one in final(made, progress)[0]}
+    density = {one.view: one.model.density for one in final(made, progress)[0]}
     # 6 → 8 → 6 → 3 has 131 parameters; the 48 + 18 weights of the last two layers are masked by
     # half, the other 65 are dense.
     mine, ours = progress.clients.state["keep"], progress.server["keep"]
@@ -396,8 +409,8 @@ def test_a_readjusting_round_of_dmpfl_pays_for_whole_weight_gradients(readjust: 
     costs = progress.costs["train"]
     assert costs["masked"] == pytest.approx(per_sample * sum(SIZES))
     assert costs["dense"] == pytest.approx(3 * 588 * sum(SIZES))
-    flops = final(made, progress)[0][0]["flops"]
-    assert flops["masked"] == pytest.approx(per_sample * sum(SIZES) / len(SIZES))
+    flops = final(made, progress)[0][0].costs.train.flops
+    assert flops.masked == pytest.approx(per_sample * sum(SIZES) / len(SIZES))
 
 
 def test_start_up_is_counted_apart_from_training(monkeypatch: pytest.MonkeyPatch) -> None:

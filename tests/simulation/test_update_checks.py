@@ -155,9 +155,9 @@ def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
     bad = int(made.server.participation.eligible[1])
     with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
         line = advance(made, progress)
-    assert line["refused_setup"] == {str(bad): "W607"}
+    assert line.refused_setup == {str(bad): "W607"}
     assert progress.refused == 1
-    assert bad in line["clients"]
+    assert bad in line.clients
     structures = progress.rows.state["structure"]
     assert structures
     for name, keep in structures.items():
@@ -185,8 +185,8 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
     used = replace(job, round=made.context.round("adapt", (view, True), 2))
     assert_equal(found[0], made.engine.evaluate(used, [torch.arange(2)]).models[0])
     summary = final(made, progress)[0][0]
-    assert summary["novel"]["refused"] == {"1": code}
-    assert summary["refused"] == 0
+    assert summary.novel.refused == {"1": code}
+    assert summary.refused == 0
 
 
 def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
@@ -233,13 +233,13 @@ def test_a_refusal_is_reported_once_and_counted_always() -> None:
     assert f"W604 client {cohort[1]}, round 0: values that are not finite" in warning
     for number, line in enumerate(lines):
         bad = made.server.participation.cohort(number).tolist()[1]
-        assert line["refused"] == {str(bad): "W604"}
-        assert bad not in line["clients"]
-        assert len(line["clients"]) == 3
+        assert line.refused == {str(bad): "W604"}
+        assert bad not in line.clients
+        assert len(line.clients) == 3
     resumed = restored(made, progress.number, progress.tensors(), progress.facts())
     assert resumed.refused == 3
     summary = final(made, progress)[0][0]
-    assert (summary["refused"], summary["diverged"]) == (3, None)
+    assert (summary.refused, summary.diverged) == (3, None)
 
 
 def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() -> None:
@@ -258,8 +258,8 @@ def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() 
     assert "round 0: values that are not finite; its update is ignored" in first
     assert "W604 round 0: no update is finite, so the round changes nothing" in round
     for number, line in enumerate(lines):
-        assert line["clients"] == []
-        assert line["refused"] == {
+        assert line.clients == ()
+        assert line.refused == {
             str(id): "W604" for id in made.server.participation.cohort(number).tolist()
         }
 
