@@ -277,6 +277,24 @@ def test_a_moved_task_computes_the_same_and_shares_nothing() -> None:
     assert moved.module is not task.module
 
 
+def test_a_doubled_task_is_the_same_in_double_precision_and_shares_nothing() -> None:
+    single = Task(normed(), metric=cross_entropy, better="lower").with_example(X)
+    task = single.double()
+    assert (task.dtype, single.dtype) == (torch.float64, torch.float32)
+    assert (task.metric, task.better, task.layers) == (cross_entropy, "lower", single.layers)
+    for name, value in single.initial.items():
+        assert torch.equal(task.initial[name], value.to(task.initial[name].dtype))
+    assert task.initial["1.num_batches_tracked"].dtype == torch.int64
+    output, buffers = task(task.initial, X, train=True)
+    assert {output.dtype, buffers["1.running_mean"].dtype} == {torch.float64}
+    torch.testing.assert_close(output.float(), single(single.initial, X, train=True)[0])
+    again = task.double()
+    for value in again.initial.values():
+        value.zero_()
+    assert task.initial["0.weight"].any()
+    assert single(single.initial, X)[0].dtype == torch.float32
+
+
 def test_a_task_maps_over_clients() -> None:
     task = Task(network())
     clients = [task.fresh(key) for key in range(3)]

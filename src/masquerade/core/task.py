@@ -226,13 +226,29 @@ class Task:
 
     def to(self, device: torch.device | str) -> "Task":
         """Return the task on a device."""
-        there = copy.copy(self)
-        there.module = copy.deepcopy(self.module).to(device)
+        initial = {name: value.to(device) for name, value in self.initial.items()}
+        there = self._with(copy.deepcopy(self.module).to(device), initial)
         there.preprocess = moved(self.preprocess, device)
-        there.initial = {name: value.to(device) for name, value in self.initial.items()}
-        there._slots = list(there._find_slots())
-        there._dropouts = there._find_dropouts()
         return there
+
+    def double(self) -> "Task":
+        """Return the task in double precision, in which rounding is told from mistakes."""
+        initial = {
+            name: (value.double() if value.is_floating_point() else value).clone()
+            for name, value in self.initial.items()
+        }
+        doubled = self._with(copy.deepcopy(self.module).double(), initial)
+        doubled.dtype, doubled._sample = torch.float64, None
+        doubled.preprocess = moved(self.preprocess, torch.float64)
+        return doubled
+
+    def _with(self, module: nn.Module, initial: Tree) -> "Task":
+        """Return the task with another form of the same network."""
+        other = copy.copy(self)
+        other.module, other.initial = module, initial
+        other._slots = list(other._find_slots())
+        other._dropouts = other._find_dropouts()
+        return other
 
     def with_preprocess(self, preprocess: Preprocess) -> "Task":
         """Return the task with other preprocessing."""
