@@ -198,6 +198,7 @@ def test_a_step_that_asks_for_a_value_is_not_recorded(careful: bool) -> None:
     # The rows add up to 1, 5 and 9.
     assert taken(recordings, step, {"value": torch.zeros(())}, now())["value"] == 10 + 10 + 1
     assert list(recordings._made.values()) == [None]
+    assert (recordings.made, len(recordings.unfit)) == (1, 1)
 
 
 def test_what_differs_in_form_is_another_recording() -> None:

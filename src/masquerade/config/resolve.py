@@ -177,7 +177,7 @@ def _specified(
         raise MasqueradeError("E201", f"{text}; give more, or 0")
     preprocess = preprocess_for(data.normalize, federation.x)
     entry = METHODS[training.names[0]]
-    train, task = _network(config.train, entry, federation, training.seed, preprocess)
+    train, task = task_of(config.train, entry, federation, training.seed, preprocess)
     given = data.budgets if isinstance(data.budgets, str) else data.budgets[: federation.clients]
     return TrainingSpec(
         method=training.method,
@@ -195,8 +195,12 @@ def _specified(
     )
 
 
-def _network(
-    train: Train, entry: MethodEntry, federation: Federation, seed: int, preprocess: Preprocess
+def task_of(
+    train: Train,
+    entry: MethodEntry,
+    federation: Federation,
+    seed: int,
+    preprocess: Preprocess | None = None,
 ) -> tuple[Train, Task]:
     """Build the task of a training; return its settings with the network that "auto" means."""
     shape = tuple(federation.x.shape[1:])

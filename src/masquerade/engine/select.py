@@ -95,8 +95,10 @@ def stepper(replay: str, device: torch.device) -> Stepper:
     return CudaGraphs() if device.type == "cuda" else Recordings()
 
 
-def _couples(task: Task, x: torch.Tensor) -> bool:
+def couples(task: Task, x: torch.Tensor) -> bool:
     """Tell whether the output for one sample changes with the others of its batch."""
+    if task.couples_batch:
+        return True
     batch, key = x[:3], torch.tensor(0, device=x.device)
     others = torch.cat([batch[:1], batch[1:].flip(0) + 1]) if batch.is_floating_point() else batch
     outputs = []
@@ -114,7 +116,7 @@ def obstacle(context: EngineContext) -> str | None:
     ragged = len(counts) > 1 or max(counts) % context.loader.size
     if ragged and task.couples_batch:
         return "its BatchNorm would see the padding of ragged batches"
-    if ragged and _couples(task, federation.x):
+    if ragged and couples(task, federation.x):
         return "an output of its network depends on other samples of the batch, so on padding too"
     busy = [id for id, count in enumerate(federation.samples.tolist()) if count][:2]
     ids = torch.tensor(busy)

@@ -28,6 +28,9 @@ OFTEN = 8
 MOST = 256
 """Forms that are known at a time."""
 
+Form = tuple[Key, Hashable, torch.Size]
+"""What a recording serves for: a step, the form of the work, and the shape of a row."""
+
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is done, below maps and gradients: calls that read and write a list."""
@@ -188,9 +191,9 @@ class Recordings:
     few: ClassVar[bool] = False
     rewrites: ClassVar[bool] = True
     often: float = OFTEN
-    _made: dict[Hashable, _Recording | None] = field(default_factory=dict)
+    _made: dict[Form, _Recording | None] = field(default_factory=dict)
     """None is what cannot be recorded."""
-    _taken: Counter[Hashable] = field(default_factory=Counter)
+    _taken: Counter[Form] = field(default_factory=Counter)
 
     def run(self, key: Key, step: RowStep, work: State, rows: Tensor, round: Round) -> State:
         """Take the steps of some rows."""
@@ -205,7 +208,7 @@ class Recordings:
                 known = form(work)
         return work
 
-    def _step(self, full: Hashable, step: RowStep, work: State, row: Tensor, round: Round) -> State:
+    def _step(self, full: Form, step: RowStep, work: State, row: Tensor, round: Round) -> State:
         """Take a step, and record it or hold a recording against it."""
         new, known = step(work, row, round), full in self._made
         if not known:
@@ -221,6 +224,16 @@ class Recordings:
         if made is not None and known:
             made.agreed_in(round)
         return new
+
+    @property
+    def made(self) -> int:
+        """Count the forms of steps that are recorded, or were tried to be."""
+        return len(self._made)
+
+    @property
+    def unfit(self) -> list[Key]:
+        """List the steps that cannot be recorded."""
+        return [key for (key, *_), made in self._made.items() if made is None]
 
     def clear(self) -> None:
         """Let go of all recordings."""
