@@ -111,5 +111,6 @@ ENTRIES = {
         sent="all weights",
         # θ is then one step of SGD from w, and w goes all the way to it.
         neutral={"momentum": 0.0, "inner_steps": 1, "personal_lr": 0.1, "lam": 10.0},
+        neutral_within=1e-12,
     ),
 }

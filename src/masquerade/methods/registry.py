@@ -35,6 +35,8 @@ class MethodEntry:
     `spend` is computed by that."""
     neutral: Mapping[str, Any] | None = field(default=None, hash=False)
     """Settings under which it is FedAvg, bit for bit."""
+    neutral_within: float = 0.0
+    """How far from it numbers may be by rounding, where a method adds up differences."""
     never_neutral: str = ""
     """Why there are no such settings."""
 

@@ -79,5 +79,6 @@ ENTRIES = {
         personal="nothing",
         sent="all weights down, the largest changes up",
         neutral={"share": 1.0},
+        neutral_within=1e-12,
     ),
 }
