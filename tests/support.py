@@ -1,18 +1,16 @@
-"""A toy federation, the table of all methods with small settings, and one way to simulate them."""
+"""The table of all methods with small settings, and one way to simulate them on the laws' toy."""
 
 from dataclasses import replace
-
-import torch
-from torch import nn
 
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
-from masquerade.core.random import fold, normal
-from masquerade.data import Federation
 from masquerade.evaluation.evaluate import Evaluator
-from masquerade.methods import BNN, METHODS
-from masquerade.models import BinaryMLP
+from masquerade.laws.engines import owed as owed
+from masquerade.laws.toy import BUDGETS, federation, network_of
+from masquerade.laws.toy import SIZES as SIZES
+from masquerade.laws.toy import network as network
+from masquerade.methods import METHODS
 from masquerade.results import (
     Accuracy,
     Bytes,
@@ -28,45 +26,6 @@ from masquerade.results import (
 )
 from masquerade.simulation.build import Simulation, build, simulating
 from masquerade.simulation.server import train
-
-SIZES = (7, 12, 3, 9, 16, 5)
-"""Training samples per client: ragged, some smaller than a batch of 4."""
-BUDGETS = (1.0, 0.6, 1.0, 0.6, 1.0, 0.6)
-
-
-def federation() -> Federation:
-    """Six ragged clients, six features, three classes."""
-    x = normal(1, (2 * sum(SIZES), 6))
-    y = (x @ normal(2, (6, 3))).argmax(1)
-    splits, place = ([], [], []), 0
-    for size in SIZES:
-        for split, count in zip(splits, (size, size // 2, size - size // 2), strict=True):
-            split.append(torch.arange(place, place + count))
-            place += count
-    train, validation, test = map(tuple, splits)
-    return Federation("toy", x, y, 3, train, validation, test)
-
-
-def network(dtype: torch.dtype = torch.float64) -> nn.Module:
-    """A small network of three layers whose weights depend on nothing but this text."""
-    layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)]
-    model = nn.Sequential(*layers)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            value.copy_(normal(fold(3, name), tuple(value.shape)) * 0.4)
-    return model.to(dtype)
-
-
-def network_of(method) -> nn.Module:
-    """The network of the toy, or the binary one where a method needs signs."""
-    if not isinstance(method, BNN):
-        return network()
-    model = BinaryMLP(6, (8,), 3)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "layer" in name.split(".")[-2]:
-                value.copy_(normal(fold(3, name), tuple(value.shape)))
-    return model.double()
 
 
 def _small(cls, **settings):
@@ -244,11 +203,3 @@ def summary(**changes) -> Summary:
     }
     return Summary(**facts | changes)
 
-
-def owed(costs):
-    """What clients owe in any engine: costs without the operations that one of them really ran."""
-    if isinstance(costs, Spent):
-        return replace(costs, flops=replace(costs.flops, executed=0.0))
-    if not isinstance(costs, dict):
-        return costs
-    return {name: owed(value) for name, value in costs.items() if name != "executed"}

@@ -32,6 +32,10 @@ ARROWS = {
     "engine": {"core", "cost", "data", "errors", "wire"},
     "simulation": {"config", "core", "cost", "data", "engine", "errors", "wire"},
     "evaluation": {"config", "core", "cost", "data", "engine", "errors", "simulation"},
+    "laws": {
+        *("config", "core", "data", "engine", "errors", "evaluation", "methods", "models"),
+        *("simulation", "wire"),
+    },
     "report": {"cost", "errors"},
     "export": {
         *("__version__", "config", "core", "data", "errors", "evaluation", "methods", "models"),
@@ -47,7 +51,7 @@ ARROWS = {
     },
     "cli": {
         *("__version__", "config", "core", "cost", "data", "errors", "experiments", "export"),
-        *("methods", "models", "report", "reproduce", "simulation", "storage"),
+        *("laws", "methods", "models", "report", "reproduce", "simulation", "storage"),
     },
     "__main__": {"cli"},
 }

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from masquerade.experiments.from_python import compare, run
     from masquerade.experiments.result import Comparison, Personal, Result
     from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
+    from masquerade.laws.check import check
 
 __version__ = "0.2.0.dev0"
 
@@ -91,6 +92,7 @@ _HOMES = {
     "masquerade.experiments.from_python": ("compare", "run"),
     "masquerade.experiments.result": ("Comparison", "Personal", "Result"),
     "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
+    "masquerade.laws.check": ("check",),
 }
 _MODULES = ("methods", "models")
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
@@ -133,6 +135,7 @@ __all__ = [
     "Task",
     "average",
     "compare",
+    "check",
     "from_arrays",
     "gradient",
     "load",

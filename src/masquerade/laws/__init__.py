@@ -1,0 +1,1 @@
+"""The laws that every method keeps, and what checks them."""

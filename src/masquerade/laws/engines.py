@@ -1,0 +1,167 @@
+"""Laws 2 and 4: who does the clients' work, and in which order, does not matter."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.task import accuracy
+from masquerade.engine import select
+from masquerade.engine.batched import Batched
+from masquerade.evaluation.evaluate import Evaluator
+from masquerade.laws.compare import close, equal
+from masquerade.laws.law import LawBroken, at, law
+from masquerade.laws.problem import Problem, after
+from masquerade.simulation.build import Simulation
+from masquerade.simulation.state import RunState
+
+TOLERANCE = 1e-9
+"""How far apart two ways of computing the same in double precision may be."""
+
+
+@law(
+    2,
+    "Loop and batched agree, in float64 to 1e-9 with equal masks; workers change no bit.",
+    "let no number decide in Python (`torch.where`, not `if`), average with `batch.mean`, and hold "
+    "nothing from client to client; `compute.replay` and `compute.workers` tell which way is wrong",
+)
+def engines_agree(problem: Problem) -> None:
+    """Run the loop beside the batched engine, with steps replayed and not, and with workers."""
+    _loop_equals_batched(problem)
+    _workers_change_no_bit(problem)
+
+
+def _loop_equals_batched(problem: Problem, rounds: int = 10) -> None:
+    with ExitStack() as stack:
+        loop = stack.enter_context(problem.simulating(rounds))
+        others = {
+            # Three clients at a time of four: the second chunk is padded.
+            replay: stack.enter_context(
+                batched(problem, rounds, replay=replay, clients_per_chunk=3)
+            )
+            for replay in ("auto", "off")
+        }
+        reference = loop.begin()
+        states = {replay: made.begin() for replay, made in others.items()}
+        for number in range(rounds):
+            loop.advance(reference)
+            for replay, made in others.items():
+                made.advance(states[replay])
+                with at(**round_of(made, number)):
+                    text = f"batched (replay {replay}) differs from the loop"
+                    close(numbers(reference), numbers(states[replay]), TOLERANCE, text)
+        ended = _outcome(loop, reference)
+        for replay, made in others.items():
+            _same_outcome(ended, _outcome(made, states[replay]), problem, replay)
+
+
+def _workers_change_no_bit(problem: Problem, rounds: int = 3) -> None:
+    with problem.simulating(rounds) as alone, problem.simulating(rounds, workers=2) as together:
+        one, two = alone.begin(), together.begin()
+        for number in range(rounds):
+            alone.advance(one)
+            together.advance(two)
+            with at(**round_of(alone, number)):
+                equal(one.tensors(), two.tensors(), "two workers differ from one process")
+        if one.costs != two.costs:
+            raise LawBroken(f"two workers cost {two.costs}, one process {one.costs}")
+
+
+@contextmanager
+def batched(problem: Problem, rounds: int, **compute: Any) -> Iterator[Simulation]:
+    """Build a simulation that is batched; a method that has to be looped breaks the law."""
+    with problem.simulating(rounds, engine="batched", **compute) as made:
+        if not isinstance(made.engine, Batched):
+            why = select.obstacle(made.context)
+            raise LawBroken(f"it cannot be batched over clients, and is looped instead: {why}")
+        yield made
+
+
+def round_of(made: Simulation, number: int) -> dict[str, Any]:
+    """Say of a round of training where it is."""
+    phase = made.server.method.schedule(number, made.server.rounds)
+    return {"kind": "train", "phase": phase, "number": number}
+
+
+def numbers(state: RunState) -> dict[str, Tensor]:
+    """Return all of a run's state, by name; digests aside, which compare bits and not numbers."""
+    found = state.tensors()
+    return {name: value for name, value in found.items() if not name.startswith("session/version/")}
+
+
+Outcome = tuple[Any, Any, dict[str, Tensor]]
+"""What training cost, the figures of every view, and the models."""
+
+
+def _outcome(made: Simulation, state: RunState) -> Outcome:
+    summaries, models = Evaluator.of(made).final(state)
+    return owed(state.costs), _figures(summaries), tree.named(models)
+
+
+def _figures(summaries: Sequence[Summary]) -> list[Json]:
+    """Return what of every summary no engine may change."""
+    return [
+        to_json([each.accuracy, each.global_view, each.per_client, owed(to_json(each.costs.adapt))])
+        for each in summaries
+    ]
+
+
+def owed(costs: Any) -> Any:
+    """Return what clients owe in any engine: all but the operations that one of them really ran."""
+    if not isinstance(costs, Mapping):
+        return costs
+    return {name: owed(value) for name, value in costs.items() if name != "executed"}
+
+
+def _same_outcome(left: Outcome, right: Outcome, problem: Problem, replay: str) -> None:
+    # Accuracy counts samples; another metric is rounded as everything is.
+    tolerance = 0.0 if problem.task.metric is accuracy else TOLERANCE
+    for what, one, two, within in (
+        ("costs", left[0], right[0], 1e-12),
+        ("figures", left[1], right[1], tolerance),
+    ):
+        if not _alike(one, two, within):
+            raise LawBroken(f"batched (replay {replay}) has other {what}: {two}, the loop {one}")
+    with at(kind="adapt"):
+        text = f"batched (replay {replay}) evaluates other models"
+        close(left[2], right[2], TOLERANCE, text)
+
+
+def _alike(left: Any, right: Any, tolerance: float) -> bool:
+    """Tell whether two records of numbers are the same but for rounding."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(
+            _alike(value, right[key], tolerance) for key, value in left.items()
+        )
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(_alike(*pair, tolerance) for pair in pairs)
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(left == right)
+
+
+@law(
+    4,
+    "The order of clients does not matter.",
+    "keep nothing from client to client: what a client needs later goes into its state, and what "
+    "is random comes from the batch's key",
+)
+def order_does_not_matter(problem: Problem) -> None:
+    """Do a round with the clients in another order."""
+    with problem.simulating(8) as made:
+        ids = torch.arange(len(made.server.clients))
+        mixed = ids.flip(0).roll(1)
+
+        def outcome(order: Tensor) -> dict[str, Any]:
+            job = made.server.make_job(after(made, 1), order, made.server.round("train", 1))
+            done = made.engine.work(job)
+            return {"uploads": done.uploads, "clients": done.clients}
+
+        with at(**round_of(made, 1)):
+            found = tree.take(outcome(mixed), mixed.argsort())
+            equal(outcome(ids), found, "another order of clients gave something else")
