@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from masquerade.cli import train as training
 
 COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
-COMMANDS += ["export", "predict", "bench-model"]
+COMMANDS += ["check", "export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += [
@@ -143,6 +143,10 @@ def test_every_command_is_known_here() -> None:
         (["run", "--method", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
         (["compare", "--methods", "local,dmfpl"], 2, "E201 .*`dmfpl` .did you mean `dmpfl`"),
         (["methods", "fedporx"], 2, "E201 .*`fedporx` .did you mean `fedprox`"),
+        (["check", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
+        (["check", "no.py:Mine"], 2, "E201 .*`no.py:Mine` names no code"),
+        (["check", "fedavg", "--set", "method.mu=1"], 2, "E201 .*`method.mu`"),
+        (["check", "fedavg", "--set", "train.rounds=1"], 2, "E201 .*set method.KEY or data.KEY"),
         (["run", "--config", "no.toml"], 2, "E201 .*no.toml"),
         (["run", "--partition", "dirichlett:1"], 2, "E201 .*`dirichlett:1`"),
         (["run", "--set", "train.model=mpl"], 2, "E201 .*`mpl` .did you mean `mlp`"),

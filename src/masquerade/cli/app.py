@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from masquerade.cli.check import check
 from masquerade.cli.data import data_app
 from masquerade.cli.export import bench_model, export, predict
 from masquerade.cli.methods import methods, models
@@ -27,7 +28,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, compare, resume, report, reproduce, methods, models),
-    *(export, predict, bench_model),
+    *(check, export, predict, bench_model),
 )
 for each in _COMMANDS:
     app.command(each.__name__.replace("_", "-"))(each)

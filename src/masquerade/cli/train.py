@@ -72,7 +72,7 @@ def run(
     seeds = None if seed is None else [seed]
     named = None if method is None else [method]
     flags = (named, data, clients, partition, model, rounds, seeds, engine, settings)
-    tables = _tables(config, *flags)
+    tables = tables_of(config, *flags)
     parsed = parse(tables, _where(config, flags))
     if len({training.method for training in trainings(parsed)}) > 1:
         text = f"`run` trains one method, and here are {', '.join(parsed.methods)}"
@@ -132,7 +132,7 @@ def compare(
     from masquerade.experiments import run as experiment
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
-    parsed = parse(_tables(config, *flags), _where(config, flags))
+    parsed = parse(tables_of(config, *flags), _where(config, flags))
     out = out or _fresh("compare")
     with _training(parsed, out, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
@@ -169,7 +169,7 @@ def resume(
     show(path, results, quiet, as_json)
 
 
-def _tables(
+def tables_of(
     config: Path | None,
     methods: list[str] | None,
     data: str | None,
