@@ -66,3 +66,5 @@ if __name__ == "__main__":
         result = mq.run(method, model, federation, rounds=20, views=views)
         summaries += result.summaries
     Console().print(terminal(summaries))
+    # Is it right? Anybody's method is held to the laws that ours keep.
+    Console().print(mq.check(Halfway()))

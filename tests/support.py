@@ -202,4 +202,3 @@ def summary(**changes) -> Summary:
         "rounds_to_80": 1,
     }
     return Summary(**facts | changes)
-

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from masquerade.experiments.callbacks import Callback, Run
     from masquerade.experiments.from_python import compare, run
     from masquerade.experiments.result import Comparison, Personal, Result
-    from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
     from masquerade.laws.check import check
+    from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
 
 __version__ = "0.2.0.dev0"
 
@@ -134,8 +134,8 @@ __all__ = [
     "Summary",
     "Task",
     "average",
-    "compare",
     "check",
+    "compare",
     "from_arrays",
     "gradient",
     "load",

@@ -37,7 +37,7 @@ def check(
 def _report(
     method: str, model: str | None, data: str | None, settings: list[str] | None
 ) -> "Report":
-    from masquerade.config.resolve import federation_of, network_of
+    from masquerade.config.resolve import federation_of, task_of
     from masquerade.config.toml import method_of, parse
     from masquerade.laws import toy
     from masquerade.laws.check import check
@@ -54,5 +54,5 @@ def _report(
     if "data" not in tables and model is None:
         return check(made)
     federation = federation_of(config.data)[0] if "data" in tables else toy.federation()
-    _, task = network_of(config.train, METHODS[name], federation, seed=1)
+    _, task = task_of(config.train, METHODS[name], federation, seed=1)
     return check(made, task, federation)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.config import toml
-from masquerade.config.resolve import network_of
+from masquerade.config.resolve import task_of
 from masquerade.config.settings import Train
 from masquerade.core.method import Method
 from masquerade.core.task import Task
@@ -158,7 +158,7 @@ def problem_of(
         model = toy.network_of(method)
     federation = federation or toy.federation()
     if model is None:
-        _, model = network_of(Train(), entry, federation, seed=1)
+        _, model = task_of(Train(), entry, federation, seed=1)
     task = (model if isinstance(model, Task) else Task(model)).double()
     even = select.couples(task, federation.x)
     small = few(federation, even)

@@ -1,7 +1,7 @@
 """Laws 2 and 4: who does the clients' work, and in which order, does not matter."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +16,8 @@ from masquerade.evaluation.evaluate import Evaluator
 from masquerade.laws.compare import close, equal
 from masquerade.laws.law import LawBroken, at, law
 from masquerade.laws.problem import Problem, after
+from masquerade.results import Summary
+from masquerade.results.json_records import Json, to_json
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 
