@@ -371,7 +371,7 @@ def test_law_6_finds_a_store_that_writes_to_everybody(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Store, "put", put)
     found = breach(states.unsampled_clients_are_untouched, toy(Keeps()), "not sampled")
     assert (found.where.kind, found.where.number) == ("train", 1)
-    assert found.where.tensor == "params/0.weight"
+    assert found.where.tensor == "clients/params/0.weight"
     # Nobody of that round.
     with toy(Keeps()).simulating(8) as made:
         assert found.where.client not in made.server.participation.cohort(1).tolist()

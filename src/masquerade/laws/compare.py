@@ -8,8 +8,9 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.laws.law import LawBroken, Where
 
-STACKED = ("rows/", "clients/", "session/", "uploads/")
-"""How names of tensors begin that have an entry for every client."""
+OWN = ("rows/", "clients/", "session/")
+"""How the names of a run's tensors begin that have an entry for every client."""
+STACKED = (*OWN, "uploads/")
 
 
 def clones(state: Any) -> dict[str, Tensor]:
