@@ -1,0 +1,234 @@
+"""Comparisons: from Python, `mq.compare`; of a configuration, data that are loaded once."""
+
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import masquerade as mq
+from masquerade.config import resolve as plan
+from masquerade.config.settings import Data
+from masquerade.core import tree
+from masquerade.experiments import run as experiment
+from masquerade.experiments.callbacks import Callback, Run
+from masquerade.methods import FedAvg, Local
+from masquerade.storage.results import is_comparison, read_results
+from tests.experiments.test_callbacks import Noting
+from tests.experiments.test_resume import Halt, HaltAfter, problem, timeless, write_data
+from tests.support import federation, network
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from masquerade.cli.app import app
+
+FAST, SLOW = FedAvg(local_epochs=1, lr=0.2), FedAvg(local_epochs=1, lr=0.1)
+ALONE = Local(local_epochs=1)
+
+
+def compare(
+    methods: Any, model: Any = None, callbacks: Sequence[Callback] = (), **more: Any
+) -> mq.Comparison:
+    """Two rounds on the toy of whatever is compared."""
+    return mq.compare(
+        methods,
+        model or network(),
+        federation(),
+        2,
+        batch_size=4,
+        evaluate=mq.Evaluate(every=0, degrees=(0,)),
+        compute=mq.Compute(engine="loop", commit_every=0.0),
+        callbacks=callbacks,
+        **more,
+    )
+
+
+def figures(found: Sequence[mq.Summary]) -> list[Any]:
+    """All that is known, without what time and memory it took."""
+    return [timeless(summary.to_json()) for summary in found]
+
+
+def test_methods_of_a_dict_are_called_by_its_keys() -> None:
+    found = compare({"quick": FAST, "by hand": SLOW, "twin": SLOW, "alone": ALONE})
+    assert [(each.title, each.view) for each in found.summaries] == [
+        ("quick", "global"),
+        ("quick (tuned)", "tuned"),
+        ("by hand", "global"),
+        ("by hand (tuned)", "tuned"),
+        ("twin", "global"),
+        ("twin (tuned)", "tuned"),
+        ("alone", "personal"),
+    ]
+    assert [each.method for each in found.summaries] == [each.title for each in found.summaries]
+    assert [result.method for result in found.results] == [FAST, SLOW, SLOW, ALONE]
+
+
+def test_methods_of_one_class_in_a_list_are_called_by_what_is_different() -> None:
+    found = compare([FAST, ALONE, SLOW])
+    assert [each.title for each in found.summaries] == [
+        "FedAvg, lr=0.2",
+        "FedAvg+FT, lr=0.2",
+        "Local",
+        "FedAvg, lr=0.1",
+        "FedAvg+FT, lr=0.1",
+    ]
+    assert len({each.method for each in found.summaries}) == 5
+
+
+def test_a_comparison_has_the_figures_of_its_runs_one_by_one() -> None:
+    """Also of further seeds, each with a network of its own where `model` is a function."""
+    begun: list[int] = []
+
+    def model(seed: int) -> nn.Module:
+        begun.append(seed)
+        made = network()
+        with torch.no_grad():
+            for value in made.parameters():
+                value.mul_(seed / 3)
+        return made
+
+    found = compare([SLOW, ALONE], model, seeds=(3, 4))
+    assert begun == [3, 3, 4, 4]
+    assert [each.seed for each in found.summaries] == [3, 3, 3, 4, 4, 4]
+    singles = [
+        mq.run(
+            method,
+            model(seed),
+            federation(),
+            2,
+            batch_size=4,
+            seed=seed,
+            evaluate=mq.Evaluate(every=0, degrees=(0,)),
+            compute=mq.Compute(engine="loop"),
+        )
+        for seed in (3, 4)
+        for method in (SLOW, ALONE)
+    ]
+    assert figures(found.summaries) == figures([s for one in singles for s in one.summaries])
+    for result, single in zip(found.results, singles, strict=True):
+        models = tree.named(single.personal)
+        assert all(torch.equal(v, models[n]) for n, v in tree.named(result.personal).items())
+    # The seeds began with other weights, and did not end alike.
+    assert not torch.equal(
+        found.results[0].client(0).parts["params"].values["0.weight"],
+        found.results[2].client(0).parts["params"].values["0.weight"],
+    )
+
+
+def test_a_comparison_that_is_done_is_read_and_shown_and_not_trained_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    first = compare([SLOW, ALONE], seeds=(1, 2), out=out)
+    page = (out / "report.html").read_text()
+    assert all(title in page for title in ("FedAvg+FT", "Local"))
+    noting = Noting()
+    again = compare([SLOW, ALONE], seeds=(1, 2), out=out, callbacks=[noting])
+    assert {name for name, _ in noting.events} == {"end"}
+    assert figures(again.summaries) == figures(first.summaries)
+    assert is_comparison(out)
+    assert figures(read_results(out)) == figures(first.summaries)
+    # One directory for each training, with models of its clients.
+    runs = sorted(path.parent.name for path in out.glob("*/summary.json"))
+    assert len(runs) == 4
+    assert all(any((out / name / "clients").iterdir()) for name in runs)
+    (out / "report.html").unlink()
+    capsys.readouterr()
+    app(["report", str(out)], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert all(title in shown for title in ("FedAvg", "FedAvg+FT", "Local"))
+    assert (out / "report.html").is_file()
+
+
+def test_a_comparison_that_was_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole = compare([SLOW, ALONE])
+
+    class Second(HaltAfter):
+        def on_round(self, run: Run, record: mq.RoundRecord) -> None:
+            if run.place == 1:
+                super().on_round(run, record)
+
+    with pytest.raises(Halt):
+        compare([SLOW, ALONE], out=tmp_path / "out", callbacks=[Second(1)])
+    noting = Noting()
+    resumed = compare([SLOW, ALONE], out=tmp_path / "out", callbacks=[noting])
+    assert [event for event in noting.events if event[0] == "round"] == [("round", 2)]
+    assert figures(resumed.summaries) == figures(whole.summaries)
+
+
+def test_callbacks_know_how_much_of_all_trainings_is_done() -> None:
+    shares: list[float] = []
+
+    class Sharing(Callback):
+        def on_round(self, run: Run, record: mq.RoundRecord) -> None:
+            shares.append(run.share)
+
+    compare([SLOW, ALONE], callbacks=[Sharing()])
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "said"),
+    [
+        ([], (1,), "nothing to compare"),
+        ({}, (1,), "nothing to compare"),
+        ([SLOW], (), "nothing to compare"),
+        ([SLOW, ALONE, replace(SLOW)], (1,), r"FedAvg\(.* is there twice; .*dict"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    methods: Any, seeds: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(mq.MasqueradeError, match=f"^E202 {said}"):
+        compare(methods, seeds=seeds, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_setting_of_the_last_method_is_refused_before_the_first_is_trained() -> None:
+    noting = Noting()
+    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*`method.lr`"):
+        compare([ALONE, replace(SLOW, lr=-1.0)], callbacks=[noting])
+    assert noting.events == []
+
+
+def test_a_run_from_python_leaves_models_a_summary_and_a_page(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = mq.run(SLOW, network(), federation(), 2, batch_size=4, out=out)
+    assert figures(read_results(out)) == figures(result.summaries)
+    assert "FedAvg+FT" in (out / "report.html").read_text()
+    models = {path.name for path in (out / "clients").iterdir()}
+    assert models == {f"{id}-{view}.safetensors" for id in range(6) for view in FedAvg.views}
+    assert [each["schema"] for each in json.loads((out / "summary.json").read_text())] == [2, 2]
+
+
+def test_data_are_loaded_and_partitioned_once_for_all_trainings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Data] = []
+    plain = plan.federation_of
+
+    def counted(data: Data) -> tuple[mq.Federation, Data]:
+        loaded.append(data)
+        return plain(data)
+
+    monkeypatch.setattr(plan, "federation_of", counted)
+    # The budget of Local is a forecast of another method, for which data are looked at as well.
+    config = problem(write_data(tmp_path / "mine.npz"), "local_flops", "fedavg", "dmpfl")
+    config = replace(config, train=replace(config.train, rounds=1, seeds=(1, 2)))
+    results = experiment.compare(tmp_path / "out", config)
+    assert len(results) == 6
+    assert len(loaded) == 1
+    # So they are when it is resumed.
+    for path in (tmp_path / "out").glob("*/summary.json"):
+        if re.match("fedavg|dmpfl", path.parent.name):
+            path.unlink()
+    again = experiment.compare(tmp_path / "out", None)
+    assert len(loaded) == 2
+    assert figures(again) == figures(results)
