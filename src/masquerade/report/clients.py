@@ -120,6 +120,9 @@ def difference_table(results: Results, left: str, right: str) -> "Table":
     from rich.text import Text
 
     found, form = difference(results, left, right), number_format(results)
+    if not found.clients:
+        text = f"no client has figures of both `{left}` and `{right}`; under a rule on outputs none"
+        raise MasqueradeError("E202", f"{text} is listed, so take methods without one")
     kept_out, known = novel(results), names(results)
     drawn = Table(
         title=f"{left} instead of {right}, client by client",

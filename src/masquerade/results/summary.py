@@ -162,9 +162,12 @@ class Summary:
             raise MasqueradeError("E401", f"a summary is damaged: {error}") from None
 
     def under_rules(self) -> "list[Summary]":
-        """Return this summary, and for every rule one that has the figures under it."""
+        """Return this summary alone, and for every rule one that has the figures under it.
+
+        What was measured without the rule (curve, masks, single clients) is not the rule's.
+        """
         return [
-            self,
+            replace(self, rules={}),
             *(
                 replace(
                     self,
@@ -176,6 +179,8 @@ class Summary:
                     global_view=None,
                     novel=None,
                     per_client=None,
+                    history=(),
+                    overlap=None,
                 )
                 for name, found in self.rules.items()
             ),
