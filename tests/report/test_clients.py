@@ -5,7 +5,8 @@ from rich.console import Console
 
 from masquerade.errors import MasqueradeError
 from masquerade.report import clients, markdown, rows
-from tests.report.invented import corrupted, result
+from masquerade.results import RuleFigures
+from tests.report.invented import accuracy, corrupted, listed, novel, result
 
 
 def given(method, *seeds, better="higher"):
@@ -14,7 +15,7 @@ def given(method, *seeds, better="higher"):
         result(
             method,
             seed,
-            per_client={"own": own, "ids": [0, 2, 5], "samples": [1, 1, 1]},
+            per_client=listed(dict(zip((0, 2, 5), own, strict=True))),
             better=better,
         )
         for seed, own in enumerate(seeds)
@@ -65,8 +66,7 @@ def test_tables_show_every_client_and_who_gains() -> None:
 
 
 def test_novel_clients_have_columns_of_their_own() -> None:
-    novel = {"clients": 4, "accuracy": {"own": {"mean": 71.0, "std": 3.0}}, "gap": 9.0}
-    plain, apart = result("fedavg"), result("dmpfl", novel=novel)
+    plain, apart = result("fedavg"), result("dmpfl", novel=novel([70.0, 72.0], gap=9.0))
     assert "Novel clients" not in rows([plain])[0]
     (first, second) = rows([plain, apart])
     assert first["Novel clients"] == first["Gap"] == "–"
@@ -96,3 +96,10 @@ def test_a_method_on_another_network_is_named() -> None:
     results.append(result("fedbn", title="FedBN", network="cnn_bn"))
     text = "Trained on another network than the rest (cnn): FedBN on cnn_bn."
     assert text in markdown(results)
+
+
+def test_under_a_rule_no_client_is_listed_and_a_difference_says_so() -> None:
+    ruled = [result("a", rules={"smoothed": RuleFigures(accuracy(90.0))}), result("b")]
+    assert clients.own(ruled)["a+smoothed"] == {}
+    with pytest.raises(MasqueradeError, match=r"^E202 no client .*`a\+smoothed` and `b`"):
+        clients.difference_table(ruled, "a+smoothed", "b")

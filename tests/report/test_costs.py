@@ -8,12 +8,15 @@ from rich.console import Console
 
 from masquerade.cost.bandwidth import FEDMASK, bandwidth
 from masquerade.report import costs, plots
-from tests.report.invented import result, six_methods
+from masquerade.results import Participations
+from masquerade.results.costs import Parts
+from tests.report.invented import costs as cost
+from tests.report.invented import result, six_methods, spent
 
 
 def test_times_are_those_of_both_directions_and_share_a_unit() -> None:
     # 1.2 MB down and 1.1 MB up at 1 kB/s are 2300 s, 38.33 minutes; a thirtieth in a round.
-    (sent, *_) = costs.sections([result(), result("b", bytes={"down": 0.0, "up": 6e4})], KB)
+    (sent, *_) = costs.sections([result(), result("b", costs=cost(spent(0.0, 6e4)))], KB)
     assert sent.columns["min to send, in all"] == pytest.approx([2300 / 60, 1.0])
     assert sent.columns["s to send, a round"] == pytest.approx([2300 / 30, 2.0])
 
@@ -35,18 +38,16 @@ def test_programs_get_one_record_per_method_with_numbers() -> None:
     assert json.loads(json.dumps(records)) == records
 
 
-def test_results_of_older_versions_have_what_they_have() -> None:
-    old = result()
-    for key in ("layers", "kept", "storage", "participations", "memory", "time"):
-        del old[key]
-    found = costs.sections([old], FEDMASK)
-    assert [section.title for section in found][:2] == [
-        "Bytes, and the time they take",
-        "Operations",
-    ]
-    assert "s to send, a round" not in found[0].columns
-    assert costs.layers([old]) == []
-    assert "time" not in plots.figures([old])
+def test_what_no_result_has_is_left_out() -> None:
+    bare = result(
+        costs=cost(layers={}, seconds={}, memory={}), participation=Participations(0.0, 20, 20)
+    )
+    found = {section.title: section for section in costs.sections([bare], FEDMASK)}
+    assert list(found)[:2] == ["Bytes, and the time they take", "Operations"]
+    assert "s to send, a round" not in found["Bytes, and the time they take"].columns
+    assert list(found["The run"].columns) == ["Rounds to 80 %"]
+    assert costs.layers([bare]) == []
+    assert "time" not in plots.figures([bare])
 
 
 def test_tables_fit_a_terminal_and_are_markdown_too() -> None:
@@ -67,8 +68,8 @@ def test_the_bars_of_time_are_down_up_and_computing() -> None:
 
 def test_parts_stand_where_a_message_has_several() -> None:
     assert "Bytes by part" not in [s.title for s in costs.sections([result()], FEDMASK)]
-    several = {"down": {"bits": 2e6, "params": 1e6}, "up": {"bits": 3e6}}
-    found = costs.sections([result(), result("b", parts=several)], FEDMASK)[1]
+    several = Parts({"bits": 2e6, "params": 1e6}, {"bits": 3e6})
+    found = costs.sections([result(), result("b", costs=cost(spent(parts=several)))], FEDMASK)[1]
     assert found.title == "Bytes by part"
     assert found.columns == {
         "bits down": [None, 2.0],

@@ -8,22 +8,22 @@ import xml.etree.ElementTree as ET
 import numpy as np
 from PIL import Image
 
-from masquerade.report.labels import over_classes
+from masquerade.report.labels import ClientCounts, LabelCounts, over_classes
 
 # Two clients and three classes; the second client has no training samples.
-CENSUS = {
-    "data": "invented & small",
-    "classes": 3,
-    "clients": [
-        {"train": 8, "validation": 2, "test": 2, "classes": [6, 0, 2]},
-        {"train": 0, "validation": 0, "test": 1, "classes": [0, 0, 0]},
-        {"train": 4, "validation": 1, "test": 1, "classes": [0, 4, 0]},
-    ],
-}
+COUNTS = LabelCounts(
+    "invented & small",
+    3,
+    (
+        ClientCounts(8, 2, 2, classes=(6, 0, 2)),
+        ClientCounts(0, 0, 1, classes=(0, 0, 0)),
+        ClientCounts(4, 1, 1, classes=(0, 4, 0)),
+    ),
+)
 
 
 def test_a_cell_is_as_dense_as_the_share_of_its_class() -> None:
-    svg = over_classes(CENSUS)
+    svg = over_classes(COUNTS)
     (found,) = re.findall(r"data:image/png;base64,([^\"]+)", svg)
     cells = np.asarray(Image.open(io.BytesIO(base64.b64decode(found))).convert("RGBA"))[..., 3]
     shares = np.array([[0.75, 0, 0], [0, 0, 1], [0.25, 0, 0]])
@@ -31,10 +31,10 @@ def test_a_cell_is_as_dense_as_the_share_of_its_class() -> None:
 
 
 def test_it_is_one_svg_that_names_its_data_and_is_always_the_same() -> None:
-    svg = over_classes(CENSUS)
+    svg = over_classes(COUNTS)
     root = ET.fromstring(svg)
     assert root.attrib["aria-label"] == "Classes of invented & small by client"
     words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Client", "Samples", "train", "validation", "test"} <= words
     assert "Classes of invented & small by client" in words
-    assert svg == over_classes(CENSUS)
+    assert svg == over_classes(COUNTS)

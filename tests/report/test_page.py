@@ -8,7 +8,7 @@ import pytest
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
-from tests.report.invented import corrupted, result, six_methods
+from tests.report.invented import corrupted, costs, curve, result, six_methods, spent
 
 CONFIG = '[run]\nrounds = 60\nname = "<b>&"\n'
 
@@ -73,7 +73,7 @@ def test_the_page_makes_no_request(six: str) -> None:
 def test_all_text_is_escaped() -> None:
     bad = "<script>alert('1')</script>&\""
     results = [
-        result(title=bad, data=bad, adapt={"flops": {"masked": 1e9}}),
+        result(title=bad, data=bad, costs=costs(adapt=spent())),
         result("other", data=bad, own=1.0),
     ]
     text = page(results, CONFIG + bad, bad, [bad])
@@ -208,7 +208,7 @@ def test_results_that_do_not_belong_together_make_no_page() -> None:
 
 
 def test_a_page_of_one_look_says_why_it_has_no_figure_by_round() -> None:
-    once = page([result(history=[{"round": 3, "own": 80.0}])], CONFIG, "One")
+    once = page([result(history=curve({3: 80.0}))], CONFIG, "One")
     assert "Own data against rounds" not in once
     assert "There is no figure by round, because models were evaluated once" in once
     assert "There is no figure by round" not in page([result()], CONFIG, "More")

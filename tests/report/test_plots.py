@@ -1,6 +1,7 @@
 """Figures: deterministic, free of global state, legible."""
 
 import itertools
+import math
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -22,7 +23,17 @@ from masquerade.report.plots import (
     over_severity,
     over_traffic,
 )
-from tests.report.invented import corrupted, result, six_methods
+from masquerade.results import Accuracy, Statistics, Summary
+from tests.report.invented import (
+    corrupted,
+    costs,
+    curve,
+    listed,
+    novel,
+    result,
+    six_methods,
+    spent,
+)
 
 
 def texts(svg: str) -> list[str]:
@@ -33,8 +44,8 @@ def texts(svg: str) -> list[str]:
     ]
 
 
-def sent(method: str, size: float, **changes: Any) -> dict[str, Any]:
-    return result(method, bytes={"down": size, "up": 0.0}, **changes)
+def sent(method: str, size: float, own: float = 80.0) -> Summary:
+    return result(method, own=own, costs=costs(spent(size, 0.0)))
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +76,29 @@ def test_every_figure_names_every_method_and_takes_the_color_of_the_page(
     for name, svg in six.items():
         # Gains are those over the first method.
         for entry in six_methods()[name == "gains" :]:
-            assert any(text.startswith(entry["title"]) for text in texts(svg))
+            assert any(text.startswith(entry.title) for text in texts(svg))
         assert "currentColor" in svg
         assert "#000000" not in svg
 
 
 def test_a_figure_without_data_is_left_out() -> None:
-    bare = result(accuracy={"own": {"mean": 80.0}}, history=[], per_client={}, bytes={})
+    bare = result(
+        accuracy=Accuracy(Statistics(80.0, 5.0)),
+        costs=costs(spent(math.nan, math.nan)),
+        history=(),
+        per_client=None,
+    )
     assert figures([bare]) == {}
 
 
 def test_one_point_is_no_figure_by_round_unless_others_have_more() -> None:
-    once, twice = ([{"round": n, "own": 80.0} for n in (1, 2)][start:] for start in (1, 0))
+    once, twice = curve({2: 80.0}), curve({1: 80.0, 2: 80.0})
     assert over_rounds([result("a", history=once), result("b", history=once)]) == ""
     assert over_rounds([result("a", history=once), result("b", history=twice)]) != ""
 
 
 def test_a_client_without_a_value_is_left_out() -> None:
-    listed = {"own": [80.0, None, 90.0], "ids": [0, 1, 2]}
-    drawn = figures([result(per_client=listed, history=[])])
+    drawn = figures([result(per_client=listed({0: 80.0, 1: None, 2: 90.0}), history=())])
     assert "clients" in drawn
     assert "rounds" not in drawn
 
@@ -112,9 +127,8 @@ def test_severities_begin_with_the_clean_image(drawn: list[Figure]) -> None:
 
 
 def test_gains_are_those_of_each_client_over_the_first_method(drawn: list[Figure]) -> None:
-    listed = {"own": [50.0, 70.0], "ids": [0, 3]}
-    other = {"own": [60.0, 40.0], "ids": [0, 3]}
-    over_gains([result("a", per_client=listed), result("b", per_client=other)])
+    one, other = listed({0: 50.0, 3: 70.0}), listed({0: 60.0, 3: 40.0})
+    over_gains([result("a", per_client=one), result("b", per_client=other)])
     (dots,) = drawn[0].axes[0].collections
     assert np.asarray(dots.get_offsets())[:, 0].tolist() == [10.0, -30.0]
     assert "A" in drawn[0].axes[0].get_xlabel()
@@ -122,8 +136,8 @@ def test_gains_are_those_of_each_client_over_the_first_method(drawn: list[Figure
 
 
 def test_novel_clients_are_rings_and_not_in_the_mean(drawn: list[Figure]) -> None:
-    novel = {"ids": [5], "accuracy": {"per_client": [10.0]}}
-    figures([result(per_client={"own": [50.0, 70.0], "ids": [0, 3]}, novel=novel, history=[])])
+    trained = listed({0: 50.0, 3: 70.0})
+    figures([result(per_client=trained, novel=novel([10.0], first=5), history=())])
     axes = next(figure for figure in drawn if "each client" in figure.axes[0].get_xlabel()).axes[0]
     (dots,), (bar,) = axes.collections, axes.lines
     assert np.asarray(dots.get_offsets())[:, 0].tolist() == [50.0, 70.0, 10.0]
@@ -149,8 +163,7 @@ def test_a_matrix_is_the_mean_of_its_tables_with_a_path_per_shade() -> None:
 
 
 def test_seeds_are_averaged_round_by_round() -> None:
-    one, two = ([{"round": 1, "own": own}, {"round": 2, "own": own + 2}] for own in (10.0, 30.0))
-    middle = [{"round": 1, "own": 20.0}, {"round": 2, "own": 22.0}]
+    one, two, middle = (curve({1: own, 2: own + 2}) for own in (10.0, 30.0, 20.0))
     both = [result(seed=1, history=one), result(seed=2, history=two)]
     assert over_rounds(both) == over_rounds([result(history=middle)])
 

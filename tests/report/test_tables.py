@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -17,10 +18,22 @@ from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
 from masquerade.report.tables import footnotes, half_width, markdown, rows, winners
 from masquerade.report.terminal import terminal
-from tests.report.invented import corrupted, result, six_methods
+from masquerade.results import (
+    AVERAGED,
+    Accuracy,
+    Bytes,
+    Flops,
+    Preprocessing,
+    RuleFigures,
+    Statistics,
+    Summary,
+)
+from tests.report.invented import accuracy, corrupted, costs, result, six_methods, spent
+
+NONE = Statistics(math.nan, math.nan)
 
 
-def printed(results: list[dict[str, Any]], color: Literal["standard"] | None = None) -> str:
+def printed(results: list[Summary], color: Literal["standard"] | None = None) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=80, color_system=color, force_terminal=color is not None)
     console.print(terminal(results))
@@ -81,8 +94,8 @@ def test_methods_keep_the_order_in_which_they_came() -> None:
 
 
 def test_costs_are_in_both_directions_and_small_ones_keep_two_digits() -> None:
-    small = {"down": 700.0, "up": 530.0}
-    first, second = rows([result("a"), result("b", bytes=small, flops={"masked": 0.0})])
+    small = costs(spent(700.0, 530.0, flops=Flops(3e9, 0.0, 3.5e9)))
+    first, second = rows([result("a"), result("b", costs=small)])
     assert (first["MB"], first["GFLOP"], first["Density"]) == ("2.30", "2.00", "1.00")
     assert (second["MB"], second["GFLOP"]) == ("0.0012", "0")
 
@@ -152,10 +165,10 @@ def test_titles_are_text_and_not_markup() -> None:
     assert r"| [b]a\|b[/b] |" in markdown(results)
 
 
-def test_the_average_over_shifts_may_be_a_bare_number() -> None:
-    bare = result()
-    bare["accuracy"]["shift"]["averaged"] = 71.25
-    assert rows([bare])[0]["All shifts"] == "71.2"
+def test_what_has_no_standard_deviation_is_a_bare_number() -> None:
+    bare = result(accuracy=accuracy(shift={"20": NONE, AVERAGED: Statistics(71.25, math.nan)}))
+    row = rows([bare])[0]
+    assert (row["All shifts"], row["20 % shift"]) == ("71.2", "–")
 
 
 def test_shift_by_one_other_client_and_pooled_stand_side_by_side() -> None:
@@ -164,9 +177,8 @@ def test_shift_by_one_other_client_and_pooled_stand_side_by_side() -> None:
 
 
 def test_without_degrees_there_is_nothing_to_say_of_shift() -> None:
-    alone = result()
-    for name in ("shift", "pooled"):
-        alone["accuracy"][name] = {"0": {"mean": 80.0, "std": 5.0}}
+    only = {"0": Statistics(80.0, 5.0)}
+    alone = result(accuracy=accuracy(shift=only, pooled=only))
     assert not [heading for heading in rows([alone])[0] if "shift" in heading]
 
 
@@ -191,15 +203,14 @@ def test_corruption_has_a_column_a_note_and_a_table_of_kinds() -> None:
 def test_a_stand_in_for_the_papers_data_is_called_so() -> None:
     note = NAMED["har_signals"].note
     assert "stand-in" in note
-    noted = [each | {"data_note": note} for each in six_methods()]
+    noted = [replace(each, data_note=note) for each in six_methods()]
     for shown in (markdown(noted), " ".join(printed(noted).split()), page(noted, "", "")):
         assert note in html.unescape(shown)
     assert note not in markdown(six_methods())
 
 
 def test_results_without_shift_have_no_columns_of_shift() -> None:
-    own = {"mean": 80.0, "std": 5.0, "bottom_decile": None}
-    (row,) = rows([result(accuracy={"own": own})])
+    (row,) = rows([result(accuracy=Accuracy(Statistics(80.0, 5.0)))])
     assert not [heading for heading in row if "shift" in heading]
     assert row["Bottom decile"] == "–"
 
@@ -208,15 +219,12 @@ def test_results_without_shift_have_no_columns_of_shift() -> None:
     ("results", "words"),
     [
         ([], "no results"),
-        ([{"method": "a", "accuracy": {}}], "lacks `seed`"),
         ([result(), result()], "`fedavg` with seed 1 is there twice"),
         ([result(), result("b", data="other")], "`data` is 'invented' for `fedavg` but 'other'"),
         ([result(), result("b", rounds=9)], "`rounds` is 60"),
     ],
 )
-def test_what_must_not_stand_in_one_table_is_refused(
-    results: list[dict[str, Any]], words: str
-) -> None:
+def test_what_must_not_stand_in_one_table_is_refused(results: list[Summary], words: str) -> None:
     for report in (rows, winners, markdown, terminal):
         with pytest.raises(MasqueradeError, match="E305") as caught:
             report(results)
@@ -224,8 +232,64 @@ def test_what_must_not_stand_in_one_table_is_refused(
 
 
 def test_what_is_done_to_samples_is_said_where_results_have_it() -> None:
-    said = {"text": "samples are halved", "bytes": {"down": 0.0, "up": 0.0}}
+    said = Preprocessing("samples are halved", Bytes(0.0, 0.0))
     sentence = "Before the network reads them, samples are halved."
     both = [result(preprocessing=said), result("b", preprocessing=said)]
     assert footnotes(both).count(sentence) == 1
     assert not [note for note in footnotes([result()]) if "network reads" in note]
+
+
+def test_a_further_metric_has_a_column_where_a_result_has_it() -> None:
+    further = {"macro_f1": accuracy(70.0), "auroc": accuracy(95.0)}
+    results = [result("a", metrics=further), result("b", own=90.0)]
+    first, second = rows(results)
+    assert (first["Macro F1"], first["AUROC"]) == ("70.0 ± 5.0", "95.0 ± 5.0")
+    assert (second["Macro F1"], second["AUROC"]) == ("–", "–")
+    assert winners(results)["Macro F1"] == "A"
+    assert winners(results)["Own data"] == "B"
+    for text in (markdown(results), page(results, "", "")):
+        assert "Macro F1" in text
+    assert "Macro F1" not in rows([result()])[0]
+
+
+RULED = [
+    result("a", rules={"smoothed": RuleFigures(accuracy(90.0), {"auroc": accuracy(99.0)})}),
+    result("b", own=85.0),
+]
+
+
+def test_a_method_under_a_rule_is_a_row_of_its_own_after_its_method() -> None:
+    found = {row["Method"]: row for row in rows(RULED)}
+    assert list(found) == ["A", "A, smoothed", "B"]
+    assert [row["Own data"] for row in found.values()] == ["80.0 ± 5.0", "90.0 ± 5.0", "85.0 ± 5.0"]
+    assert winners(RULED)["Own data"] == "A, smoothed"
+    # It costs what its method costs.
+    assert found["A, smoothed"]["MB"] == found["A"]["MB"]
+
+
+def test_seeds_are_averaged_under_a_rule_too() -> None:
+    seeds = [replace(each, seed=seed) for seed in (1, 2) for each in RULED]
+    assert [row["Own data"] for row in rows(seeds)] == [
+        "80.0 ± 5.0 (0.0)",
+        "90.0 ± 5.0 (0.0)",
+        "85.0 ± 5.0 (0.0)",
+    ]
+
+
+def test_a_page_has_a_row_under_a_rule_once_in_every_table() -> None:
+    text = page(RULED, "", "")
+    results = text.partition("<h2>Results</h2>")[2].partition("</table>")[0]
+    assert re.findall(r'<th scope="row">(.*?)</th>', results) == ["A", "A, smoothed", "B"]
+    assert all(table.count('<th scope="row">A, smoothed</th>') <= 1 for table in tables_of(text))
+    # The curve over rounds was measured without the rule.
+    curves = text.partition('aria-label="Own data against rounds"')[2].partition("</svg>")[0]
+    assert ">A</text>" in curves
+    assert "smoothed" not in curves
+
+
+def tables_of(text: str) -> list[str]:
+    """Return the tables of a page; operations by layer have several rows of a method."""
+    body = text.partition("<summary>Operations by phase and layer</summary>")[0]
+    found = re.findall(r"<table>.*?</table>", body, re.DOTALL)
+    assert len(found) > 5
+    return found
