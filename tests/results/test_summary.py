@@ -1,0 +1,96 @@
+"""The summary: its schema, its rules, and clients by number or name."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from masquerade.errors import MasqueradeError
+from masquerade.results import ClientFigures, RuleFigures, Summary
+from masquerade.results.json_records import Json
+from masquerade.results.summary import SCHEMA
+from tests.report.invented import accuracy, corrupted, novel, result, six_methods
+
+
+@pytest.mark.parametrize("summary", [corrupted("a"), *six_methods()], ids=lambda each: each.title)
+def test_a_summary_is_read_as_it_was_written_with_its_schema(summary: Summary) -> None:
+    text = json.dumps(summary.to_json(), allow_nan=False)
+    assert json.loads(text)["schema"] == SCHEMA
+    assert Summary.from_json(json.loads(text)) == summary
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "no summary of version 0.2 or later"),
+        ([], "no summary of version 0.2 or later"),
+        ({"method": "fedavg", "accuracy": {}}, "no summary of version 0.2 or later"),
+        ({**result().to_json(), "schema": SCHEMA + 1}, f"schema {SCHEMA + 1}, .* reads schema"),
+        ({**result().to_json(), "schema": None}, "a summary of schema None"),
+        ({**result().to_json(), "sede": 1}, "damaged: Summary: unknown sede"),
+        ({**result().to_json(), "seed": "1"}, "damaged: Summary.seed is '1'"),
+        ({"schema": SCHEMA}, "damaged: Summary: missing accuracy, better, clients"),
+        (
+            {**result().to_json(), "accuracy": {"own": {"mean": 1.0}}},
+            "damaged: Summary.accuracy.own: missing std",
+        ),
+    ],
+)
+def test_another_schema_or_a_damaged_summary_is_refused(data: Json, words: str) -> None:
+    with pytest.raises(MasqueradeError, match=f"^E401 .*{words}"):
+        Summary.from_json(data)
+
+
+def test_a_summary_under_rules_has_their_figures_and_nothing_that_is_not_theirs() -> None:
+    own, further = accuracy(90.0), {"macro_f1": accuracy(70.0)}
+    plain = replace(corrupted("fedavg"), global_view=accuracy())
+    ruled = replace(plain, rules={"smoothed": RuleFigures(own, further)})
+    first, second = ruled.under_rules()
+    assert first == plain
+    assert (second.method, second.title) == ("fedavg+smoothed", "FEDAVG, smoothed")
+    assert (second.accuracy, second.metrics) == (own, further)
+    assert second.costs == plain.costs
+    # Curves, masks, clients and the shared model were measured without the rule.
+    assert (second.history, second.overlap, second.per_client) == ((), None, None)
+    assert (second.global_view, second.novel) == (None, None)
+    # Rows are made once, however often they are asked for.
+    assert [row for each in (first, second) for row in each.under_rules()] == [first, second]
+
+
+NAMED = ClientFigures(ids=(0, 2, 5), samples=(1, 1, 1), own=(1.0, 2.0, 3.0), names=("a", "b", "c"))
+NUMBERED = replace(NAMED, names=("2", "7", "0"))
+
+
+def test_a_client_is_found_by_its_number_or_its_name() -> None:
+    named, bare = result(per_client=NAMED), result(per_client=replace(NAMED, names=()))
+    assert [named.place_of(who) for who in (0, 2, 5, "a", "c", "5")] == [0, 1, 2, 0, 2, 2]
+    assert [bare.place_of(who) for who in (5, "5")] == [2, 2]
+
+
+def test_a_text_is_a_name_and_never_a_number_where_names_are_numbers() -> None:
+    summary = result(per_client=NUMBERED)
+    assert [summary.place_of(who) for who in ("2", 2, "0", 0)] == [0, 1, 2, 0]
+    with pytest.raises(MasqueradeError, match=r"^E202 there is no model of client `5`"):
+        summary.place_of("5")
+    kept_out = replace(novel([1.0]).clients, names=("9",))
+    # A name of a novel client is a name too.
+    apart = result(per_client=NAMED, novel=replace(novel([1.0]), clients=kept_out))
+    with pytest.raises(MasqueradeError, match=r"^E202 there is no model of client `5`"):
+        apart.place_of("5")
+
+
+@pytest.mark.parametrize(
+    ("client", "words"),
+    [
+        (1, "there is no model of client `1`; those with one have the numbers 0, 2, 5 and the n"),
+        ("bb", r"there is no model of client `bb` \(did you mean `b`\?\)"),
+        (20, "client `20` was kept out of training, .* have the numbers 0, 2, 5 and the names a"),
+        ("20", "client `20` was kept out of training"),
+    ],
+)
+def test_a_client_without_a_model_is_refused_and_those_with_one_are_named(
+    client: int | str, words: str
+) -> None:
+    summary = result(per_client=NAMED, novel=novel([70.0]))
+    with pytest.raises(MasqueradeError, match=f"^E202 {words}"):
+        summary.place_of(client)
