@@ -39,9 +39,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     start = experiment.start
 
-    def counted(config, training, *rest, **more):
-        found.append(training.names)
-        return start(config, training, *rest, **more)
+    def counted(config, *rest, **more):
+        found.append(config.methods)
+        return start(config, *rest, **more)
 
     monkeypatch.setattr(experiment, "start", counted)
     return found
@@ -50,13 +50,13 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 def test_what_is_missing_is_run_once_and_views_share_their_training(
     root: Path, begun: list[tuple[str, ...]]
 ) -> None:
-    assert [line["missing"] for line in overview(root)] == [["fedavg", "fedavg_ft", "fedprox"]]
+    assert [line.missing for line in overview(root)] == [["fedavg", "fedavg_ft", "fedprox"]]
     assert "rows 0 of 3, tries 0 of 6" in listing(root)
     made = reproduce(NAME, QUIET, root)
     both = ("fedavg", "fedavg_ft")
     # Two values are tried, and then the better one is run.
     assert sorted(begun) == [both] * 3 + [("fedprox",)] * 3
-    assert overview(root)[0]["missing"] == []
+    assert overview(root)[0].missing == []
     assert "rows 3 of 3, tries 6 of 6" in listing(root)
     text = made.page.read_text(encoding="utf-8")
     begun.clear()
@@ -128,7 +128,12 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_figures(
         reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
     assert not (whole.results / "fedprox-seed1.json").exists()
     resume = experiment.resume
-    monkeypatch.setattr(experiment, "resume", lambda *a: (resumed.append(1), resume(*a))[1])
+
+    def counted(*given, **more):
+        resumed.append(1)
+        return resume(*given, **more)
+
+    monkeypatch.setattr(experiment, "resume", counted)
     reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
     found = stored(whole.results / "fedprox-seed1.json")["result"]
     assert resumed == [1]
@@ -156,7 +161,7 @@ def test_other_settings_are_another_run_also_for_what_was_stopped(root: Path) ->
 
 def test_seeds_add_up_and_a_row_is_repeated_alone(root: Path, begun: list[tuple[str, ...]]) -> None:
     made = reproduce(NAME, Order(rows=["fedprox"], seeds=[1, 2], quiet=True), root)
-    assert [each["result"]["seed"] for each in made.done("fedprox")] == [1, 2]
+    assert [each.result.seed for each in made.done("fedprox")] == [1, 2]
     before = stored(made.results / "fedprox-seed2.json")["result"]["accuracy"]
     begun.clear()
     reproduce(NAME, Order(rows=["fedprox"], seeds=[2], rerun=True, quiet=True), root)
@@ -176,9 +181,9 @@ def test_what_is_quick_stays_apart_and_what_is_shown_runs_nothing(
     assert "| difference |" not in text
     assert "no differences" in text
     assert "Misses" not in text
-    (line,) = (line for line in page.values(made) if line["row"] == "fedprox")
-    assert {found["difference"] for found in line["columns"].values()} == {None}
-    assert overview(root)[0]["done"] == []
+    (line,) = (line for line in page.values(made) if line.row == "fedprox")
+    assert {found.difference for found in line.columns.values()} == {None}
+    assert overview(root)[0].done == []
     begun.clear()
     shown = reproduce(NAME, Order(show=True), root)
     assert begun == []

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page
+from masquerade.reproduce.record import Circumstances, RowRecord
 from masquerade.reproduce.table import Run, Table, read, settings
+from masquerade.results import AVERAGED, PaperCosts, Spent, Statistics
+from tests.report.invented import costs, result, spent
 from tests.reproduce.tiny import edit, lay_out
 
 
@@ -16,21 +20,30 @@ def table(tmp_path: Path) -> Table:
     return read("paper/table9", tmp_path)
 
 
-def store(table: Table, row: str, seed: int, own: float, size: float, **more: object) -> None:
+MADE = Circumstances(
+    date="2026-01-02",
+    masquerade="0",
+    python="3",
+    torch="2",
+    numpy="2",
+    device="a GPU",
+    compute={"engine": "loop", "precision": "tf32"},
+    at_a_time=1,
+    wall_seconds=100.0,
+)
+
+
+def store(
+    table: Table, row: str, seed: int, own: float, size: float, adapt: Spent | None = None
+) -> None:
     """Write down a result that a training might have had."""
     run = table.run(row, seed)
     assert isinstance(run, Run)
-    compute = {"engine": "loop", "precision": "tf32"}
-    made = {"date": "2026-01-02", "device": "a GPU", "torch": "2", "at_a_time": 1}
-    shift = {"0": {"mean": own, "std": 5.0}}
-    result = {"seed": seed, "accuracy": {"shift": shift}, "paper": {"bytes": size}, "seconds": 90}
-    record = {
-        "made": made | {"compute": compute},
-        "result": result | {"diverged": None} | more,
-        "settings": settings(run.config),
-    }
+    training = spent(paper=PaperCosts(size, 2.5e9))
+    summary = result(row, seed, own, costs=costs(training, adapt=adapt, seconds={"training": 90.0}))
+    record = RowRecord(table.name, row, MADE, summary, settings(run.config))
     table.path(run).parent.mkdir(parents=True, exist_ok=True)
-    table.path(run).write_text(json.dumps(record), encoding="utf-8")
+    table.path(run).write_text(json.dumps(record.to_json()), encoding="utf-8")
 
 
 def cells(table: Table) -> list[list[str]]:
@@ -39,7 +52,7 @@ def cells(table: Table) -> list[list[str]]:
 
 def test_paper_ours_and_the_difference_stand_below_one_another(table: Table) -> None:
     store(table, "fedavg", 1, 61.5, 2000)
-    store(table, "fedavg_ft", 1, 75.0, 2000, adapt={"paper": {"bytes": 500}})
+    store(table, "fedavg_ft", 1, 75.0, 2000, adapt=spent(paper=PaperCosts(500.0, 0.0)))
     assert cells(table) == [
         ["Method", "", "own", "bytes", "share"],
         ["FedAvg", "paper", "60.00 ± 8.00", "2.00", "100.00"],
@@ -73,8 +86,8 @@ def test_a_share_is_of_our_own_figures_and_needs_them(table: Table) -> None:
     store(table, "fedavg", 1, 60, 1800)
     assert cells(table)[-2][-1] == "50.00"
     assert page.misses(table, page.done(table)) == {"fedprox": {"share": -50.0}}
-    (line,) = [line for line in page.values(table) if line["row"] == "fedprox"]
-    assert line["columns"]["share"] == {"paper": 100, "ours": 50.0, "difference": -50.0}
+    (line,) = [line for line in page.values(table) if line.row == "fedprox"]
+    assert line.columns["share"] == page.Cell(paper=100, ours=50.0, difference=-50.0)
 
 
 def test_a_miss_needs_a_paragraph_and_the_page_says_when_it_has_none(table: Table) -> None:
@@ -110,3 +123,30 @@ def test_what_is_done_to_samples_stands_also_with_results_older_than_the_setting
     del record["settings"]["data"]["normalize"]
     path.write_text(json.dumps(record), encoding="utf-8")
     assert page.page(table).count("\ndata.normalize = unit\n") == 1
+
+
+def test_a_path_leads_to_a_figure_with_its_standard_deviation_or_to_none() -> None:
+    found = result(own=80.0, slope=20.0)
+    assert page.pick_of("accuracy.own.mean")(found) == found.accuracy.own
+    assert page.pick_of("accuracy.own.std")(found) == 5.0
+    assert page.pick_of(f"accuracy.shift.{AVERAGED}.mean")(found) == Statistics(70.0, 7.5)
+    assert page.pick_of("costs.train.bytes.both")(found) == 2.3e6
+    assert page.pick_of("costs.seconds.training")(found) == 9.0
+    # What a summary may have and this one has not is no figure, and no fault.
+    for path in ("costs.adapt.paper.bytes", "accuracy.shift.33.mean", "novel.gap", "diverged"):
+        assert page.pick_of(path)(found) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("paper.bytes", "leads to nothing"),
+        ("accuracy.onw.mean", "leads to nothing"),
+        ("costs.train.paper.bytes.more", "leads to nothing"),
+        ("costs.train", "leads to no figure"),
+        ("title", "leads to no figure"),
+    ],
+)
+def test_a_path_that_no_summary_has_is_refused(path: str, words: str) -> None:
+    with pytest.raises(MasqueradeError, match=f"E201 `{path}` {words}"):
+        page.pick_of(path)(result())

@@ -27,8 +27,8 @@ title = "Accuracy"
 paper = "A paper, Table 9"
 columns = [
     { name = "own", paths = ["accuracy.shift.0.mean"], miss = 3 },
-    { name = "bytes", paths = ["paper.bytes", "adapt.paper.bytes"], unit = 1000 },
-    { name = "share", paths = ["paper.bytes"], share_of = "fedavg", miss = 3 },
+    { name = "bytes", paths = ["costs.train.paper.bytes", "costs.adapt.paper.bytes"], unit = 1000 },
+    { name = "share", paths = ["costs.train.paper.bytes"], share_of = "fedavg", miss = 3 },
 ]
 [figures]
 fedavg = [[60.0, 8.0], [2.0], [100]]
