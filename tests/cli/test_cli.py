@@ -228,6 +228,7 @@ DEGREES = {"0", "20", "40", "60", "80", "100"}
 
 
 def check_accuracy(found: dict[str, Any]) -> None:
+    assert set(found) == {"own", "shift", "pooled"}
     assert set(found["own"]) == OWN
     for shifted in (found["shift"], found["pooled"]):
         assert set(shifted) == {*DEGREES, "averaged"}
@@ -241,26 +242,24 @@ def check_accuracy(found: dict[str, Any]) -> None:
 
 def check_result(result: dict[str, Any]) -> None:
     """See that a result has what programs rely on."""
-    assert result["data"] == "mine"
+    assert (result["schema"], result["data"]) == (2, "mine")
     assert (result["seed"], result["rounds"], result["clients"]) == (1, 3, 6)
-    accuracy = dict(result["accuracy"])
-    shared = accuracy.pop("global", None)
-    check_accuracy(accuracy)
+    check_accuracy(result["accuracy"])
     line = METHODS[result["method"]]
-    assert (shared is not None) == ("global" in line.method.views)
-    if shared is not None:
-        assert set(shared) == {"own", "shift", "pooled"}
-        check_accuracy(shared)
-    for costs in (result, result.get("adapt", result)):
-        assert set(costs["bytes"]) == {"down", "up"}
-        assert set(costs["flops"]) == {"dense", "masked", "executed"}
-    assert ("adapt" in result) == (line.view in ("tuned", "adaptive"))
-    assert 0 < result["density"] <= 1
-    assert result["kept"] == pytest.approx(result["density"] * result["parameters"])
-    assert result["storage"]["model"] > 0
-    assert result["seconds"] == pytest.approx(sum(result["time"].values()))
-    assert min(result["time"].values()) > 0
-    assert result["memory"]["process"] > 1e7
+    assert ("global_view" in result) == ("global" in line.method.views)
+    if "global_view" in result:
+        check_accuracy(result["global_view"])
+    costs, model = result["costs"], result["model"]
+    for spent in (costs["train"], costs.get("adapt", costs["train"])):
+        assert set(spent["bytes"]) == {"down", "up"}
+        assert set(spent["flops"]) == {"dense", "masked", "executed"}
+    assert ("adapt" in costs) == (line.view in ("tuned", "adaptive"))
+    assert 0 < model["density"] <= 1
+    assert model["kept"] == pytest.approx(model["density"] * model["parameters"])
+    assert costs["storage"]["model"] > 0
+    assert set(costs["seconds"]) == {"start-up", "training", "evaluation", "commits"}
+    assert min(costs["seconds"].values()) > 0
+    assert costs["memory"]["process"] > 1e7
 
 
 def requests(page: str) -> list[str]:
@@ -307,7 +306,7 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
         assert call(command, finished, "--quiet") == (0, "", "")
     costs = call("report", finished, "--costs", "--bandwidth", "8kbps:4kbps", "--json")
     (first, _) = strict(costs[1])
-    sent = summaries[0]["bytes"]
+    sent = summaries[0]["costs"]["train"]["bytes"]
     seconds = sent["down"] / 1000 + sent["up"] / 500
     assert first["s to send, in all"] == pytest.approx(seconds)
     assert first["s to send, a round"] == pytest.approx(seconds / 3)
@@ -545,7 +544,7 @@ def test_a_stop_is_nothing_that_work_handles_as_an_error() -> None:
 def test_a_stop_before_anything_was_written_says_so(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*arguments: Any) -> None:
+    def start(*arguments: Any, **more: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("masquerade.experiments.run.start", start)

@@ -80,12 +80,12 @@ def test_an_unknown_method_is_refused_with_the_nearest() -> None:
 
 def test_every_sample_is_counted_once(federation: Federation) -> None:
     counted = listings.sample_counts(federation)
-    assert (counted["data"], counted["classes"]) == ("digits", 10)
-    splits = ("train", "validation", "test")
-    assert sum(client[split] for client in counted["clients"] for split in splits) == 1797
-    for client in counted["clients"]:
-        assert sum(client["classes"]) == client["train"]
-        assert sum(count > 0 for count in client["classes"]) == 2
+    assert (counted.data, counted.classes) == ("digits", 10)
+    sizes = [(client.train, client.validation, client.test) for client in counted.clients]
+    assert sum(map(sum, sizes)) == 1797
+    for client in counted.clients:
+        assert sum(client.classes) == client.train
+        assert sum(count > 0 for count in client.classes) == 2
 
 
 def test_a_picture_has_a_row_for_every_client_and_a_cell_for_every_class_it_holds(
@@ -93,16 +93,17 @@ def test_a_picture_has_a_row_for_every_client_and_a_cell_for_every_class_it_hold
 ) -> None:
     rows = [line.split("│")[1:-1] for line in drawn(listings.label_table(federation)).splitlines()]
     cells = {row[0].strip(): row[4:] for row in rows if len(row) == 14}
-    counted = listings.sample_counts(federation)["clients"]
+    counted = listings.sample_counts(federation).clients
     assert list(cells) == [str(id) for id in range(10)]
     for id, client in enumerate(counted):
         assert [bool(cell.strip()) for cell in cells[str(id)]] == [
-            count > 0 for count in client["classes"]
+            count > 0 for count in client.classes
         ]
 
 
 def test_targets_without_classes_are_counted_without_them() -> None:
     x = torch.arange(20.0)
     data = partition(Dataset("slope", x[:, None], x, None), 2, IID())
-    assert "classes" not in listings.sample_counts(data)["clients"][0]
+    assert listings.sample_counts(data).clients[0].classes == ()
+    assert "classes" not in listings.count_record(data)["clients"][0]
     assert "slope" in drawn(listings.label_table(data))

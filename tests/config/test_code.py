@@ -100,9 +100,9 @@ def test_a_run_has_the_name_and_the_hash_of_its_code_and_no_path(
     assert all(len(each) == 64 for each in tables["code"].values())
     assert str(mine.parent) not in (out / "config.toml").read_text(encoding="utf-8")
     (summary,) = read_results(out)
-    assert (summary["title"], summary["network"]) == ("Halved", "mine.py:small")
+    assert (summary.title, summary.network) == ("Halved", "mine.py:small")
     # 64 pixels, 4 hidden, 10 classes.
-    assert summary["parameters"] == 64 * 4 + 4 + 4 * 10 + 10
+    assert summary.model.parameters == 64 * 4 + 4 + 4 * 10 + 10
 
 
 def test_report_and_export_import_nothing(mine: Path, tmp_path: Path) -> None:
@@ -119,14 +119,14 @@ def test_report_and_export_import_nothing(mine: Path, tmp_path: Path) -> None:
 
 def test_a_run_is_resumed_with_the_same_code_typed_again(mine: Path, tmp_path: Path) -> None:
     out = trained(mine, tmp_path / "run")
-    whole = read_results(out)[0]["accuracy"]
+    whole = read_results(out)[0].accuracy
     (out / "summary.json").unlink()
     own = ["--method", f"{mine}:Halved", "--model", f"{mine}:small"]
     forget()
     with pytest.raises(MasqueradeError, match=r"^E201 .*`mine.py:Halved` is code"):
         call("resume", out, "--quiet")
     call("resume", out, *own, "--quiet")
-    assert read_results(out)[0]["accuracy"] == whole
+    assert read_results(out)[0].accuracy == whole
     (out / "summary.json").unlink()
     forget()
     mine.write_text(MINE + "# Changed.\n", encoding="utf-8")
@@ -138,7 +138,7 @@ def test_code_is_compared_with_methods_of_the_package(mine: Path, tmp_path: Path
     methods = f"fedavg,{mine}:Halved"
     call("compare", "--methods", methods, "--out", tmp_path / "both", *SHORT)
     found = read_results(tmp_path / "both")
-    assert [each["method"] for each in found] == ["fedavg", "mine.py:Halved"]
+    assert [each.method for each in found] == ["fedavg", "mine.py:Halved"]
     assert (tmp_path / "both" / "mine.py_Halved-seed1").is_dir()
     # A run of ours beside it is one like any other.
     forget()

@@ -87,8 +87,8 @@ def test_what_is_frozen_costs_its_forward_pass_alone() -> None:
     # all forward, weight gradients of the body, input gradients down to the second layer.
     head = {"0": 96, "2": 96, "4": 36 + 36}
     body = {"0": 96 + 96, "2": 96 + 96 + 96, "4": 36 + 36}
-    layers = final(made, progress)[0][0]["layers"]["train"]
-    dense = {name: counts["dense"] * len(SIZES) / samples for name, counts in layers.items()}
+    layers = final(made, progress)[0][0].costs.layers["train"]
+    dense = {name: counts.dense * len(SIZES) / samples for name, counts in layers.items()}
     assert dense == pytest.approx({n: head[n] + body[n] for n in head} | {"beside": 0})
 
 
@@ -113,8 +113,9 @@ def test_phases_of_dmpfl_stand_apart() -> None:
     assert set(progress.layers) == {"dual", "global", "personal"}
     summary = final(made, progress)[0][0]
     for way in WAYS:
-        parts = [c[way] for layers in summary["layers"].values() for c in layers.values()]
-        assert sum(parts) == pytest.approx(summary["flops"][way])
+        layers = [count for each in summary.costs.layers.values() for count in each.values()]
+        total = getattr(summary.costs.train.flops, way)
+        assert sum(getattr(count, way) for count in layers) == pytest.approx(total)
 
 
 def test_batching_without_padding_runs_what_is_dense() -> None:

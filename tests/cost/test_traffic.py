@@ -246,6 +246,6 @@ def test_a_run_adds_up_by_part(name: str, engine: str) -> None:
             assert 0 < headers <= 24 * 3 * 6
     summary = final(made, progress)[0][0]
     sent = progress.costs["train"]
-    assert summary["parts"]["up"] == {
+    assert summary.costs.train.parts.up == {
         n.removeprefix("up/"): size / 6 for n, size in sent.items() if n.startswith("up/")
     }

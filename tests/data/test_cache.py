@@ -293,4 +293,4 @@ def test_a_dataset_of_the_cache_can_be_partitioned_and_trained(root: Path) -> No
     federation = mq.partition(load("mine"), None, mq.ByClient())
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 4))
     result = mq.run(mq.methods.FedAvg(local_epochs=1), model, federation, 1)
-    assert result.summaries[0]["data"] == "mine"
+    assert result.summaries[0].data == "mine"

@@ -107,7 +107,7 @@ def test_digits_end_well_above_an_untrained_model() -> None:
         model = build("digits_cnn", (1, 8, 8), 10, 1)
         method = FedMask(lr=rate, local_epochs=3)
         result = mq.run(method, model, data, 5, evaluate=evaluated, compute=loop)
-        own.append([summary["accuracy"]["own"]["mean"] for summary in result.summaries])
+        own.append([summary.accuracy.own.mean for summary in result.summaries])
     for untrained, trained in zip(*own, strict=True):
         assert trained > untrained + 10
 

@@ -23,6 +23,7 @@ from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
+from masquerade.storage.results import read_results
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -135,16 +136,17 @@ def test_answers_are_written_under_the_name_that_numpy_gives_them(
 
 
 def test_a_card_says_what_the_run_found(run: Path, client: int, made: Path) -> None:
-    summaries = json.loads((run / "summary.json").read_text())
-    summary = next(each for each in summaries if each["view"] == "adaptive")
-    place = summary["per_client"]["ids"].index(client)
+    summary = next(each for each in read_results(run) if each.view == "adaptive")
+    own, listed = summary.accuracy.own, summary.per_client
+    assert listed is not None
+    place = listed.ids.index(client)
     card = (made / session.CARD).read_text()
     wanted = [
-        f"| this client | {summary['per_client']['own'][place]:.4g} |",
-        f"{summary['accuracy']['own']['mean']:.4g} ± {summary['accuracy']['own']['std']:.4g}",
-        f"| 100 % of other clients' data | {summary['accuracy']['shift']['100']['mean']:.4g} ±",
-        f"| density, mean over clients | {summary['density']:.4g} |",
-        f"{summary['per_client']['samples'][place]} training samples",
+        f"| this client | {listed.own[place]:.4g} |",
+        f"{own.mean:.4g} ± {own.std:.4g}",
+        f"| 100 % of other clients' data | {summary.accuracy.shift['100'].mean:.4g} ±",
+        f"| density, mean over clients | {summary.model.density:.4g} |",
+        f"{listed.samples[place]} training samples",
         "DM-PFL+ (`dmpfl_plus`, view `adaptive`)",
         "sparsity=0.5",
         "| partition | `dirichlet:0.3` over 8 clients |",
@@ -386,7 +388,7 @@ def test_a_model_of_a_python_program_leaves_too(tmp_path: Path) -> None:
     found = session.predict(opened, x.numpy())
     np.testing.assert_allclose(found, model.predict(x), rtol=1e-5, atol=1e-5)
     assert {each["label"] for each in session.answers(opened, found)} <= {"low", "high"}
-    summary = json.loads((out / "summary.json").read_text())[0]
+    summary = read_results(out)[0]
     card = describe(summary, 1, Model(model.method, model.task, model.parts, x))
     assert opened.manifest["card"] == json.loads(json.dumps(card.facts))
     assert "Before you share it" in card.facts

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from masquerade.config import toml as configuration
-from masquerade.config.resolve import settle, trainings
+from masquerade.config.resolve import LoadedConfig, alone, settle, trainings
 from masquerade.core.part import Message
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments import run as experiment
@@ -45,11 +45,11 @@ def test_a_model_read_from_a_run_answers_as_the_run_had_it(
     monkeypatch.setattr(Evaluator, "final", watched)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = settle(configuration.parse(table))
+        config = settle(LoadedConfig.of(configuration.parse(table))).config
         for training in trainings(config):
             held.clear()
             path = tmp_path / training.folder
-            experiment.start(config, training, path)
+            experiment.start(alone(config, training), path)
             for view, models in held.items():
                 found = exporting.find(path, 1, view).model
                 expected = found.method.predict(found.task, models[1], found.x)

@@ -119,6 +119,13 @@ def memory(word):
     (line,) = (line for line in open("/proc/self/status") if line.startswith(word))
     return int(line.split()[1]) * 1024
 
+class Held(mq.Callback):
+    def __init__(self, held):
+        self.held = held
+
+    def on_round(self, run, record):
+        self.held.append(memory("RssAnon"))
+
 def run(dataset, engine):
     held = []
     federation = mq.partition(dataset, 20, mq.IID(), seed=1)
@@ -127,7 +134,7 @@ def run(dataset, engine):
         mq.methods.FedAvg(local_epochs=1), model, federation, 2, batch_size=100,
         participation=0.2, compute=mq.Compute(engine=engine),
         evaluate=mq.Evaluate(every=1, degrees=(0,)),
-        watch=lambda *_: held.append(memory("RssAnon")),
+        callbacks=[Held(held)],
     )
     return max(held)
 """
@@ -214,9 +221,9 @@ model = mq.models.build("logistic", (3, 32, 32), 10, seed=1)
     mq.methods.Local(local_epochs=2), model, federation, 1, batch_size=100,
     evaluate=mq.Evaluate(0, (0,), corruptions=("contrast", "fog"), severities=(1, 5)),
 ).summaries
-found = {kind: steps["5"]["mean"] for kind, steps in summary["accuracy"]["corruption"].items()}
-found["own"] = summary["accuracy"]["own"]["mean"]
-found["generated"] = summary["corrupted_images"] == "generated"
+found = {kind: steps["5"].mean for kind, steps in summary.accuracy.corruption.items()}
+found["own"] = summary.accuracy.own.mean
+found["generated"] = summary.corrupted_images == "generated"
 found["memory"] = (max(held) - held[0]) / dataset.x.nbytes
 print(json.dumps(found))
 """

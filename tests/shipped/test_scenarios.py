@@ -4,7 +4,6 @@ import itertools
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from masquerade.errors import MasqueradeWarning
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments import run as experiment
 from masquerade.report.clients import difference
+from masquerade.results import Summary
 from masquerade.simulation.build import build
 
 FOLDER = Path(__file__).parents[2] / "runs" / "scenarios"
@@ -39,11 +39,14 @@ def small(name: str, *changes: str, methods: list[str]) -> Config:
     return parse({**tables, "methods": methods})
 
 
-def results(name: str, out: Path, *changes: str, methods: list[str]) -> list[dict[str, Any]]:
+def results(name: str, out: Path, *changes: str, methods: list[str]) -> list[Summary]:
     """Run some methods of a scenario, small; return their summaries in the order of the file."""
-    config = plan.settle(small(name, *changes, methods=methods))
-    trainings = plan.trainings(config)
-    runs = [experiment.start(config, each, out / each.folder) for each in trainings]
+    loaded = plan.LoadedConfig.of(small(name, *changes, methods=methods))
+    config = plan.settle(loaded).config
+    runs = [
+        experiment.start(plan.alone(config, each), out / each.folder)
+        for each in plan.trainings(config)
+    ]
     return [summary for run in runs for summary in run]
 
 
@@ -70,22 +73,23 @@ def test_every_partition_of_the_menu_trains(rule: str, tmp_path: Path) -> None:
     changes = (f"data.partition={rule}", f"data.clients={FEWER.get(rule, 10)}")
     changes += ("train.model=logistic", "train.rounds=1")
     (summary,) = results("partitions", tmp_path, *changes, methods=["fedavg"])
-    assert set(summary["accuracy"]["shift"]) >= {"0", "100"}
+    assert set(summary.accuracy.shift) >= {"0", "100"}
 
 
 def test_a_fifth_of_the_clients_take_part(tmp_path: Path) -> None:
     found = results("participation", tmp_path, "method.density=1.0", methods=["fedavg", "pfedgate"])
     # Of ten clients two are sampled in each of two rounds.
-    assert all(6 <= summary["never_sampled"] <= 8 for summary in found)
+    assert all(6 <= summary.participation.never_sampled <= 8 for summary in found)
 
 
 def test_novel_clients_are_reported_apart_with_the_gap(tmp_path: Path) -> None:
     for summary in results("novel", tmp_path, methods=["fedavg", "fedavg_ft", "pfedgate"]):
-        novel = summary["novel"]
-        assert novel["clients"] == 2
-        assert summary["clients"] == 8
-        gap = summary["accuracy"]["own"]["mean"] - novel["accuracy"]["own"]["mean"]
-        assert novel["gap"] == pytest.approx(gap)
+        novel = summary.novel
+        assert novel is not None
+        assert len(novel.clients.ids) == 2
+        assert summary.clients == 8
+        gap = summary.accuracy.own.mean - novel.accuracy.own.mean
+        assert novel.gap == pytest.approx(gap)
 
 
 # Digits are too few for forty samples at each of ten clients.
@@ -117,7 +121,7 @@ def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
     changes = SHIFT
     names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
     for summary in results("shift", tmp_path, *changes, methods=names):
-        assert list(summary["accuracy"]["shift"])[:6] == ["0", "20", "40", "60", "80", "100"]
+        assert list(summary.accuracy.shift)[:6] == ["0", "20", "40", "60", "80", "100"]
 
 
 def test_corruption_is_evaluated_by_kind_and_severity(tmp_path: Path) -> None:
@@ -126,10 +130,10 @@ def test_corruption_is_evaluated_by_kind_and_severity(tmp_path: Path) -> None:
     changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.local_epochs=2")
     names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
     for summary in results("corruption", tmp_path, *changes, methods=names):
-        found = summary["accuracy"]["corruption"]
+        found = summary.accuracy.corruption
         assert list(found) == ["contrast", "pixelate", "averaged"]
         assert all(list(each) == ["1", "2", "3", "4", "5", "averaged"] for each in found.values())
-        assert summary["corrupted_images"] == "generated"
+        assert summary.corrupted_images == "generated"
 
 
 def test_models_are_as_small_as_their_devices(tmp_path: Path) -> None:
@@ -137,8 +141,8 @@ def test_models_are_as_small_as_their_devices(tmp_path: Path) -> None:
         warnings.simplefilter("error", MasqueradeWarning)
         found = results("resources", tmp_path, methods=["heterofl", "pfedgate"])
     # Budgets are 0.5 and 0.1 in turn, 0.3 on average.
-    gated = next(summary for summary in found if summary["method"] == "pfedgate")
-    assert gated["density"] <= 0.3
+    gated = next(summary for summary in found if summary.method == "pfedgate")
+    assert gated.model.density <= 0.3
 
 
 # Samples of a client's two classes, by volume and balance: the product, cut off.
@@ -178,8 +182,10 @@ def test_few_and_unbalanced_samples_are_trained_on(tmp_path: Path) -> None:
 def test_the_bottom_decile_and_the_gain_of_every_client_can_be_had(tmp_path: Path) -> None:
     found = results("fairness", tmp_path, methods=["fedavg", "fedavg_ft", "pfedgate"])
     for summary in found:
-        own = sorted(summary["per_client"]["own"])
-        assert summary["accuracy"]["own"]["bottom_decile"] == own[len(own) // 10]
+        assert summary.per_client is not None
+        own = sorted(value for value in summary.per_client.own if value is not None)
+        assert len(own) == 10
+        assert summary.accuracy.own.bottom_decile == own[len(own) // 10]
     gains = difference(found, "fedavg_ft", "fedavg").clients
     assert len(gains) == 10
 
