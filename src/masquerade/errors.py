@@ -25,6 +25,18 @@ class MasqueradeWarning(UserWarning):
     """Something that was handled, but that a person should know of."""
 
 
+def told(value: object) -> str:
+    """Describe a value in a few words, for where another was expected."""
+    if value is None or isinstance(value, (str, int, float)):
+        return repr(value)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name, shape = type(value).__name__, getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {name} {list(shape)}" if len(shape) else "a single number"
+    return f"a {name} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {name}"
+
+
 def listed(words: Iterable[object], most: int = 10) -> str:
     """Write the first of some words."""
     texts = list(map(str, words))

@@ -12,10 +12,11 @@ from masquerade.core import Batch, MetricStep, Round, Task, gradient, sgd_step, 
 from masquerade.core import sgd as train
 from masquerade.core.random import normal
 from masquerade.core.round import Stage, steps
-from masquerade.core.sgd import in_chunks
+from masquerade.core.sgd import Losses, in_chunks
 from masquerade.core.tree import State, Tree
 from masquerade.core.vmap import over
 from masquerade.engine.vmapped import mapped as over_clients
+from masquerade.errors import MasqueradeError
 from tests.support import federation, network
 
 RATE, DECAY = 0.3, 0.5
@@ -140,8 +141,8 @@ def test_outside_its_mask_nothing_moves_and_no_state_builds_up(momentum: float) 
 
 
 def test_outside_its_mask_odd_numbers_keep_their_bits() -> None:
-    def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-        return work["params"]["w"][0].square(), {}
+    def loss(work: State, batch: Batch, round: Round) -> Losses:
+        return None, {}, work["params"]["w"][0].square()
 
     odd = torch.tensor([1.0, -0.0, 0.0, math.nan, math.inf, 1e-310], dtype=torch.float64)
     keep = {"w": torch.arange(6) == 0}
@@ -195,8 +196,8 @@ def test_momentum_does_not_leak_when_a_mask_moves() -> None:
 
 
 def test_a_gradient_that_is_masked_out_cannot_poison_the_norm() -> None:
-    def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-        return work["params"]["w"].sqrt().sum(), {}
+    def loss(work: State, batch: Batch, round: Round) -> Losses:
+        return None, {}, work["params"]["w"].sqrt().sum()
 
     task = Task(nn.Linear(1, 1))
     work: State = {"params": {"w": torch.tensor([0.0, 4.0])}}
@@ -206,9 +207,9 @@ def test_a_gradient_that_is_masked_out_cannot_poison_the_norm() -> None:
     assert step(work, batches(1)[0], now(1.0))["params"]["w"].tolist() == [0.0, 3.875]
 
 
-def two_trees(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+def two_trees(work: State, batch: Batch, round: Round) -> Losses:
     """(a·b)²/2, whose slopes are a·b² and a²·b."""
-    return (work["a"]["w"] * work["b"]["w"]).square().sum() / 2, {}
+    return None, {}, (work["a"]["w"] * work["b"]["w"]).square().sum() / 2
 
 
 def test_several_trees_go_down_at_their_own_rates() -> None:
@@ -482,7 +483,7 @@ def test_a_tree_without_anything_that_moves_is_left_as_it_is():
     task = Task(nn.Linear(2, 2))
     step = sgd_step(
         task,
-        lambda work, batch, round: task.loss(work["params"], batch),
+        model=lambda work: work["params"],
         on=("nothing", "params"),
         lr=0.1,
         momentum=0.9,
@@ -550,10 +551,81 @@ def test_a_pull_is_the_gradient_of_half_the_squared_distance() -> None:
     anchor = tree.each(lambda value: value * 0.5 + 1, task.initial)
     work = {"params": task.initial, "anchor": anchor}
 
-    def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-        loss, buffers = task.loss(work["params"], batch)
-        return loss + 0.7 / 2 * tree.squared_distance(work["params"], work["anchor"]), buffers
+    def pulled(work: State, batch: Batch, round: Round) -> Losses:
+        pull = 0.7 / 2 * tree.squared_distance(work["params"], work["anchor"])
+        return *task.losses(work["params"], batch), pull
 
     known = advance(sgd_step(task, lr=RATE, proximal=0.7), work, 3)["params"]
     for name, value in advance(sgd_step(task, pulled, lr=RATE), work, 3)["params"].items():
         torch.testing.assert_close(known[name], value, rtol=1e-12, atol=1e-12)
+
+
+def mean_and_step(loss: train.Loss, batch: Batch) -> Tree:
+    task = Task(network())
+    moved: Tree = sgd_step(task, loss, lr=RATE)(initial(), batch, now())["params"]
+    return moved
+
+
+def padded(batch: Batch, count: int) -> Batch:
+    """The batch with samples behind it that are not real."""
+    x = torch.cat([batch.x, batch.x.new_full((count, *batch.x.shape[1:]), 7)])
+    y = torch.cat([batch.y, batch.y.new_zeros(count)])
+    return Batch(x, y, torch.arange(len(y)) < len(batch.y), batch.key)
+
+
+def test_a_loss_of_ones_own_is_averaged_over_the_real_samples_alone() -> None:
+    task, (batch,) = Task(network()), batches(1)
+
+    def loss(work: State, batch: Batch, round: Round) -> Losses:
+        output, buffers = task(work["params"], batch.x, True, batch.key)
+        values = nn.functional.cross_entropy(output, batch.y, reduction="none")
+        return values, buffers, work["params"]["0.weight"].square().sum()
+
+    whole, ragged = mean_and_step(loss, batch), mean_and_step(loss, padded(batch, 3))
+    for name, value in whole.items():
+        torch.testing.assert_close(ragged[name], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_loss_per_sample_has_the_bits_of_the_tasks_own(dtype: torch.dtype) -> None:
+    task = Task(network().to(dtype))
+    step = sgd_step(task, lambda work, batch, round: task.losses(work["params"], batch), lr=RATE)
+    for batch in batches(5):
+        own = step({"params": task.initial}, batch, now())["params"]
+        plain = sgd_step(task, lr=RATE)({"params": task.initial}, batch, now())["params"]
+        assert all(torch.equal(own[name], value) for name, value in plain.items())
+
+
+WRONG: dict[str, Callable[[Tensor], Any]] = {
+    "a mean": lambda losses: (losses.mean(), {}),
+    "a column": lambda losses: (losses[:, None], {}),
+    "others": lambda losses: (losses[1:], {}),
+    "no buffers": lambda losses: losses,
+    "nothing": lambda losses: None,
+    "a penalty for buffers": lambda losses: (losses, losses.sum()),
+    "no values": lambda losses: (None, {}),
+    "four": lambda losses: (losses, {}, losses.sum(), losses),
+}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("how", WRONG)
+def test_a_loss_that_is_not_one_value_per_sample_is_refused(how: str, mapped: bool) -> None:
+    task, (batch,) = Task(network()), batches(1)
+
+    def loss(work: State, batch: Batch, round: Round) -> Any:
+        return WRONG[how](task.losses(work["params"], batch)[0])
+
+    work = initial()
+
+    def step(given: Batch) -> State:
+        return sgd_step(task, loss, lr=RATE)(work, given, now())
+
+    with pytest.raises(MasqueradeError, match="E205"):
+        over_clients(1, step, tree.stack([batch])) if mapped else step(batch)
+
+
+def test_a_step_has_a_loss_or_a_model_and_not_both() -> None:
+    task = Task(network())
+    with pytest.raises(MasqueradeError, match="E202"):
+        sgd_step(task, lambda *given: task.losses(given[0], given[1]), lr=1.0, model=dict)

@@ -124,8 +124,8 @@ def test_momentum_masks_and_other_trees_survive() -> None:
     }
 
     def pulled(work: Any, batch: Batch, round: Round) -> Any:
-        loss, buffers = task.loss(work["params"], batch)
-        return loss + tree.squared_distance(work["params"], work["anchor"]) / 20, buffers
+        pull = tree.squared_distance(work["params"], work["anchor"]) / 20
+        return *task.losses(work["params"], batch), pull
 
     step = sgd_step(task, pulled, within=mask.kept, lr=0.3, momentum=0.9, gradient=True)
     stage = Stage("train", step, masks=mask.trained, sliceable=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from masquerade.core import Batch, Message, Part, Round, Stage, State, Task, Tree
+from masquerade.core.sgd import Loss, Losses, SGDStep
 from masquerade.methods import APFL
 from tests.papers.replay import (
     SIZES,
@@ -73,8 +74,9 @@ def test_a_fixed_share_stays() -> None:
 class OwnModelAlone(APFL):
     """The mistake of training v by its own loss, and mixing afterwards."""
 
-    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
-        return task.loss(work["own"], batch)
+    def model(self, task: Task, work: State) -> Tree:
+        own: Tree = work["own"]
+        return own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +152,13 @@ def test_three_rounds_equal_a_replay() -> None:
 class MixedOutputs(APFL):
     """The mistake of mixing what the two models say, in training and in use."""
 
-    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
-        outputs = (task(work[key], batch.x)[0] for key in ("own", "params"))
-        return cross_entropy(self.mix(work["mixture"]["share"], *outputs), batch.y), {}
+    def sgd_step(self, task: Task, loss: Loss | None = None, **changes: Any) -> SGDStep:
+        def mixed(work: State, batch: Batch, round: Round) -> Losses:
+            outputs = (task(work[key], batch.x)[0] for key in ("own", "params"))
+            output = self.mix(work["mixture"]["share"], *outputs)
+            return cross_entropy(output, batch.y, reduction="none"), {}
+
+        return super().sgd_step(task, mixed if changes.pop("model", None) else loss, **changes)
 
     def mix(self, share: Tensor, own: Tensor, shared: Tensor) -> Tensor:
         return share * own + (1 - share) * shared
@@ -169,8 +175,8 @@ class MixedOutputs(APFL):
 class MixedOutputsInUse(MixedOutputs):
     """The same mistake in use alone."""
 
-    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
-        return APFL.loss(self, task, work, batch)
+    def sgd_step(self, task: Task, loss: Loss | None = None, **changes: Any) -> SGDStep:
+        return APFL.sgd_step(self, task, loss, **changes)
 
 
 @pytest.mark.parametrize("wrong", [MixedOutputs, MixedOutputsInUse])

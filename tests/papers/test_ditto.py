@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task, Tree
+from masquerade.core import Batch, Message, Method, Part, Round, Stage, State, Task
+from masquerade.core.sgd import Losses
 from masquerade.methods import Ditto, FedAvg
 from tests.papers.replay import (
     SIZES,
@@ -74,11 +74,10 @@ class Unsquared(Ditto):
     """The mistake λ/2 · ‖v − w‖."""
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            loss, buffers = task.loss(work["own"], batch)
+        def pulled(work: State, batch: Batch, round: Round) -> Losses:
             apart = [work["own"][name] - value for name, value in work["anchor"].items()]
             norm = torch.linalg.vector_norm(torch.cat([value.flatten() for value in apart]))
-            return loss + self.lam / 2 * norm, buffers
+            return *task.losses(work["own"], batch), self.lam / 2 * norm
 
         shared, personal = super().plan(task, round)
         return shared, replace(personal, step=self.sgd_step(task, pulled, on=("own",)))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from masquerade.core import Batch, Method, Round, Stage, State, Task, Tree
+from masquerade.core import Batch, Method, Round, Stage, State, Task
+from masquerade.core.sgd import Losses
 from masquerade.methods import FedAvg, FedProx
 from tests.papers.plain import SGD, follow, one_weight, played
 from tests.papers.replay import Weights
@@ -32,11 +33,10 @@ class Unsquared(FedProx):
     """The mistake μ/2 · ‖w − w_t‖."""
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        def pulled(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            loss, buffers = task.loss(work["params"], batch)
+        def pulled(work: State, batch: Batch, round: Round) -> Losses:
             apart = [work["params"][name] - value for name, value in work["anchor"].items()]
             norm = torch.linalg.vector_norm(torch.cat([value.flatten() for value in apart]))
-            return loss + self.mu / 2 * norm, buffers
+            return *task.losses(work["params"], batch), self.mu / 2 * norm
 
         return (Stage("train", self.sgd_step(task, pulled), self.local_epochs),)
 

@@ -41,10 +41,10 @@ class Together(FedRep):
     """Trains head and body at once, as FedPer does, for the same number of epochs."""
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        def loss(work: State, batch: Batch, round: Round):
-            return task.loss({**work["body"], **work["head"]}, batch)
+        def model(work: State):
+            return {**work["body"], **work["head"]}
 
-        step = self.sgd_step(task, loss, on=("body", "head"))
+        step = self.sgd_step(task, model=model, on=("body", "head"))
         return (Stage("both", step, self.head_epochs + self.local_epochs),)
 
 

@@ -18,10 +18,10 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    Tree,
     slicing,
 )
 from masquerade.core.random import draw, order
+from masquerade.core.sgd import Losses
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.methods import HeteroFL
@@ -223,11 +223,11 @@ class Absent(HeteroFL):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         look, train = super().plan(task, round)
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        def loss(work: State, batch: Batch, round: Round) -> Losses:
             logits, buffers = task(work["params"], batch.x, True, batch.key)
             if self.value is not None:
                 logits = torch.where(work["classes"], logits, self.value)
-            return cross_entropy(logits, batch.y), buffers
+            return cross_entropy(logits, batch.y, reduction="none"), buffers
 
         return look, replace(train, step=self.sgd_step(task, loss))
 

@@ -476,7 +476,7 @@ def test_the_gradient_of_samples_with_their_own_masks_is_that_of_a_plain_loop() 
     weights = normal(5, (4, len(model.blocks.sizes)), torch.float64).requires_grad_()
     params = {name: value.clone().requires_grad_() for name, value in TASK.initial.items()}
     leaves = [*params.values(), weights]
-    chunked, _ = model.loss(params, weights, batch)
+    _, _, chunked = model.losses(params, weights, batch)
     losses = [
         cross_entropy(TASK(model.values(params, weight), x[None])[0], y[None])
         for weight, x, y in zip(weights, batch.x, batch.y, strict=True)

@@ -6,7 +6,7 @@ from masquerade.core.metric import Rule, RuleClient, SetMetric
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.preprocess import Normalize, Raw, Standardize
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
-from masquerade.core.sgd import MetricStep, gradient, sgd_step
+from masquerade.core.sgd import Loss, Losses, MetricStep, gradient, sgd_step
 from masquerade.core.task import Layer, Task
 from masquerade.core.tree import State, Tree
 from masquerade.errors import MasqueradeError
@@ -21,6 +21,8 @@ __all__ = [
     "Cohort",
     "Entry",
     "Layer",
+    "Loss",
+    "Losses",
     "MasqueradeError",
     "Message",
     "Method",

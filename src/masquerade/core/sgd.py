@@ -12,12 +12,18 @@ from masquerade.core import tree
 from masquerade.core.round import Batch, Round
 from masquerade.core.tree import State, Tree
 from masquerade.core.vmap import differentiating, mapped
+from masquerade.errors import MasqueradeError, told
 
 if TYPE_CHECKING:
     from masquerade.core.task import Task
 
-Loss = Callable[[State, Any, Round], tuple[Tensor, Tree]]
-"""From work, batch and round to (loss, the network's new buffers)."""
+Losses = tuple[Tensor, Tree] | tuple[Tensor | None, Tree, Tensor | float]
+"""One value per sample [batch], the network's new buffers, and perhaps a penalty: a single number
+that is added once. Values are None where the penalty is all."""
+Loss = Callable[[State, Batch, Round], Losses]
+"""From work, batch and round to `Losses`; the library averages values over the real samples."""
+Objective = Callable[[State, Batch, Round], tuple[Tensor, Tree]]
+"""From work, batch and round to (the number that a step goes down, the network's new buffers)."""
 
 
 def gradient(
@@ -69,6 +75,37 @@ def loss_gradient(task: "Task", values: Tree, batch: Batch) -> tuple[Tree, Tree]
     return grads["moving"], buffers
 
 
+def averaged(loss: Loss) -> Objective:
+    """Return the mean of a loss over the real samples of a batch, and its penalty added once."""
+
+    def objective(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        values, buffers, penalty = _three(loss(work, batch, round), len(batch.y))
+        if values is None:
+            return penalty, buffers
+        mean = batch.mean(values)
+        return mean if penalty is None else mean + penalty, buffers
+
+    return objective
+
+
+def _three(found: Any, samples: int) -> tuple[Tensor | None, Tree, Any]:
+    """Return what a loss returned as (values, buffers, penalty); refuse what is nothing of it."""
+    if not isinstance(found, tuple) or len(found) not in (2, 3) or type(found[1]) is not dict:
+        text = f"a loss returned {told(found)}; return (values, buffers), or (values, buffers, "
+        raise MasqueradeError("E205", f"{text}penalty), as `task.losses(values, batch)` does")
+    values, buffers, penalty = (*found, None)[:3]
+    if values is None and isinstance(penalty, Tensor):
+        return None, buffers, penalty
+    if not isinstance(values, Tensor) or values.shape != (samples,):
+        raise MasqueradeError(
+            "E205",
+            f"a loss returned {told(values)} for {samples} samples; return one value per sample, "
+            f'[{samples}] (reduction="none"): the library averages over the real ones, and padding '
+            "is none of them",
+        )
+    return values, buffers, penalty
+
+
 def in_chunks(
     function: Callable[[Tree, Tensor, Any], Tensor],
     shared: Tree,
@@ -105,7 +142,7 @@ class SGDStep:
     """One step of SGD on some trees of `work`; `sgd_step` makes it."""
 
     task: "Task"
-    loss: Loss
+    objective: Objective
     on: tuple[str, ...]
     lrs: tuple[float, ...]
     within: Callable[[State], Mapping[str, Tensor]] | None
@@ -145,7 +182,7 @@ class SGDStep:
 
         def objective(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
             moved = {entry: {**work[entry], **part} for entry, part in trees.items()}
-            return self.loss({**work, **moved}, batch, round)
+            return self.objective({**work, **moved}, batch, round)
 
         trees = {entry: self._moving(work[entry]) for entry in self.on}
         grads, _, buffers = gradient(objective, trees)
@@ -233,6 +270,7 @@ def sgd_step(
     on: tuple[str, ...] = ("params",),
     *,
     lr: float | tuple[float, ...],
+    model: Callable[[State], Tree] | None = None,
     within: Callable[[State], Mapping[str, Tensor]] | None = None,
     project: Callable[[State], State] | None = None,
     momentum: float = 0.0,
@@ -244,23 +282,29 @@ def sgd_step(
 ) -> SGDStep:
     """Build the usual SGD step: the trees named by `on` follow the gradient of `loss`.
 
-    `loss(work, batch, round) -> (loss, buffers)`; the plain loss of the task by default.
+    `loss(work, batch, round) -> (values, buffers)` has one value per sample, which are averaged
+    here over the real ones; a third, `penalty`, is a number that is added once. By default it is
+    the task's own loss of the first of these trees, or of the network's values `model(work)`.
     `within(work)` is a mask outside of which values keep their bits and optimizer state is zero.
     `project(work) -> work` runs after the step. Several trees may have several learning
     rates; each is multiplied by `round.decay`. `gradient=True` leaves the last gradient, unmasked,
     in `work["gradient"]`. `proximal` μ adds the term μ/2 · ‖w − a‖² to the loss of every tree w, a
     being the tree `work[toward]`.
 
-    After a stage's first step the loop writes into the work's own tensors: `loss` and `within` must
-    not hold on to them.
+    After a stage's first step the loop writes into the work's own tensors: `loss`, `model` and
+    `within` must not hold on to them.
     """
+    if loss and model:
+        text = "`sgd_step` was given both a loss and a model, of which it would take the task's own"
+        raise MasqueradeError("E202", f"{text}; leave out one")
     lrs = lr if isinstance(lr, tuple) else (lr,) * len(on)
 
     def plain(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-        return task.loss(work[on[0]], batch)
+        return task.loss(model(work) if model else work[on[0]], batch)
 
-    loss, how = loss or plain, (momentum, weight_decay, clip, gradient, proximal, toward)
-    return SGDStep(task, loss, on, lrs, within, project, *how)
+    objective = averaged(loss) if loss else plain
+    how = (momentum, weight_decay, clip, gradient, proximal, toward)
+    return SGDStep(task, objective, on, lrs, within, project, *how)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from masquerade.core import (
     Batch,
@@ -58,19 +57,19 @@ class APFL(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Take all steps on the same batches: of the share, the own and the shared model."""
 
-        def mixed(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            return self.loss(task, work, batch)
+        def mixed(work: State) -> Tree:
+            return self.model(task, work)
 
         # The share has the rate 0 here: decay and momentum are for weights, its own step follows.
         lrs = (self.lr, 0.0)
-        both = self.sgd_step(task, mixed, on=("own", "mixture"), lr=lrs, gradient=True)
-        own = self.sgd_step(task, mixed, on=("own",))
+        both = self.sgd_step(task, model=mixed, on=("own", "mixture"), lr=lrs, gradient=True)
+        own = self.sgd_step(task, model=mixed, on=("own",))
         step = _Step(self.lr, self.sgd_step(task), both, own)
         return (Stage("train", step, self.local_epochs),)
 
-    def loss(self, task: Task, work: State, batch: Batch) -> tuple[Tensor, Tree]:
-        """Return the loss of the mixture, which the own model and its share go down."""
-        return task.loss(_mix(task, work["own"], work["params"], work["mixture"]), batch)
+    def model(self, task: Task, work: State) -> Tree:
+        """Return the mixture, whose loss the own model and its share go down."""
+        return _mix(task, work["own"], work["params"], work["mixture"])
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree, tree
 from masquerade.core.average import average
-from masquerade.core.round import Batch, Cohort, Round, Stage
+from masquerade.core.round import Cohort, Round, Stage
 from masquerade.methods.registry import MethodEntry
 
 
@@ -65,15 +65,16 @@ class BNN(Method):
         """Train the shadows through the signs, and keep them within [−1, 1]."""
         names = self.binarized(task)
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            params = work["params"]
-            return task.loss(params | {name: sign(params[name]) for name in names}, batch)
+        def signed(work: State) -> Tree:
+            params: Tree = work["params"]
+            return params | {name: sign(params[name]) for name in names}
 
         def clipped(work: State) -> State:
             params = work["params"]
             return {**work, "params": params | {name: params[name].clamp(-1, 1) for name in names}}
 
-        return (Stage("train", self.sgd_step(task, loss, project=clipped), self.local_epochs),)
+        step = self.sgd_step(task, model=signed, project=clipped)
+        return (Stage("train", step, self.local_epochs),)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

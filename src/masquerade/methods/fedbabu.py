@@ -8,9 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from masquerade.core import Batch, Bounds, Message, Round, Stage, State, Task, Tree
+from masquerade.core import Bounds, Message, Round, Stage, State, Task, Tree
 from masquerade.methods.fine_tuning import FineTuned
 from masquerade.methods.registry import MethodEntry
 
@@ -49,10 +47,10 @@ class FedBABU(FineTuned):
         """Train the body; the head is no part of the work, so nothing can move it."""
         _, head = task.divide(self.head_layers)
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            return task.loss(task.join(work["params"], head), batch)
+        def whole(work: State) -> Tree:
+            return task.join(work["params"], head)
 
-        return (Stage("train", self.sgd_step(task, loss), self.local_epochs),)
+        return (Stage("train", self.sgd_step(task, model=whole), self.local_epochs),)
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Fine-tune body and head."""

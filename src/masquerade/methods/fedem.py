@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree
+from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task
 from masquerade.core.average import average
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
-from masquerade.core.sgd import Loss
+from masquerade.core.sgd import Loss, Losses
 from masquerade.methods.registry import MethodEntry
 
 
@@ -62,9 +62,9 @@ class FedEM(Method):
         """Weigh the samples of every batch, then move each model by its share of them."""
 
         def weighed(place: int, name: str) -> Loss:
-            def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+            def loss(work: State, batch: Batch, round: Round) -> Losses:
                 losses, buffers = task.losses(work[name], batch)
-                return batch.mean(work["shares"][place] * losses), buffers
+                return work["shares"][place] * losses, buffers
 
             return loss
 

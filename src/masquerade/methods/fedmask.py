@@ -19,7 +19,7 @@ from torch import Tensor
 
 from masquerade.core import Bounds, Choices, Message, Method, Part, Task, average, mask, tree
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
-from masquerade.core.sgd import SGDStep
+from masquerade.core.sgd import Losses, SGDStep
 from masquerade.core.tree import State, Tree
 from masquerade.methods.registry import MethodEntry
 
@@ -158,15 +158,15 @@ class FedMask(Method):
         """Build the SGD step on scores, straight through the threshold, and on real weights."""
         frozen = self.frozen(task)
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        def loss(work: State, batch: Batch, round: Round) -> Losses:
             soft = tree.only(work["structure"], tree.each(torch.sigmoid, work["scores"]))
             gates = soft
             if self.forward == "hard":
                 # The value is the bit, the slope that of the sigmoid.
                 gates = tree.each(lambda bit, s: bit + (s - s.detach()), _bits(work), soft)
             weights = tree.each(torch.mul, frozen, gates)
-            found, buffers = task.loss({**weights, **work["params"]}, batch)
-            return found + self.group_lasso * _groups(soft), buffers
+            losses = task.losses({**weights, **work["params"]}, batch)
+            return *losses, self.group_lasso * _groups(soft)
 
         on = ("scores", "params")
         return self.sgd_step(task, loss, on=on, within=lambda work: work["structure"])

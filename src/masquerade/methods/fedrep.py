@@ -9,10 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from masquerade.core import (
-    Batch,
     Bounds,
     ClientInfo,
     Message,
@@ -78,10 +75,10 @@ class FedRep(Method):
     def _train(self, task: Task, entry: str) -> SGDStep:
         """Build the step that moves one tree and freezes the other."""
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-            return task.loss(task.join(work["body"], work["head"]), batch)
+        def whole(work: State) -> Tree:
+            return task.join(work["body"], work["head"])
 
-        return self.sgd_step(task, loss, on=(entry,))
+        return self.sgd_step(task, model=whole, on=(entry,))
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from masquerade.core import MasqueradeError, Method, mask, slicing, tree
 from masquerade.core.part import Axis, Message, Part
 from masquerade.core.random import Label, draw, fold
 from masquerade.core.round import Batch, ClientInfo, Round, Stage
+from masquerade.core.sgd import Losses, SGDStep
 from masquerade.core.task import Task, cross_entropy
 from masquerade.core.tree import State, Tree
 from masquerade.methods.registry import MethodEntry
@@ -90,22 +90,24 @@ class HeteroFL(Method):
             real = found if batch.valid is None else found & batch.valid[:, None]
             return {**work, "classes": work["classes"] | real.any(0)}
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        def scaled(work: State) -> Tree:
             # What a linear layer or a convolution gives is linear in its weight and bias together,
             # so dividing both divides the output.
-            scaled = {name: work["params"][name] / work["width"] for name in names}
-            values = {**work["params"], **scaled}
-            if not self.mask_labels:
-                return task.loss(values, batch)
-            logits, buffers = task(values, batch.x, True, batch.key)
-            logits = torch.where(work["classes"], logits, 0)
-            return batch.mean(cross_entropy(logits, batch.y)), buffers
+            smaller = {name: work["params"][name] / work["width"] for name in names}
+            return {**work["params"], **smaller}
 
-        step = self.sgd_step(task, loss, within=mask.kept)
-        train = Stage("train", step, self.local_epochs, masks=mask.trained, sliceable=True)
-        return (
-            (Stage("measure", measure, masks=mask.unused), train) if self.mask_labels else (train,)
-        )
+        def held(work: State, batch: Batch, round: Round) -> Losses:
+            logits, buffers = task(scaled(work), batch.x, True, batch.key)
+            logits = torch.where(work["classes"], logits, 0)
+            return cross_entropy(logits, batch.y), buffers
+
+        def train(step: SGDStep) -> Stage:
+            return Stage("train", step, self.local_epochs, masks=mask.trained, sliceable=True)
+
+        if not self.mask_labels:
+            return (train(self.sgd_step(task, model=scaled, within=mask.kept)),)
+        step = self.sgd_step(task, held, within=mask.kept)
+        return Stage("measure", measure, masks=mask.unused), train(step)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

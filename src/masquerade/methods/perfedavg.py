@@ -12,10 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from masquerade.core import Batch, Bounds, Choices, Round, Stage, State, Task, Tree, tree
-from masquerade.core.sgd import SGDStep, loss_gradient
+from masquerade.core.sgd import Losses, SGDStep, loss_gradient
 from masquerade.methods.fine_tuning import FineTuned
 from masquerade.methods.registry import MethodEntry
 
@@ -45,9 +43,9 @@ class PerFedAvg(FineTuned):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Follow the gradient that the adapted model has on a batch of its own."""
 
-        def along(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        def along(work: State, batch: Batch, round: Round) -> Losses:
             # The gradient of a product with a gradient is that gradient.
-            return tree.dot(work["grad"], work["params"]), work["buffers"]
+            return None, work["buffers"], tree.dot(work["grad"], work["params"])
 
         adapt, outer = self._adaptation(task), self.sgd_step(task, along)
 

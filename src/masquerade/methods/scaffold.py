@@ -25,11 +25,10 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    Tree,
     average,
     tree,
 )
-from masquerade.core.sgd import loss_gradient
+from masquerade.core.sgd import Losses, loss_gradient
 from masquerade.methods.registry import MethodEntry
 
 
@@ -73,10 +72,9 @@ class Scaffold(Method):
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train with corrected steps; option I takes the gradient of all data first."""
 
-        def corrected(work: State, batch: Batch, round: Round) -> tuple[torch.Tensor, Tree]:
-            loss, buffers = task.loss(work["params"], batch)
+        def corrected(work: State, batch: Batch, round: Round) -> Losses:
             # The product adds c − c_i to the gradient.
-            return loss + tree.dot(work["drift"], work["params"]), buffers
+            return *task.losses(work["params"], batch), tree.dot(work["drift"], work["params"])
 
         corrected_step = self.sgd_step(task, corrected)
 

@@ -9,12 +9,11 @@ passes over the two halves take turns.
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Part
-from masquerade.core.round import Batch, Round, Stage
+from masquerade.core.round import Stage
 from masquerade.core.sgd import SGDStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
@@ -55,11 +54,7 @@ def step(method: Method, task: Task, half: str, **changes: Any) -> SGDStep:
 
     The gradient of a half is zero where the other is chosen, and what it holds there is never read.
     """
-
-    def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
-        return task.loss(model(work), batch)
-
-    return method.sgd_step(task, loss, on=(half,), **changes)
+    return method.sgd_step(task, model=model, on=(half,), **changes)
 
 
 def model(work: State) -> Tree:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from masquerade.core.random import Label, fold, uniform
 from masquerade.core.round import Batch
-from masquerade.core.sgd import in_chunks
+from masquerade.core.sgd import Losses, in_chunks
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
@@ -120,10 +120,10 @@ class Gated:
         found: Tensor = torch.func.vmap(one, chunk_size=self.chunk)(weights, x)
         return found
 
-    def loss(self, params: Tree, weights: Tensor, batch: Batch) -> tuple[Tensor, Tree]:
-        """Return (the mean loss over the real samples of a batch, new buffers)."""
+    def losses(self, params: Tree, weights: Tensor, batch: Batch) -> Losses:
+        """Return the losses of a batch and new buffers; weights of single samples, as a penalty."""
         if weights.ndim == 1:
-            return self.task.loss(self.values(params, weights), batch)
+            return self.task.losses(self.values(params, weights), batch)
 
         def one(params: Tree, weight: Tensor, single: Batch) -> Tensor:
             lone = Batch(single.x[None], single.y[None], None, single.key)
@@ -138,4 +138,5 @@ class Gated:
         real = torch.ones_like(keys, dtype=torch.bool) if batch.valid is None else batch.valid
         singles = Batch(batch.x, batch.y, None, keys)
         total = in_chunks(some, params, weights, (singles, real), self.chunk)
-        return total / batch.count().clamp(min=1), {}
+        # The gradient of every chunk was taken on the way, so that the mean is taken here.
+        return None, {}, total / batch.count().clamp(min=1)

@@ -29,6 +29,7 @@ from masquerade.core import (
     Tree,
     tree,
 )
+from masquerade.core.sgd import Losses
 from masquerade.methods.pfedgate.blocks import layout
 from masquerade.methods.pfedgate.gate import Gate, Gated
 from masquerade.methods.pfedgate.norm import mean
@@ -158,9 +159,9 @@ class PFedGate(Method):
             )
             return model.scores({**work["gate"], **work["running"]}, x, valid, train=True)
 
-        def loss(work: State, batch: Batch, round: Round) -> tuple[Tensor, Tree]:
+        def loss(work: State, batch: Batch, round: Round) -> Losses:
             weights = model.weights(scores(work, batch)[0], work["flags"])
-            return model.loss(work["params"], weights, batch)
+            return model.losses(work["params"], weights, batch)
 
         def within(work: State) -> Tree:
             # Differs: a block that the batch did not choose stays, momentum and decay or not.
