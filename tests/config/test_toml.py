@@ -27,7 +27,7 @@ from masquerade.config.toml import (
     read_file,
     title_of,
 )
-from masquerade.core import Method
+from masquerade.core import Method, Stage
 from masquerade.core.old_words import ELSEWHERE, RENAMED
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
@@ -133,6 +133,7 @@ def test_a_word_of_older_versions_or_of_others_gets_a_hint(
 def test_hints_name_settings_that_there_are() -> None:
     settings = {f"{section}.{key}" for section, cls in SECTIONS.items() for key in vars(cls())}
     settings |= {f"method.{key}" for line in METHODS.values() for key in vars(line.method())}
+    settings |= {f"stage.{each.name}" for each in dataclasses.fields(Stage)}
     for section, words in RENAMED.items():
         for old, new in words.items():
             assert f"{section.split('.')[0]}.{new}" in settings
@@ -477,3 +478,9 @@ def test_a_budget_that_is_no_methods_is_refused(like: Any) -> None:
 def test_a_budget_in_numbers_and_one_for_a_method_without_are_refused() -> None:
     assert "`method.local_flops.spend`" in refusal({"method": {"local_flops": {"spend": 2.0}}})
     assert "`method.like`" in refusal({"method": {"local": {"like": "dmpfl"}}})
+
+
+def test_a_setting_that_no_chosen_method_has_is_refused_with_those_they_have() -> None:
+    text = refusal({"methods": ["fedavg"], "method": {"lrr": 0.1}})
+    assert "`method.lrr` (did you mean `lr`" in text
+    assert "local_epochs" in text

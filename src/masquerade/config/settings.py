@@ -3,11 +3,22 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+from masquerade.core.old_words import refuse_unknown
+
+
+class Settings:
+    """A section of the settings."""
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Refuse settings that it does not have; `__init__` takes those that it has."""
+        refuse_unknown(cls, cls.__name__.lower(), settings)
+        return super().__new__(cls)
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(Settings):
     """What is learned from, and how it lies with the clients."""
 
     name: str = "digits"
@@ -38,7 +49,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Settings):
     """How long, how much at a time, and with whom."""
 
     model: str = "auto"
@@ -66,7 +77,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Settings):
     """What a training is evaluated by."""
 
     every: int = 5
@@ -90,7 +101,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Settings):
     """Where and how the work is done; the resolved form is written and reused on resume."""
 
     engine: str = "auto"

@@ -24,7 +24,7 @@ from masquerade.config.settings import (
     Evaluate,
 )
 from masquerade.core.method import Bounds, Choices, Method
-from masquerade.core.old_words import hint
+from masquerade.core.old_words import VALUES, hint
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.data import parse as parse_partition
 from masquerade.data.corruption import KINDS
@@ -77,8 +77,9 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
         return default
     words = within.choices.get(key, (value,))
     if value not in words:
-        known = ", ".join(words)
-        problems.append(f"`{key}` is {value!r}{nearest(value, words)}; choose from {known}")
+        known, renamed = ", ".join(words), VALUES.get(key, {}).get(value)
+        said = f", which is {renamed!r} here" if renamed else nearest(value, words)
+        problems.append(f"`{key}` is {value!r}{said}; choose from {known}")
     low, high = within.bounds.get(key, (-math.inf, math.inf))
     if isinstance(value, (int, float)) and not low <= value <= high:
         problems.append(f"`{key}` is {value}; {_between(low, high)}")
@@ -110,6 +111,7 @@ def _unknown(section: str, key: str, known: Iterable[str]) -> str:
     """Say that a section has no such key, which keys are near, and where there is one."""
     said = said_of(section, key)
     near = "" if said and not _homes(section, key) else nearest(key, known, most=3)
+    said = said or f"; there are {listed(known, most=30)}"
     return f"unknown key `{section}.{key}`{near}{said}"
 
 

@@ -14,19 +14,19 @@ client a `server` or another client's `row`.
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
 from masquerade.core.average import average
-from masquerade.core.old_words import hint
+from masquerade.core.old_words import refuse_unknown
 from masquerade.core.part import Message, Part
 from masquerade.core.round import ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Loss, SGDStep, sgd_step
 from masquerade.core.task import Task
 from masquerade.core.tree import State
-from masquerade.errors import MasqueradeError, nearest
+from masquerade.errors import MasqueradeError, told
 
 Bounds = Mapping[str, tuple[float, float]]
 Choices = Mapping[str, tuple[str, ...]]
@@ -73,15 +73,7 @@ class Method:
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Refuse settings that it does not have; `__init__` takes those that it has."""
-        known = [each.name for each in fields(cls)]
-        wrong = [
-            f"unknown setting `{key}`"
-            + (f"; {told}" if (told := hint("method", key)) else nearest(key, known, most=3))
-            for key in settings
-            if key not in known
-        ]
-        if wrong:
-            raise MasqueradeError("E201", f"{cls.__name__}: " + "; ".join(wrong))
+        refuse_unknown(cls, "method", settings)
         return super().__new__(cls)
 
     def problems(self) -> list[str]:
@@ -141,11 +133,15 @@ class Method:
         """List the stages of a round of any kind."""
         lists = {"train": self.plan, "setup": self.setup, "adapt": self.adapt}
         stages = lists[round.kind](task, round.static)
+        if not isinstance(stages, (tuple, list)) or not all(isinstance(s, Stage) for s in stages):
+            name = "plan" if round.kind == "train" else round.kind
+            text = f"`{name}` returned {told(stages)}; return a tuple of stages"
+            raise MasqueradeError("E205", f"{text}: (mq.Stage(...),), or () for none")
         names = [stage.name for stage in stages]
         if len(set(names)) < len(names):
             listed = ", ".join(names)
             raise MasqueradeError("E202", f"two stages have one name ({listed}); rename one")
-        return stages
+        return tuple(stages)
 
     def finish(
         self, task: Task, work: State, message: Message, client: State, round: Round

@@ -1,5 +1,11 @@
 """Words of older versions and of other frameworks, for hints: what each of them is called here."""
 
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from masquerade.errors import MasqueradeError, listed, nearest
+
 RENAMED: dict[str, dict[str, str]] = {
     "train": {
         "batch": "batch_size",
@@ -21,8 +27,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "method.fedmask": {"group_pull": "group_lasso", "keep": "density"},
     "method.fedprox": {"pull": "mu"},
     "method.pfedme": {"pull": "lam"},
+    "stage": {"keep": "masks", "slim": "sliceable"},
 }
 """What settings of 0.1 are called since 0.2, by section; `bench/migrate.py` rewrites files."""
+
+VALUES = {"train.message_dtype": {"full": "same"}}
+"""What values of 0.1 are called since 0.2, by setting."""
 
 ELSEWHERE = {
     "alpha": "data.partition=dirichlet:ALPHA",
@@ -83,6 +93,20 @@ def hint(section: str, key: str) -> str:
         for word, some in homes.items()
     ]
     return f"`{key}` is {' and '.join(said)} here"
+
+
+def refuse_unknown(record: type[Any], section: str, given: Iterable[str]) -> None:
+    """Refuse settings that a record does not have; say what they are called here, or what is."""
+    known = [each.name for each in fields(record)]
+    wrong = [
+        f"unknown setting `{key}`"
+        + (f"; {told}" if (told := hint(section, key)) else nearest(key, known, most=3))
+        for key in given
+        if key not in known
+    ]
+    if wrong:
+        there = f"there are {listed(known, most=30)}"
+        raise MasqueradeError("E201", f"{record.__name__}: {'; '.join(wrong)}; {there}")
 
 
 def _family(section: str) -> str:

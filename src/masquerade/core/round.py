@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from masquerade.core.old_words import refuse_unknown
 from masquerade.core.part import Message
 from masquerade.core.random import Label
 from masquerade.core.tree import State, Tree, onto, register
@@ -192,6 +193,11 @@ class Stage:
     sliceable: bool = False
     """The forward mask is made of rows and columns that fit together from layer to layer, so that
     an engine may train the smaller network instead of the masked one."""
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Refuse fields that it does not have; `__init__` takes those that it has."""
+        refuse_unknown(cls, "stage", settings)
+        return super().__new__(cls)
 
     def prepare(self, work: State, round: Round) -> State:
         """Run `begin`, and before it what the step itself needs in `work` (momentum, gradient)."""

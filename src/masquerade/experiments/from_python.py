@@ -21,6 +21,7 @@ from masquerade.core.preprocess import describe
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
+from masquerade.experiments.arguments import check_arguments
 from masquerade.experiments.callbacks import Callback
 from masquerade.experiments.result import Comparison, Result
 from masquerade.experiments.run import complete, directory_at, running, write_comparison
@@ -92,8 +93,7 @@ def run(
     the run has a directory, with models, summary and report page; the same call goes on from its
     last commit after any interruption. `callbacks` are told of rounds, evaluations and commits.
     """
-    for key in unknown:
-        raise MasqueradeError("E201", f"`mq.run` takes no `{key}`{toml.said_of('train', key)}")
+    check_arguments(method, model, federation, unknown)
     spec = _specified(
         method,
         model,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError
+from masquerade.experiments.arguments import inputs_of
 from masquerade.results import Summary
 
 
@@ -26,11 +28,14 @@ class Personal:
     place: int
     """Where the client stands in what the summary lists of clients."""
 
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the outputs for a batch of inputs (logits, for classification)."""
+    def predict(self, x: Any) -> Tensor:
+        """Return the outputs for a batch of inputs (logits, for classification).
+
+        `x` [samples, …] is a tensor, or what `torch.as_tensor` makes one of.
+        """
         device = tree.leaves(self.parts)[0].device
         with torch.no_grad():
-            return self.method.predict(self.task, self.parts, x.to(device))
+            return self.method.predict(self.task, self.parts, inputs_of(self.task, x).to(device))
 
     def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
         """Write a bundle that answers without torch, for inputs like x [samples, …]."""

@@ -146,6 +146,12 @@ def _check(samples: int, clients: int, seed: int, split: Split) -> None:
         raise MasqueradeError(
             "E303", f"{clients} clients cannot share {samples} samples; lower `clients`"
         )
+    if len(split) != 3:
+        raise MasqueradeError(
+            "E201",
+            f"`split` is {split}; give three shares, for training, validation and test: "
+            "(0.6, 0.2, 0.2), or (0.8, 0, 0.2) without validation",
+        )
     if not (abs(sum(split) - 1) <= 1e-6 and min(split) >= 0 and split[0] > 0):
         raise MasqueradeError(
             "E201",

@@ -1,0 +1,88 @@
+"""What `mq.run` was given, where it is not what it takes: a sentence that says what to write."""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from masquerade.config import toml
+from masquerade.core.method import Method
+from masquerade.core.task import Task
+from masquerade.data import Dataset, Federation
+from masquerade.errors import MasqueradeError, listed, nearest, told
+from masquerade.methods import METHODS
+
+
+def check_arguments(method: Any, model: Any, federation: Any, unknown: Iterable[str]) -> None:
+    """Refuse settings that `mq.run` does not have, and what is no method, model or federation."""
+    for key in unknown:
+        said = toml.said_of("train", key) or nearest(key, _known())
+        there = f"it takes {listed(_known(), most=30)}"
+        raise MasqueradeError("E201", f"`mq.run` takes no `{key}`{said}; {there}")
+    if not isinstance(method, Method):
+        raise MasqueradeError("E201", f"`method` is {told(method)}; {_method(method)}")
+    if isinstance(federation, (nn.Module, Task)) and isinstance(model, (Federation, Dataset)):
+        text = "`model` and `federation` are swapped; write mq.run(method, model, federation)"
+        raise MasqueradeError("E201", text)
+    if not isinstance(model, (nn.Module, Task)):
+        raise MasqueradeError("E201", f"`model` is {told(model)}; {_model(model)}")
+    if not isinstance(federation, Federation):
+        raise MasqueradeError("E201", f"`federation` is {told(federation)}; {_data(federation)}")
+
+
+def _known() -> list[str]:
+    """List what `mq.run` takes."""
+    from masquerade.experiments.run import run
+
+    return [name for name in inspect.signature(run).parameters if name != "unknown"]
+
+
+def _method(given: Any) -> str:
+    """Say what to write for something that is no method."""
+    if isinstance(given, type) and issubclass(given, Method):
+        return f"make one of it: {given.__name__}()"
+    if isinstance(given, str) and given.lower() in METHODS:
+        return f"write mq.methods.{METHODS[given.lower()].method.__name__}()"
+    near = nearest(given, METHODS) if isinstance(given, str) else ""
+    return f"write mq.methods.FedAvg(), or another of them{near}"
+
+
+def _model(given: Any) -> str:
+    """Say what to write for something that is no network."""
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        return f"make one of it: {given.__name__}(...)"
+    if isinstance(given, str):
+        return f'write mq.models.build("{given}", shape, classes=...)'
+    return "give a torch.nn.Module, or a mq.Task with a loss and a metric of its own"
+
+
+def _data(given: Any) -> str:
+    """Say what to write for something that is no federation."""
+    if isinstance(given, Dataset):
+        return 'spread it over clients: mq.partition(dataset, clients=20, by="dirichlet:0.3")'
+    if isinstance(given, str):
+        return f'write mq.partition(mq.load("{given}"), clients=20, by="dirichlet:0.3")'
+    return "make a dataset of arrays, mq.from_arrays(x, y), and a federation of it, mq.partition"
+
+
+def inputs_of(task: Task, x: Any) -> Tensor:
+    """Return samples as a tensor that the network of a task reads; refuse what is none."""
+    like = task.sample
+    wanted = ", ".join(["n", *map(str, like.shape[1:])])
+    try:
+        given = torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError):
+        text = f"`x` is {told(x)}, of which torch makes no tensor; give samples [{wanted}]"
+        raise MasqueradeError("E202", text) from None
+    if given.shape[1:] != like.shape[1:] or not given.ndim:
+        one = "; of one sample, give x[None]" if given.shape == like.shape[1:] else ""
+        text = f"`x` has shape {list(given.shape)}; give samples [{wanted}]{one}"
+        raise MasqueradeError("E202", text)
+    if given.is_floating_point() and not like.is_floating_point():
+        text = f"`x` is of {given.dtype}, and the network reads tokens; give whole numbers"
+        raise MasqueradeError("E202", text)
+    # Whole numbers of a list are numbers, where those of a dataset would be tokens.
+    whole = not given.is_floating_point() and given.dtype is not torch.uint8
+    return given.to(task.dtype) if whole and like.is_floating_point() else given

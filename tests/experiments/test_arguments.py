@@ -1,0 +1,109 @@
+"""What a newcomer may get wrong in `mq.run` and beside it is refused with a code."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import masquerade as mq
+from masquerade.errors import MasqueradeError
+from tests.support import federation, network
+
+METHOD = mq.methods.FedAvg(local_epochs=1)
+X, Y = torch.linspace(0, 1, 120).reshape(40, 3), torch.arange(40) % 2
+DATASET = mq.from_arrays(X, Y)
+
+
+class Net(nn.Linear):
+    """A class that is given where an instance is wanted."""
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (("fedavg", network(), federation()), r"mq\.methods\.FedAvg\(\)"),
+        (("DMPFL", network(), federation()), r"mq\.methods\.DMPFL\(\)"),
+        (("fedagv", network(), federation()), "`fedavg`"),
+        ((mq.methods.FedAvg, network(), federation()), r"FedAvg\(\)"),
+        ((3, network(), federation()), r"mq\.methods"),
+        ((network(), METHOD, federation()), r"mq\.methods"),
+        ((METHOD, federation(), network()), "swapped"),
+        ((METHOD, DATASET, network()), "swapped"),
+        ((METHOD, Net, federation()), r"Net\(\.\.\.\)"),
+        ((METHOD, "mlp", federation()), r"mq\.models\.build"),
+        ((METHOD, None, federation()), r"nn\.Module"),
+        ((METHOD, network(), DATASET), r"mq\.partition"),
+        ((METHOD, network(), "digits"), r"mq\.load"),
+        ((METHOD, network(), DataLoader(TensorDataset(X, Y))), r"mq\.from_arrays"),
+        ((METHOD, network(), [X, Y]), r"mq\.from_arrays"),
+    ],
+)
+def test_another_kind_of_argument_is_refused_with_what_to_write(
+    given: tuple[Any, Any, Any], wanted: str
+) -> None:
+    with pytest.raises(MasqueradeError, match=f"^E201 .*; .*{wanted}|^E201 .*{wanted}"):
+        mq.run(*given, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [
+        (lambda **key: mq.run(METHOD, network(), federation(), **key), {"round": "rounds"}),
+        (lambda **key: mq.run(METHOD, network(), federation(), **key), {"lr": "method.lr"}),
+        (mq.Compute, {"width": "clients_per_chunk"}),
+        (mq.Compute, {"worker": "workers"}),
+        (mq.Evaluate, {"foo": "degrees"}),
+        (mq.Stage, {"keep": "masks"}),
+        (mq.Stage, {"epoch_": "epochs"}),
+        (mq.methods.FedAvg, {"lrr": "lr"}),
+        (mq.methods.FedAvg, {"foo": "local_epochs"}),
+    ],
+)
+def test_an_unknown_key_is_refused_with_those_there_are(make: Any, wanted: dict[str, str]) -> None:
+    ((key, known),) = wanted.items()
+    with pytest.raises(MasqueradeError, match=rf"^E201 .*`{key}`.*\b{known}\b"):
+        make(**{key: 1})
+
+
+def test_an_old_value_is_refused_with_what_it_is_called() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 .*'full', which is 'same' here"):
+        mq.run(METHOD, network(), federation(), 1, message_dtype="full")
+
+
+@pytest.mark.parametrize(
+    "split", [(0.8, 0.2), (1.0,), (0.8, 0.1, 0.05, 0.05), (0.5, 0.2, 0.2), (0.0, 0.5, 0.5)]
+)
+def test_shares_that_are_not_three_that_sum_to_one_are_refused(split: Any) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E201 `split`"):
+        mq.partition(DATASET, clients=2, by=mq.IID(), split=split)
+
+
+@pytest.fixture(scope="module")
+def personal() -> mq.Personal:
+    data = mq.partition(DATASET, clients=2, by=mq.IID())
+    return mq.run(METHOD, nn.Linear(3, 2), data, rounds=1).client(0)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.Tensor.tolist, torch.Tensor.double], ids=str)
+def test_a_model_answers_whatever_torch_makes_a_tensor_of(personal: mq.Personal, make: Any) -> None:
+    expected = personal.predict(X[:5])
+    found = personal.predict(make(X[:5]))
+    assert isinstance(found, torch.Tensor)
+    torch.testing.assert_close(found, expected)
+
+
+def test_whole_numbers_are_numbers_where_a_network_reads_numbers(personal: mq.Personal) -> None:
+    expected = personal.predict(torch.tensor([[0.0, 1.0, 2.0]]))
+    assert torch.equal(personal.predict([[0, 1, 2]]), expected)
+    assert torch.equal(personal.predict(np.array([[0, 1, 2]])), expected)
+
+
+@pytest.mark.parametrize("x", [X[0], X[:, :2], X[None], "text", None, 3.0], ids=str)
+def test_samples_of_another_shape_are_refused_with_the_shape_wanted(
+    personal: mq.Personal, x: Any
+) -> None:
+    with pytest.raises(MasqueradeError, match=r"^E202 `x` .*\[n, 3\]"):
+        personal.predict(x)
