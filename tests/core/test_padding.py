@@ -1,76 +1,60 @@
 """Padding: what steps must not see, and how far it moves those that do."""
 
-import math
-
 import pytest
 import torch
 
-from masquerade.core import MetricStep, Round, Stage, Task, sgd_step
-from masquerade.core.padding import PADDING, padding_changes, with_and_without
+from masquerade.core import Batch, MetricStep, Round, Stage, Task, sgd_step
+from masquerade.core.padding import PADDING, couples, padded, padding_error
 from tests.support import federation, network
 
 TASK, DATA = Task(network()), federation()
 X, Y = DATA.x[DATA.train[1]], DATA.y[DATA.train[1]]
 ROUND = Round.of("train", "train", 0, 8, 1.0, torch.device("cpu"))
+BATCH = Batch(X, Y, None, torch.tensor(0))
 
 
-def changes(stage, x=X, y=Y, task=TASK):
-    work = stage.prepare({"params": task.initial}, ROUND)
-    return padding_changes(stage, work, x, y, ROUND)
-
-
-def over_all(work, batch, round):
-    return TASK.losses(work["params"], batch)[0].mean(), {}
+def error(step, given=BATCH, **stage):
+    made = Stage("train", step, **stage)
+    return padding_error(made, made.prepare({"params": TASK.initial}, ROUND), given, ROUND)
 
 
 @pytest.mark.parametrize(
     "step", [sgd_step(TASK, lr=0.1, momentum=0.5), MetricStep(TASK)], ids=["sgd", "metric"]
 )
 def test_our_steps_do_not_see_padding(step):
-    assert changes(Stage("train", step)) < 1e-12
+    assert error(step)[1] < 1e-9
 
 
-def mean_gradient(count):
-    """The gradient of the last bias: probabilities less targets, averaged over samples."""
-    output, _ = TASK(TASK.initial, X[:count])
-    return (output.softmax(-1) - torch.nn.functional.one_hot(Y[:count], 3)).mean(0)
+def test_a_step_that_adds_up_all_samples_is_moved_by_the_share_of_padding():
+    def step(work, batch, round):
+        total = batch.x.sum()
+        return {"params": {name: value - total for name, value in work["params"].items()}}
 
-
-def test_a_mean_over_all_samples_is_moved_as_far_as_it_says():
-    # Ten samples are real, and two are padding.
-    expected = float((0.1 * (mean_gradient(10) - mean_gradient(12))).abs().max())
-    stage = Stage("train", sgd_step(TASK, over_all, lr=0.1))
-    work = stage.prepare({"params": TASK.initial}, ROUND)
-    one, two = with_and_without(stage, work, X, Y, ROUND)
-    moved = (one["params"]["4.bias"] - two["params"]["4.bias"]).abs().max()
-    assert float(moved) == pytest.approx(expected, rel=1e-9)
-    assert changes(stage) >= float(moved) > 1e-3
+    entry, apart = error(step)
+    expected = PADDING * float(X[0].sum()) / float(X.sum())
+    assert entry == "params"
+    assert apart == pytest.approx(abs(expected), rel=1e-4)
 
 
 def test_every_draw_of_a_step_is_padded():
     seen = []
 
     def step(work, batches, round):
-        seen.append([(len(each.y), each.valid, int(each.count())) for each in batches])
+        seen.append([each.y.shape[-1] for each in batches])
         return work
 
-    assert changes(Stage("train", step, draws=2)) == 0
-    (padded, plain) = seen
-    # Twelve samples, two of them padding for each of two draws: eight are real.
-    assert [(length, real) for length, _, real in padded] == [(4 + PADDING, 4)] * 2
-    assert [(length, valid, real) for length, valid, real in plain] == [(4, None, 4)] * 2
+    assert error(step, (BATCH, BATCH), draws=2) == ("params", 0.0)
+    assert seen == [[len(Y)] * 2, [len(Y) + PADDING] * 2]
 
 
-def test_a_client_with_one_sample_is_padded_with_it():
-    def step(work, batch, round):
-        return {"params": {**work["params"], "seen": torch.tensor(len(batch.y))}}
+def test_padding_is_marked_and_made_of_the_first_sample():
+    made = padded(BATCH, 2)
+    assert made.valid.tolist() == [True] * len(Y) + [False] * 2
+    assert torch.equal(made.x[: len(Y)], X)
+    assert torch.equal(made.x[len(Y) :], X[:1].expand(2, -1))
+    assert made.key is BATCH.key
 
-    # Counts are no numbers that could be near one another.
-    assert changes(Stage("train", step), X[:1], Y[:1]) == math.inf
 
-
-def test_work_that_leaves_the_finite_numbers_is_infinitely_far():
-    def step(work, batch, round):
-        return {"params": {"w": torch.log(torch.tensor(float(-len(batch.y))))}}
-
-    assert changes(Stage("train", step)) == math.inf
+def test_a_norm_over_the_batch_couples_samples_and_a_linear_layer_does_not():
+    assert not couples(TASK, DATA.x)
+    assert couples(Task(torch.nn.Sequential(torch.nn.BatchNorm1d(6), network().float())), DATA.x)

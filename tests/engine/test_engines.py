@@ -135,7 +135,8 @@ class Breaking(Method):
         )
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
-        if self.place == "predict":
+        # More than the trial before the first round has.
+        if self.place == "predict" and len(x) > 5:
             raise Broken("predict")
         return super().predict(task, personal, x)
 

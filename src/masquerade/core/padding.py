@@ -1,58 +1,87 @@
-"""Whether a step sees padding: samples that fill up a batch, and that `batch.valid` does not mark.
-
-Engines pad batches so that clients with different numbers of samples can be stacked. Padding is
-made of real samples here, as it is there, so that whoever counts it comes to another result.
-"""
+"""Padding: samples that fill up a batch where clients are mapped, and that must change nothing."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.round import Batch, Round, Stage
+from masquerade.core.round import Round, Stage
+from masquerade.core.task import Task
 from masquerade.core.tree import State
+from masquerade.core.vmap import over
 
-PADDING = 2
-"""Samples of padding in a batch."""
+PADDING = 3
+"""Samples that a batch is padded with where it is tried."""
+ROUNDED = 64
+"""Rounding of a value that is no error, in units of its last place."""
 
 
-def with_and_without(
-    stage: Stage, work: State, x: Tensor, y: Tensor, round: Round
-) -> tuple[State, State]:
-    """Take one step of a stage with padding, and one without; return what each gives.
+def padded(batch: Any, count: int = PADDING) -> Any:
+    """Put copies of the first sample behind a batch, or each of a tuple, marked as not real."""
+    if isinstance(batch, tuple):
+        return tuple(padded(each, count) for each in batch)
+    x, y = (torch.cat([each, *[each[:1]] * count]) for each in (batch.x, batch.y))
+    valid = torch.arange(len(y), device=y.device) < len(batch.y)
+    return replace(batch, x=x, y=y, valid=valid)
 
-    `work` is as `stage.prepare` gives it, x and y are samples, at least one for each of the stage's
-    draws. The last ones are the padding; where there are few, the first serve as padding too.
+
+def padding_error(stage: Stage, work: State, given: Any, round: Round) -> tuple[str, float]:
+    """Take a step with and without padding; return the entry of the work that differs most.
+
+    `given` is a batch without padding, or a tuple of them where the stage draws several. With it
+    comes how far the entry lies apart, as a share of how far the step moves it. The padded step is
+    mapped over one client, as padded steps are; what cannot be mapped raises there.
     """
-    real = max(len(y) - PADDING * stage.draws, stage.draws)
-    given = []
-    for padding in (PADDING, 0):
-        batches = [_batch(x, y, real, draw, stage.draws, padding) for draw in range(stage.draws)]
-        given.append(batches[0] if stage.draws == 1 else tuple(batches))
-    padded, plain = (stage.step(work, each, round) for each in given)
-    return padded, plain
+    plain = stage.step(work, given, round)
+    with over(1) as inside:
+        one, own = tree.transform(lambda value: inside.enter(value[None]), (work, padded(given)))
+        filled = tree.transform(inside.leave, stage.step(one, own, round))
+    filled = tree.take(filled, 0)
+    apart = {entry: _apart(value, filled[entry], work[entry]) for entry, value in plain.items()}
+    return max(apart.items(), key=lambda each: each[1], default=("", 0.0))
 
 
-def padding_changes(stage: Stage, work: State, x: Tensor, y: Tensor, round: Round) -> float:
-    """Return how far padding moves the work of a step; infinity where no number says how far."""
-    padded, plain = (tree.named(work) for work in with_and_without(stage, work, x, y, round))
-    if padded.keys() != plain.keys():
-        return math.inf
-    return max((_apart(padded[name], value) for name, value in plain.items()), default=0.0)
+def _apart(plain: Any, filled: Any, before: Any) -> float:
+    """Return how far two results lie apart, as a share of how far the first one has moved.
+
+    All tensors of an entry are looked at together: where one of them has no gradient at all, what
+    it moves by is rounding.
+    """
+    rounding = difference = moved = 0.0
+    for one, other, old in zip(*map(tree.leaves, (plain, filled, before)), strict=True):
+        difference, moved = max(difference, _largest(one, other)), max(moved, _largest(one, old))
+        if one.is_floating_point() and one.numel():
+            last = torch.finfo(one.dtype).eps * float(one.abs().max())
+            rounding = max(rounding, ROUNDED * last)
+    if difference <= rounding:
+        return 0.0
+    return (difference - rounding) / moved if moved else math.inf
 
 
-def _batch(x: Tensor, y: Tensor, real: int, draw: int, draws: int, padding: int) -> Batch:
-    """Make the batch of a draw: its real samples, dealt out in turn, and the padding."""
-    own = torch.arange(draw, real, draws, device=y.device)
-    others = torch.arange(real, real + padding, device=y.device) % len(y)
-    chosen = torch.cat([own, others])
-    valid = torch.arange(len(chosen), device=y.device) < len(own) if padding else None
-    return Batch(x[chosen], y[chosen], valid, torch.tensor(draw, device=y.device))
+def _largest(left: Tensor, right: Tensor) -> float:
+    """Return the largest difference of two tensors, of bits the share that differs."""
+    if not left.numel():
+        return 0.0
+    if left.dtype is torch.bool:
+        return float((left != right).double().mean())
+    if not left.is_floating_point():
+        left, right = left.double(), right.double()
+    found = float((left - right).abs().max())
+    return math.inf if math.isnan(found) else found
 
 
-def _apart(left: Tensor, right: Tensor) -> float:
-    if left.shape != right.shape or not left.is_floating_point():
-        return 0.0 if torch.equal(left, right) else math.inf
-    apart = float((left - right).abs().max()) if left.numel() else 0.0
-    return math.inf if math.isnan(apart) else apart
+def couples(task: Task, x: Tensor) -> bool:
+    """Tell whether the output for one sample changes with the others of its batch."""
+    if task.couples_batch:
+        return True
+    batch, key = x[:3], torch.tensor(0, device=x.device)
+    others = torch.cat([batch[:1], batch[1:].flip(0) + 1]) if batch.is_floating_point() else batch
+    outputs = []
+    for given in (batch, others):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(0)
+            outputs.append(task(task.initial, given, train=True, key=key)[0][0])
+    return not torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)

@@ -61,6 +61,17 @@ class EngineContext:
             for name, part in message.items()
         }
 
+    def phases(self) -> list[tuple[str, Hashable]]:
+        """List the kind and phase of every sort of round that a run has, in their order."""
+        numbers = range(self.rounds)
+        training = dict.fromkeys(self.method.schedule(each, self.rounds) for each in numbers)
+        setup = self.method.stages(self.task, self.round("setup", None, 0))
+        return [
+            *([("setup", None)] if setup else []),
+            *(("train", phase) for phase in training),
+            *(("adapt", (view, False)) for view in self.method.views),
+        ]
+
     def slices(self, round: Round) -> bool:
         """Tell whether some stage of a round may be trained on a smaller network."""
         key = (round.kind, round.phase)

@@ -4,13 +4,13 @@
 """
 
 import warnings
-from collections.abc import Hashable
 from dataclasses import replace
 
 import torch
 from torch import nn
 
 from masquerade.core import tree
+from masquerade.core.padding import couples
 from masquerade.core.round import Batch, ClientInfo
 from masquerade.core.sgd import loss_gradient
 from masquerade.core.task import Task
@@ -95,20 +95,6 @@ def stepper(replay: str, device: torch.device) -> Stepper:
     return CudaGraphs() if device.type == "cuda" else Recordings()
 
 
-def couples(task: Task, x: torch.Tensor) -> bool:
-    """Tell whether the output for one sample changes with the others of its batch."""
-    if task.couples_batch:
-        return True
-    batch, key = x[:3], torch.tensor(0, device=x.device)
-    others = torch.cat([batch[:1], batch[1:].flip(0) + 1]) if batch.is_floating_point() else batch
-    outputs = []
-    for given in (batch, others):
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.default_generator.manual_seed(0)
-            outputs.append(task(task.initial, given, train=True, key=key)[0][0])
-    return not torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
-
-
 def obstacle(context: EngineContext) -> str | None:
     """Say what keeps a run from being batched, by trying a small round of every phase."""
     task, method, federation = context.task, context.method, context.loader.federation
@@ -123,16 +109,10 @@ def obstacle(context: EngineContext) -> str | None:
     infos = [ClientInfo(id, 1, id) for id in busy]
     rows = tree.stack([method.row_init(task, info) for info in infos])
     clients = tree.stack([method.client_init(task, info) for info in infos])
-    phases: list[tuple[str, Hashable]] = [("adapt", (view, False)) for view in method.views]
-    phases += dict.fromkeys(
-        ("train", method.schedule(number, context.rounds)) for number in range(context.rounds)
-    )
-    if method.setup(task, context.round("setup", None, 0)):
-        phases.insert(0, ("setup", None))
     own = [federation.train[id][:1] for id in busy]
     known = session.begin(task.initial, len(ids))
     engine = Batched(context, clients_per_chunk=2, trial=True, steps=Eager())
-    for kind, phase in phases:
+    for kind, phase in context.phases():
         job = Job(
             method.server_init(task), rows, clients, known, ids, context.round(kind, phase, 0), 0
         )

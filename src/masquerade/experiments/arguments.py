@@ -34,7 +34,7 @@ def check_arguments(method: Any, model: Any, federation: Any, unknown: Iterable[
 
 def _known() -> list[str]:
     """List what `mq.run` takes."""
-    from masquerade.experiments.run import run
+    from masquerade.experiments.from_python import run
 
     return [name for name in inspect.signature(run).parameters if name != "unknown"]
 

@@ -14,9 +14,9 @@ from masquerade.config import toml
 from masquerade.config.resolve import task_of
 from masquerade.config.settings import Train
 from masquerade.core.method import Method
+from masquerade.core.padding import couples
 from masquerade.core.task import Task
 from masquerade.data import Federation
-from masquerade.engine import select
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.laws import toy
 from masquerade.laws.law import DoesNotApply, Law, LawBroken, Where
@@ -160,7 +160,7 @@ def problem_of(
     if model is None:
         _, model = task_of(Train(), entry, federation, seed=1)
     task = (model if isinstance(model, Task) else Task(model)).double()
-    even = select.couples(task, federation.x)
+    even = couples(task, federation.x)
     small = few(federation, even)
     size = int(small.samples.min())
     return Problem(

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from masquerade.core.padding import with_and_without
-from masquerade.core.round import Round, Stage
+from masquerade.core.padding import couples, padded
+from masquerade.core.round import Batch, Round, Stage
 from masquerade.core.tree import State
-from masquerade.engine import select
+from masquerade.data import Federation
 from masquerade.engine.batched import Batched
 from masquerade.engine.replay.recorded import Recordings
 from masquerade.engine.vmapped import VmappedMethod
@@ -127,7 +127,7 @@ def _scores(made: Simulation, state: RunState, view: str) -> dict[str, Tensor]:
 )
 def padding_changes_nothing(problem: Problem) -> None:
     """Take a step of every stage with and without padding."""
-    if select.couples(problem.task, problem.federation.x):
+    if couples(problem.task, problem.federation.x):
         raise DoesNotApply("an output of the network depends on other samples of the batch")
     with problem.simulating(4) as made:
         for state in (made.begin(), after(made, 4)):
@@ -144,7 +144,15 @@ def _stages_are_blind_to_padding(exchange: Exchange) -> None:
     for stage in method.stages(task, round):
         with at(stage=stage.name):
             work = stage.prepare(work, round)
-            padded, plain = with_and_without(stage, work, data.x[own], data.y[own], round)
+            given = [_some(data, own, draw, stage.draws) for draw in range(stage.draws)]
+            batch = tuple(given) if stage.draws > 1 else given[0]
+            plain = stage.step(work, batch, round)
             text = "samples that `batch.valid` does not mark change the work of a step"
-            close(padded, plain, TOLERANCE, text)
+            close(stage.step(work, padded(batch), round), plain, TOLERANCE, text)
             work = stage.then(plain, round)
+
+
+def _some(data: Federation, own: Tensor, draw: int, draws: int) -> Batch:
+    """Return the batch of a draw, samples being dealt out in turn; the first serves for none."""
+    chosen = own[draw::draws] if len(own) > draw else own[:1]
+    return Batch(data.x[chosen], data.y[chosen], None, torch.tensor(0))

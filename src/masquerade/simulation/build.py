@@ -21,7 +21,7 @@ from masquerade.engine import select
 from masquerade.engine.base import Engine, EngineContext
 from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError
-from masquerade.simulation import preflight
+from masquerade.simulation import contract, preflight
 from masquerade.simulation.fitting import Fitting, eligible, fit
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.server import Server, train
@@ -81,6 +81,9 @@ def build(spec: TrainingSpec) -> Simulation:
     )
     torch.set_num_threads(spec.compute.threads)
     memory.keep_freed()
+    server = _server(spec, task, participation, context.meter, device)
+    busiest = int(federation.samples.argmax())
+    contract.check(context, server.clients[busiest], spec.compute.engine)
     engine = select.make(
         context,
         spec.compute.engine,
@@ -90,7 +93,6 @@ def build(spec: TrainingSpec) -> Simulation:
         replay=spec.compute.replay,
     )
     compute = replace(spec.compute, engine=engine.name, device=device.type)
-    server = _server(spec, task, participation, context.meter, device)
     preflight.warn_of_small_limits(spec.method, task, server.clients[0])
     seconds = time.monotonic() - begun
     spec = replace(spec, compute=compute)

@@ -3,6 +3,7 @@
 import warnings
 
 import torch
+from torch import Tensor
 
 from masquerade.core.method import Method
 from masquerade.core.round import Batch, ClientInfo
@@ -33,9 +34,12 @@ def try_out(task: Task, federation: Federation) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             output, _ = task(task.initial, x)
+            _check_outputs(task, output, federation.classes)
             batch = Batch(x, y, None, torch.tensor(0, device=x.device))
             found = {"loss": task.losses(task.initial, batch, train=False)[0]}
             found["metric"] = task.metric(output, y)
+        except MasqueradeError:
+            raise
         except Exception as error:
             whole = not x.is_floating_point() and x.dtype is not torch.uint8
             if whole and not any(layer.kind == "embedding" for layer in task.layers):
@@ -56,3 +60,11 @@ def try_out(task: Task, federation: Federation) -> None:
                 f"`{name}` returned shape {list(values.shape)} for {len(x)} samples; it must "
                 "return one number per sample (mind outputs [n, 1] beside targets [n])",
             )
+
+
+def _check_outputs(task: Task, output: Tensor, classes: int | None) -> None:
+    """Refuse a classifier with fewer outputs than there are classes."""
+    outputs = output.shape[1] if output.ndim > 1 else 1
+    if task.classifies and classes is not None and outputs < classes:
+        text = f"the network has {outputs} outputs, and the data have {classes} classes"
+        raise MasqueradeError("E202", f"{text}; give its last layer {classes} outputs")

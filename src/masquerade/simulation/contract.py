@@ -1,0 +1,234 @@
+"""What a method's functions must return: each is called once before the first round."""
+
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.padding import couples, padding_error
+from masquerade.core.part import Message, Part
+from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
+from masquerade.core.task import Task
+from masquerade.core.tree import State
+from masquerade.engine.base import EngineContext
+from masquerade.errors import MasqueradeError, listed, nearest, told
+
+SAMPLES = 4
+"""Samples of a client that a step is tried on."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
+"""How far padding may move a step, as a share of the step; a mistake moves it by much more."""
+ROUGH = 0.2
+"""The same where products are taken in a shorter type."""
+
+
+def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
+    """Do one client's rounds with one step per stage; refuse what a function must not return.
+
+    A step on padded samples is held against the step without padding, but where the loop was asked
+    for, which never pads, or where the network itself couples samples.
+    """
+    task, data = context.task, context.loader.federation
+    coupled = task.couples_batch or couples(task, data.x)
+    trial = Trial(context, info, pads=engine != "loop" and not coupled)
+    devices = [data.x.device] if data.x.is_cuda else []
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
+        # Rounds warn of what they find; nothing is said twice.
+        warnings.simplefilter("ignore")
+        try:
+            trial.run()
+        except Exception as error:
+            error.add_note(f"in client {info.id}, {trial.at}, tried before the first round")
+            raise
+
+
+@dataclass
+class Trial:
+    """One client's rounds, held to what they must give; `client_round` runs it as a method."""
+
+    context: EngineContext
+    info: ClientInfo
+    pads: bool
+    at: str = "`server_init`"
+    """What is being called."""
+    _padded: set[int] = field(default_factory=set)
+    """Steps that were tried with padding; several stages may have one."""
+
+    def run(self) -> None:
+        """Go through the phases of a run, each with what the one before left."""
+        method, task = self.context.method, self.context.task
+        server = state("`server_init`", method.server_init(task))
+        self.at = "`row_init`"
+        row = state(self.at, method.row_init(task, self.info))
+        self.at = "`client_init`"
+        client = state(self.at, method.client_init(task, self.info))
+        for kind, phase in self.context.phases():
+            round = self.context.round(kind, phase, 0)
+            self.at = "`download`"
+            sent = message(self.at, method.download(task, server, row, round))
+            sent = self.context.as_received(sent, self.info.id, None)
+            upload, after = client_round(
+                self, task, sent, client, self._batches, round, steps=self._step
+            )
+            if kind == "adapt":
+                self._use(sent, after, round.phase[0])
+            else:
+                server, row = self._aggregate(server, row, upload, round)
+                client = after
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        """Return the work of a round."""
+        self.at = "`start`"
+        return state(self.at, self.context.method.start(task, message, client, round))
+
+    def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        """List the stages, whose `begin` and `then` are looked at too."""
+        self.at = f"the stages of `{round.kind}`"
+        return tuple(map(self._watched, self.context.method.stages(task, round)))
+
+    def finish(
+        self, task: Task, work: State, received: Message, client: State, round: Round
+    ) -> tuple[Message, State]:
+        """Return the upload and what the client holds."""
+        self.at = "`finish`"
+        found = self.context.method.finish(task, work, received, client, round)
+        upload, after = pair(self.at, found, "(upload, client): what is sent, and what is kept")
+        if round.kind == "adapt":
+            # Of a copy, which may hold what it likes.
+            return message(self.at, upload), state(self.at, after)
+        alike(f"{self.at}, for the client,", after, client, "`client_init`")
+        sent = (round.label, 0)
+        return self.context.as_received(message(self.at, upload), self.info.id, sent), after
+
+    def _watched(self, stage: Stage) -> Stage:
+        def begin(work: State, round: Round) -> State:
+            self.at = f"stage `{stage.name}`, `begin`"
+            return state(self.at, stage.begin(work, round))
+
+        def then(work: State, round: Round) -> State:
+            self.at = f"stage `{stage.name}`, `then`"
+            return state(self.at, stage.then(work, round))
+
+        return replace(stage, begin=begin, then=then)
+
+    def _batches(self, stage: Stage) -> list[Any]:
+        """Return two steps' batches of the client's samples."""
+        return [
+            (one,) * stage.draws if stage.draws > 1 else one for one in map(self._batch, (0, 1))
+        ]
+
+    def _batch(self, place: int) -> Batch:
+        data, own = self.context.loader.federation, self.context.loader.federation.train
+        most = min(SAMPLES, self.context.loader.size)
+        pieces = torch.split(own[self.info.id], most)
+        some = pieces[place] if place + 1 < len(pieces) else pieces[0]
+        return Batch(data.x[some], data.y[some], None, torch.tensor(0, device=data.x.device))
+
+    def _step(self, stage: Stage, work: State, batches: list[Any], round: Round) -> State:
+        self.at = f"stage `{stage.name}`, step 0"
+        after = stage.step(work, batches[0], round)
+        alike(f"the step of the stage `{stage.name}`", after, work, "the work that it was given")
+        if self.pads and id(stage.step) not in self._padded:
+            self._padded.add(id(stage.step))
+            self._pad(stage, work, batches, round)
+        return after
+
+    def _pad(self, stage: Stage, work: State, batches: list[Any], round: Round) -> None:
+        """Refuse a step that padding changes, on both batches: rounding may tip a choice on one."""
+        exact = self.context.precision == "float32"
+        bar = TOLERANCES.get(self.context.task.dtype, ROUGH) if exact else ROUGH
+        for given in batches:
+            try:
+                entry, apart = padding_error(stage, work, given, round)
+            except Exception:
+                # What cannot be mapped is looped, where nothing is padded.
+                return
+            if not apart > bar:
+                return
+        raise MasqueradeError(
+            "E206",
+            f"padding changes the stage `{stage.name}`: where samples that are not real fill up a "
+            f"batch, its step moves `{entry}` elsewhere (by {apart:.0%} of the step). Average with "
+            "`batch.mean`, return losses per sample, or leave out what `batch.valid` does not "
+            'mark; compute.engine="loop" never pads',
+        )
+
+    def _use(self, sent: Message, client: State, view: str) -> None:
+        """Try a model in use."""
+        method, task = self.context.method, self.context.task
+        self.at = "`personalize`"
+        personal = message(self.at, method.personalize(task, sent, client, view))
+        self.at = "`predict`"
+        x = self._batch(0).x
+        with torch.no_grad():
+            output = method.predict(task, personal, x)
+        if not isinstance(output, Tensor) or output.shape[:1] != x.shape[:1]:
+            text = f"`predict` returned {told(output)} for {len(x)} samples"
+            raise MasqueradeError("E205", f"{text}; return a tensor with an output for each")
+
+    def _aggregate(
+        self, server: State, row: State, upload: Message, round: Round
+    ) -> tuple[State, State]:
+        """Try what the server makes of an upload."""
+        self.at = "`aggregate`"
+        rows, uploads = tree.stack([row]), tree.stack([upload])
+        ids, samples = torch.tensor([self.info.id]), torch.tensor([self.info.samples])
+        cohort = Cohort(ids, samples, 1, 1)
+        found = self.context.method.aggregate(
+            self.context.task, server, rows, uploads, cohort, round
+        )
+        new, after = pair(self.at, found, "(server, rows), also where the rows stay as they are")
+        alike(f"{self.at}, for the server,", new, server, "`server_init`")
+        alike(f"{self.at}, for the rows,", after, rows, "`row_init`, stacked,")
+        return new, tree.take(after, 0)
+
+
+def state(whose: str, found: Any) -> State:
+    """Return a state; refuse what is none."""
+    if type(found) is not dict:
+        text = f"{whose} returned {told(found)}; return a dict of tensors and trees"
+        raise MasqueradeError("E205", text)
+    for path, value in tree.named(found).items():
+        if not isinstance(value, Tensor):
+            text = f"{whose} returned {told(value)} at `{path}`"
+            raise MasqueradeError("E205", f"{text}; states hold tensors: torch.tensor(...)")
+    return found
+
+
+def alike(whose: str, found: Any, given: State, like: str) -> None:
+    """Refuse a state that is not made as another."""
+    new, old = tree.named(state(whose, found)), tree.named(given)
+    for path in (*old, *new):
+        if path not in new:
+            text = f"{whose} returned no `{path}`; return all that {like} has: {listed(old)}"
+            raise MasqueradeError("E205", text)
+        if path not in old:
+            text = f"{whose} returned `{path}`{nearest(path, old)}, which {like} does not have"
+            raise MasqueradeError("E205", f"{text}; make it there, or leave it out")
+        if new[path].shape != old[path].shape:
+            shapes = f"{list(new[path].shape)}, which is {list(old[path].shape)} in {like}"
+            raise MasqueradeError("E205", f"{whose} returned `{path}` of shape {shapes}; keep it")
+
+
+def message(whose: str, found: Any) -> Message:
+    """Return a message; refuse what is no dict of parts."""
+    if type(found) is not dict:
+        text = f"{whose} returned {told(found)} for a message; return a dict of parts"
+        raise MasqueradeError("E205", f'{text}: {{"params": mq.Part(values)}}')
+    for key, part in found.items():
+        if not isinstance(part, Part):
+            text = f"{whose} returned {told(part)} at `{key}` of a message"
+            raise MasqueradeError("E205", f"{text}; write mq.Part(values), of a dict of tensors")
+        if type(part.values) is not dict:
+            text = f"{whose} returned a part of {told(part.values)} at `{key}`"
+            raise MasqueradeError("E205", f'{text}; a part is of a dict of tensors: {{"w": …}}')
+    return found
+
+
+def pair(whose: str, found: Any, wanted: str) -> tuple[Any, Any]:
+    """Return what a function returns two things in; refuse anything else."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise MasqueradeError("E205", f"{whose} returned {told(found)}; return {wanted}")
+    return found

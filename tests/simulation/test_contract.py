@@ -1,0 +1,277 @@
+"""What a method's functions return is looked at before the first round, and so is padding."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import masquerade as mq
+from masquerade.core import Batch, Losses, Message, Method, Part, Round, Stage, State, Task, tree
+from masquerade.core.padding import padded, padding_error
+from masquerade.core.round import ClientInfo
+from masquerade.core.sgd import SGDStep
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.methods.fedavg import FedAvg
+from masquerade.simulation import contract
+from tests import support
+from tests.support import federation, network
+
+
+def built(method: Method, engine: str = "loop", model: nn.Module | None = None) -> Any:
+    task = Task(network() if model is None else model)
+    return support.simulation(method, task=task, rounds=2, engine=engine)
+
+
+WRONG: dict[str, tuple[str, Callable[..., Any]]] = {
+    "no server": ("server_init", lambda *given: None),
+    "no row": ("row_init", lambda *given: None),
+    "no client": ("client_init", lambda *given: None),
+    "a client of numbers": ("client_init", lambda *given: {"count": 0}),
+    "no work": ("start", lambda *given: None),
+    "a download of a tree": ("download", lambda _, task, server, *rest: server),
+    "a download of a tensor": ("download", lambda *given: {"params": torch.zeros(2)}),
+    "a part of a tensor": ("download", lambda *given: {"params": Part(torch.zeros(2))}),
+    "no download": ("download", lambda *given: None),
+    "a single stage": ("plan", lambda self, task, round: Stage("train", self.sgd_step(task))),
+    "no stages": ("plan", lambda *given: None),
+    "an upload alone": ("finish", lambda _, task, work, *rest: {"params": Part(work["params"])}),
+    "an upload of a tree": ("finish", lambda _, task, work, *rest: (work, {})),
+    "a client that is new": (
+        "finish",
+        lambda _, task, work, *rest: ({"params": Part(work["params"])}, {"seen": torch.ones(2)}),
+    ),
+    "nothing kept": (
+        "finish",
+        lambda _, task, work, *rest: ({"params": Part(work["params"])}, None),
+    ),
+    "a server alone": ("aggregate", lambda _, task, server, *rest: server),
+    "another server": ("aggregate", lambda _, task, server, rows, *rest: ({"w": rows}, rows)),
+    "rows that are new": (
+        "aggregate",
+        lambda _, task, server, *rest: (server, {"seen": torch.ones(1)}),
+    ),
+    "a tree to use": ("personalize", lambda _, task, message, *rest: message["params"].values),
+    "nothing to use": ("personalize", lambda *given: None),
+    "no outputs": ("predict", lambda *given: None),
+    "an output for all": ("predict", lambda *given: torch.zeros(())),
+}
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("what", WRONG)
+def test_a_function_that_returns_the_wrong_thing_is_refused(what: str, engine: str) -> None:
+    name, function = WRONG[what]
+    method = type("Mine", (Method,), {name: function})(local_epochs=1)
+    with pytest.raises(MasqueradeError, match=f"^E205 .*{name}"):
+        built(method, engine)
+
+
+def forgetful(self: Method, task: Task, info: ClientInfo) -> State:
+    return {"own": torch.zeros(3), "seen": torch.zeros(())}
+
+
+def test_a_forgotten_or_reshaped_state_of_a_client_is_named() -> None:
+    for kept, word in (
+        ({"own": torch.zeros(3)}, "seen"),
+        ({"own": torch.zeros(4), "seen": torch.ones(())}, "own"),
+    ):
+
+        def finish(_: Any, task: Any, work: State, *rest: Any, kept: State = kept) -> Any:
+            return {"params": Part(work["params"])}, kept
+
+        method = type("Mine", (Method,), {"client_init": forgetful, "finish": finish})()
+        with pytest.raises(MasqueradeError, match=f"E205 .*`{word}`"):
+            built(method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping(Method):
+    """A method with a step of choice."""
+
+    local_epochs: int = 1
+    how: str = "right"
+
+    def plan(self, task: Task, round: Round) -> Any:
+        descend = self.sgd_step(task)
+        steps: dict[str, Callable[[State, Batch, Round], Any]] = {
+            "right": descend,
+            "nothing": lambda work, batch, round: None,
+            "less": lambda work, batch, round: {},
+            "more": lambda work, batch, round: {**work, "more": torch.ones(1)},
+            "alone": lambda work, batch, round: descend(work, batch, round)["params"],
+        }
+        return [Stage("mine", steps[self.how])]
+
+
+@pytest.mark.parametrize("how", ["nothing", "less", "more", "alone"])
+def test_a_step_that_returns_other_work_is_refused(how: str) -> None:
+    with pytest.raises(MasqueradeError, match=r"E205 .*step.*`mine`"):
+        built(Stepping(how=how))
+
+
+def test_a_list_of_stages_serves() -> None:
+    made = built(Stepping())
+    made.advance(made.begin())
+
+
+@pytest.mark.parametrize("place", ["begin", "then"])
+def test_what_runs_beside_a_step_returns_the_work(place: str) -> None:
+    def plan(self: Method, task: Task, round: Round) -> Any:
+        return (replace(Stage("mine", self.sgd_step(task)), **{place: lambda work, round: None}),)
+
+    with pytest.raises(MasqueradeError, match=f"E205 .*`mine`.*{place}"):
+        built(type("Mine", (Method,), {"plan": plan})())
+
+
+def test_an_error_of_ones_own_keeps_its_kind_and_says_where_it_was() -> None:
+    def start(*given: Any) -> State:
+        return {"params": given[99]}
+
+    with pytest.raises(IndexError) as caught:
+        built(type("Mine", (Method,), {"start": start})())
+    assert any("`start`" in note for note in caught.value.__notes__)
+
+
+# Padding.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Method):
+    """SGD on a mean of choice, in a step of its own."""
+
+    local_epochs: int = 1
+    how: str = "right"
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        def mean(batch: Batch, losses: torch.Tensor) -> torch.Tensor:
+            return batch.mean(losses) if self.how == "right" else losses.mean()
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            grads, _, _ = mq.gradient(
+                lambda trees: (mean(batch, task.losses(trees["params"], batch)[0]), {}),
+                {"params": work["params"]},
+            )
+            moved = tree.each(lambda w, g: w - 0.1 * g, work["params"], grads["params"])
+            seen = batch.count() if self.how != "counting" else len(batch.y)
+            return {**work, "params": moved, "seen": work["seen"] + seen}
+
+        return (Stage("mine", step),)
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        return {"params": message["params"].values, "seen": torch.tensor(0)}
+
+
+@pytest.mark.parametrize("engine", ["auto", "batched"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("how", "entry"), [("mean", "params"), ("counting", "seen")])
+def test_a_step_that_padding_changes_is_refused(
+    how: str, entry: str, dtype: torch.dtype, engine: str
+) -> None:
+    with pytest.raises(MasqueradeError, match=f"E206 .*`mine`.*`{entry}`"):
+        built(Own(how=how), engine, network(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_that_leaves_padding_out_passes(dtype: torch.dtype) -> None:
+    built(Own(), "batched", network(dtype))
+
+
+def test_the_loop_never_pads_and_takes_the_step_as_it_is() -> None:
+    built(Own(how="mean"), "loop")
+
+
+def test_a_step_that_cannot_be_mapped_is_never_padded() -> None:
+    def plan(self: Method, task: Task, round: Round) -> tuple[Stage, ...]:
+        descend = self.sgd_step(task)
+
+        def step(work: State, batch: Batch, round: Round) -> State:
+            some = batch.y >= 0
+            chosen = Batch(batch.x[some], batch.y[some], None, batch.key)
+            return descend(work, chosen, round) if len(chosen.y) else work
+
+        return (Stage("mine", step),)
+
+    with pytest.warns(MasqueradeWarning, match="W501"):
+        built(type("Mine", (Method,), {"plan": plan})(), "batched")
+
+
+def careless(method: Method, task: Task) -> SGDStep:
+    """A step whose loss is averaged over padding too, where nobody sees its shape."""
+
+    def loss(work: State, batch: Batch, round: Round) -> Losses:
+        return None, {}, task.losses(work["params"], batch)[0].mean()
+
+    return method.sgd_step(task, loss)
+
+
+class Careless(Method):
+    """FedAvg with that step."""
+
+    def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
+        return (Stage("mine", careless(self, task)),)
+
+
+def test_a_network_that_couples_samples_is_not_tried_with_padding() -> None:
+    normed = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    with pytest.raises(MasqueradeError, match="E206"):
+        built(Careless(), "batched")
+    with pytest.warns(MasqueradeWarning, match="W501 .*BatchNorm"):
+        built(Careless(), "batched", normed)
+
+
+def test_padding_is_tried_on_every_draw_of_a_step() -> None:
+    def plan(self: Method, task: Task, round: Round) -> tuple[Stage, ...]:
+        wrong, right = careless(self, task), self.sgd_step(task)
+
+        def step(work: State, batches: tuple[Batch, ...], round: Round) -> State:
+            return wrong(right(work, batches[0], round), batches[1], round)
+
+        return (Stage("mine", step, draws=2),)
+
+    with pytest.raises(MasqueradeError, match=r"E206 .*`mine`"):
+        built(type("Mine", (Method,), {"plan": plan})(), "batched")
+
+
+@pytest.mark.parametrize("name", support.METHOD_TABLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_padding_changes_no_method_of_the_table(name: str, dtype: torch.dtype) -> None:
+    method = support.METHOD_TABLE[name]
+    made = support.simulation(method, task=Task(support.network_of(method).to(dtype)), rounds=4)
+    info = made.server.clients[4]
+    contract.check(made.context, info, "batched")
+
+
+def test_padding_is_marked_and_how_far_it_moves_a_step_is_a_share_of_the_step() -> None:
+    data, task = federation(), Task(network())
+    batch = Batch(data.x[:4], data.y[:4], None, torch.tensor(0))
+    assert padded(batch, 2).valid.tolist() == [True] * 4 + [False] * 2
+    one = torch.ones((), dtype=torch.float64)
+    round = Round("train", "train", one, one, one)
+
+    def step(work: State, batch: Batch, round: Round) -> State:
+        return {"seen": work["seen"] + len(batch.y), "still": work["still"]}
+
+    work = {"seen": torch.tensor(10.0), "still": task.initial}
+    # 4 real samples and 3 of padding: 3 of 4 too far.
+    entry, apart = padding_error(Stage("count", step), work, batch, round)
+    assert (entry, apart) == ("seen", pytest.approx(0.75, rel=1e-4))
+
+
+def test_the_trial_changes_no_bit_and_draws_no_number() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    droppy = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+    task = Task(droppy)
+    initial = tree.transform(torch.clone, task.initial)
+    torch.random.set_rng_state(before)
+    made = support.simulation(FedAvg(local_epochs=1), task=task, rounds=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(made.server.task.initial[n], value) for n, value in initial.items())
+
+
+def test_a_network_with_fewer_outputs_than_classes_is_refused() -> None:
+    with pytest.raises(MasqueradeError, match=r"E202 .*2 outputs.*3 classes"):
+        built(FedAvg(), model=nn.Linear(6, 2).double())
