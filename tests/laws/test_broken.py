@@ -30,7 +30,7 @@ def breach(law: Law, problem: Problem, said: str) -> LawBroken:
     with pytest.raises(LawBroken, match=said) as caught:
         law(problem)
     assert caught.value.law is law
-    assert str(caught.value).startswith(f"E206 law {law.number} is broken")
+    assert str(caught.value).startswith(f"E207 law {law.number} is broken")
     assert law.advice in str(caught.value)
     return caught.value
 

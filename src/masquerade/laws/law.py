@@ -46,7 +46,7 @@ class LawBroken(MasqueradeError):
     """A method breaks a law; `law` says which, `where` the place, `text` what was seen there."""
 
     def __init__(self, text: str, where: Where | None = None) -> None:
-        super().__init__("E206", text)
+        super().__init__("E207", text)
         self.text = text
         self.where = where or Where()
         self.law: Law | None = None
