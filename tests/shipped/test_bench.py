@@ -9,6 +9,9 @@ import pytest
 
 from masquerade.config.resolve import federation_of
 from masquerade.config.toml import parse, read_file
+from masquerade.results import Summary
+from masquerade.results.costs import Parts
+from tests.report.invented import accuracy, costs, result, spent
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,3 +83,22 @@ def test_a_wheel_holds_the_pages_of_the_methods(tmp_path: Path) -> None:
     pages = {path.name for path in (ROOT / "docs" / "methods").glob("*.md")}
     assert pages
     assert {f"masquerade/pages/{page}" for page in pages} <= set(names)
+
+
+def test_a_summary_of_0_1_is_migrated_figure_by_figure() -> None:
+    migrated = runpy.run_path(str(ROOT / "bench" / "migrate.py"))["summary"]
+    parts = Parts({"params": 1.0}, {"params": 2.0})
+    summary = result(
+        costs=costs(spent(parts=parts), adapt=spent()),
+        global_view=accuracy(84.0),
+        per_client=None,
+    )
+    now = summary.to_json()
+    old = {key: value for key, value in now.items() if key not in ("schema", "global_view")}
+    # 0.1 had costs, sizes and participations at the top, and one sum of all seconds.
+    spending, size, asked = (old.pop(key) for key in ("costs", "model", "participation"))
+    old |= spending.pop("train") | size | {"time": spending.pop("seconds"), "seconds": 13.3}
+    old |= spending | {"participations": asked.pop("mean"), **asked}
+    old |= {"accuracy": now["accuracy"] | {"global": now["global_view"]}, "diverged": None}
+    assert Summary.from_json(migrated(old)) == summary
+    assert migrated(now) == now
