@@ -78,13 +78,13 @@ def test_the_quick_size_of_dmpfl_table_1_runs(rows: list[str], tmp_path: Path) -
     assert [row for row in made.figures if made.done(row)] == (rows or list(made.figures))
     costs = reproduce("dmpfl/table4", Order(show=True, quick=True), tmp_path)
     for each in (made, costs):
-        found = {line["row"]: line["columns"] for line in page.values(each)}
-        assert all(found["fedavg"][column.name]["ours"] is not None for column in each.columns)
+        found = {line.row: line.columns for line in page.values(each)}
+        assert all(found["fedavg"][column.name].ours is not None for column in each.columns)
     bytes_share, flops_share = "of FedAvg (%)", "of FedAvg's (%)"
-    assert found["fedavg"][bytes_share]["ours"] == pytest.approx(100)
+    assert found["fedavg"][bytes_share].ours == pytest.approx(100)
     # A fine-tuning before use sends nothing and is counted.
-    assert found["fedavg_ft"][bytes_share]["ours"] == pytest.approx(100)
-    assert found["fedavg_ft"][flops_share]["ours"] > 101
+    assert found["fedavg_ft"][bytes_share].ours == pytest.approx(100)
+    assert found["fedavg_ft"][flops_share].ours > 101
 
 
 def test_the_page_of_readings_is_what_its_results_say() -> None:
