@@ -236,6 +236,17 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path, config: 
         experiment.resume(run)
 
 
+def test_a_run_whose_commits_have_the_former_format_is_refused(
+    tmp_path: Path, config: Config
+) -> None:
+    """Format 3 held facts in another form, which no record can be made of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("masquerade.storage.run_directory.VERSION", 3)
+        halted(config, tmp_path / "run", 2)
+    with pytest.raises(MasqueradeError, match=r"^E402 .* has format 3, but 4 is read here"):
+        experiment.resume(tmp_path / "run")
+
+
 def test_another_torch_is_told(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from masquerade.storage.manifest import fingerprint, seal, unseal
 
 Tensors = Mapping[str, Tensor]
 
-VERSION = 3
+VERSION = 4
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 STATE = "state.safetensors"
