@@ -112,7 +112,7 @@ def check(
         text = f"`method` is {method!r}; give an object of a subclass of `mq.Method`"
         raise MasqueradeError("E202", text)
     toml.check(method=method)
-    # Networks are drawn, and samples of `torch.rand` in a method, without a trace outside.
+    # What is drawn in here, by a network that is made or by a method's mistake, leaves no trace.
     with torch.random.fork_rng(devices=[]), _listening() as heard:
         problem = problem_of(method, model, federation)
         with problem.simulating(1) as made:
