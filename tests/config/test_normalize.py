@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from masquerade.config.normalize import CONSTANTS, parse, preprocess_for, spelled
-from masquerade.config.resolve import rehearse, resolve, settle, trainings
+from masquerade.config.resolve import LoadedConfig, rehearse, resolve, settle, trainings
 from masquerade.config.settings import Config
 from masquerade.config.toml import complete
 from masquerade.config.toml import parse as parse_tables
@@ -97,11 +97,13 @@ def test_samples_that_do_not_fit_are_refused_before_any_work(tmp_path: Path) -> 
     }
     for text, config in faults.items():
         with pytest.raises(MasqueradeError, match=f"^{text}"):
-            rehearse(config)
+            rehearse(LoadedConfig.of(config))
 
 
 def test_what_is_not_fitted_yet_can_be_rehearsed_and_forecast() -> None:
-    config = settle(configured("standard", "pfedgate", "fedmask", "local_flops"))
-    rehearse(config)
-    plain = settle(configured("unit", "pfedgate", "fedmask", "local_flops"))
-    assert config.method == plain.method
+    names = ("pfedgate", "fedmask", "local_flops")
+    fitted, plain = (
+        settle(LoadedConfig.of(configured(how, *names))) for how in ("standard", "unit")
+    )
+    rehearse(fitted)
+    assert fitted.config.method == plain.config.method

@@ -8,6 +8,7 @@ import torch
 
 from masquerade.core import Axis, Message, Part
 from masquerade.cost.storage import model_bytes, session_bytes, state_bytes
+from masquerade.results import Storage
 from masquerade.wire.packed_bits import packed
 from tests.support import METHOD_TABLE, final, simulate
 
@@ -80,8 +81,8 @@ def test_parts_in_a_state_are_counted_by_their_masks() -> None:
 )
 def test_storage_of_methods_by_hand(name: str, model: int, state: int, session: int) -> None:
     made, progress = run(METHOD_TABLE[name], rounds=3, participation=1.0)
-    found = final(made, progress)[0][0]["storage"]
-    assert found == {"model": model, "state": state, "session": session}
+    found = final(made, progress)[0][0].costs.storage
+    assert found == Storage(model, state, session)
 
 
 def test_a_session_is_the_last_download_and_the_bits_sent_last() -> None:
@@ -102,9 +103,9 @@ def test_a_session_is_the_last_download_and_the_bits_sent_last() -> None:
 def test_a_device_of_dmpfl_holds_two_sparse_models_at_most() -> None:
     """The model that it uses takes the newest shared weights; its own stay for the next round."""
     made, progress = run(METHOD_TABLE["dmpfl"], rounds=3)
-    found = final(made, progress)[0][0]["storage"]
+    found = final(made, progress)[0][0].costs.storage
     # Half of the two last layers' 48 + 18 weights go; their 66 bits take 6 + 3 bytes.
-    assert found["model"] == (131 - 33) * 8 + 9
-    assert 8 <= found["state"] <= found["model"] + 8
+    assert found.model == (131 - 33) * 8 + 9
+    assert 8 <= found.state <= found.model + 8
     # The last download is as large; of the bits sent last there are two words and one.
-    assert 0 < found["session"] <= found["model"] + 24
+    assert 0 < found.session <= found.model + 24

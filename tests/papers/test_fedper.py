@@ -121,9 +121,8 @@ def test_as_many_layers_are_personal_as_asked() -> None:
 
 
 def test_a_network_without_a_shared_layer_is_refused() -> None:
-    made, _ = stage(FedPer(personal_layers=3), 1)
     with pytest.raises(MasqueradeError, match="E202 a head of 3 layers is the whole network"):
-        made.begin()
+        stage(FedPer(personal_layers=3), 1)
 
 
 class Untrained(FedPer):

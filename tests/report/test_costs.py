@@ -2,13 +2,14 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from masquerade.cost.bandwidth import FEDMASK, bandwidth
 from masquerade.report import costs, plots
-from masquerade.results import Participations
+from masquerade.results import Bytes, Participations, Preprocessing
 from masquerade.results.costs import Parts
 from tests.report.invented import costs as cost
 from tests.report.invented import result, six_methods, spent
@@ -79,8 +80,8 @@ def test_parts_stand_where_a_message_has_several() -> None:
 
 
 def test_fitting_the_preprocessing_is_told_in_a_sentence_where_it_cost_something() -> None:
-    said = {"text": "samples are halved", "bytes": {"down": 51.0, "up": 84.0}}
-    free = said | {"bytes": {"down": 0.0, "up": 0.0}}
+    said = Preprocessing("samples are halved", Bytes(51.0, 84.0))
+    free = replace(said, bytes=Bytes(0.0, 0.0))
     notes = [
         costs.sections([result(**changes)], FEDMASK)[0].note
         for changes in ({"preprocessing": said}, {"preprocessing": free}, {})

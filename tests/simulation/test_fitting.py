@@ -14,6 +14,7 @@ from masquerade.core import MasqueradeError, Task
 from masquerade.core.preprocess import Normalize, Standardize
 from masquerade.data import Federation
 from masquerade.methods import FedAvg
+from masquerade.results import Bytes
 from masquerade.simulation.build import build
 from masquerade.simulation.fitting import download, fit, upload
 from masquerade.wire import Stamp, encode
@@ -163,18 +164,18 @@ def test_whatever_sums_decide_can_be_fitted(engine: str) -> None:
     own = data.x[torch.cat(data.train)]
     means = [float(column[column >= 0].mean()) for column in own.T]
     assert result.task.preprocess.mean.tolist() == pytest.approx(means)
-    assert result.summaries[0]["preprocessing"]["text"] == "samples go through `Imputed`"
+    assert result.summaries[0].preprocessing.text == "samples go through `Imputed`"
 
 
 def test_a_summary_says_what_is_not_the_default() -> None:
     data, told = federation(), []
     for own in (None, Normalize(0.5, 0.25), Standardize()):
         result = mq.run(FedAvg(local_epochs=1), Task(network(), preprocess=own), data, 1)
-        told.append(result.summaries[0].get("preprocessing"))
+        told.append(result.summaries[0].preprocessing)
     assert told[0] is None
-    assert told[1]["bytes"] == {"down": 0, "up": 0}
-    assert "mean 0.5 is subtracted" in told[1]["text"]
-    assert told[2]["bytes"] == {"down": 24 + 1 + 2 + 8 * 12, "up": 24 + 1 + 3 + 8 * 13}
+    assert told[1].bytes == Bytes(0, 0)
+    assert "mean 0.5 is subtracted" in told[1].text
+    assert told[2].bytes == Bytes(24 + 1 + 2 + 8 * 12, 24 + 1 + 3 + 8 * 13)
 
 
 def test_a_run_that_goes_on_is_fitted_to_the_same_bits(tmp_path: Path) -> None:

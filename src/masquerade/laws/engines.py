@@ -16,7 +16,7 @@ from masquerade.evaluation.evaluate import Evaluator
 from masquerade.laws.compare import close, equal
 from masquerade.laws.law import LawBroken, at, law
 from masquerade.laws.problem import Problem, after
-from masquerade.results import Summary
+from masquerade.results import Spent, Summary
 from masquerade.results.json_records import Json, to_json
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
@@ -107,13 +107,15 @@ def _outcome(made: Simulation, state: RunState) -> Outcome:
 def _figures(summaries: Sequence[Summary]) -> list[Json]:
     """Return what of every summary no engine may change."""
     return [
-        to_json([each.accuracy, each.global_view, each.per_client, owed(to_json(each.costs.adapt))])
+        to_json([each.accuracy, each.global_view, each.per_client, owed(each.costs.adapt)])
         for each in summaries
     ]
 
 
 def owed(costs: Any) -> Any:
     """Return what clients owe in any engine: all but the operations that one of them really ran."""
+    if isinstance(costs, Spent):
+        return owed(to_json(costs))
     if not isinstance(costs, Mapping):
         return costs
     return {name: owed(value) for name, value in costs.items() if name != "executed"}
