@@ -112,6 +112,19 @@ def test_a_step_that_returns_other_work_is_refused(how: str) -> None:
         built(Stepping(how=how))
 
 
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_loss_that_was_averaged_already_is_refused_before_any_round(engine: str) -> None:
+    def plan(self: Method, task: Task, round: Round) -> tuple[Stage, ...]:
+        def loss(work: State, batch: Batch, round: Round) -> Any:
+            output, buffers = task(work["params"], batch.x, True, batch.key)
+            return nn.functional.cross_entropy(output, batch.y), buffers
+
+        return (Stage("mine", self.sgd_step(task, loss)),)
+
+    with pytest.raises(MasqueradeError, match=r"E205 .*one value per sample"):
+        built(type("Mine", (Method,), {"plan": plan})(), engine)
+
+
 def test_a_list_of_stages_serves() -> None:
     made = built(Stepping())
     made.advance(made.begin())

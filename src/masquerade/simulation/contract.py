@@ -31,12 +31,12 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
     for, which never pads, or where the network itself couples samples.
     """
     task, data = context.task, context.loader.federation
-    coupled = task.couples_batch or couples(task, data.x)
-    trial = Trial(context, info, pads=engine != "loop" and not coupled)
     devices = [data.x.device] if data.x.is_cuda else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         # Rounds warn of what they find; nothing is said twice.
         warnings.simplefilter("ignore")
+        pads = engine != "loop" and not task.couples_batch and not couples(task, data.x)
+        trial = Trial(context, info, pads)
         try:
             trial.run()
         except Exception as error:
