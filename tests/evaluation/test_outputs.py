@@ -244,7 +244,7 @@ def count(outputs: Tensor, y: Tensor) -> float | None:
 
 @each_engine
 def test_a_metric_of_ones_own_has_no_figure_where_it_is_not_defined(engine: str) -> None:
-    metrics = {"count": count, "fewest": mq.SetMetric(count, "Fewest", better="lower")}
+    metrics = {"count": count, "fewest": mq.SetMetric(count, better="lower")}
     result = trained(engine, task=mq.Task(network(), set_metrics=metrics))
     for summary in result.summaries:
         found = summary.metrics["count"]

@@ -252,6 +252,13 @@ def test_a_further_metric_has_a_column_where_a_result_has_it() -> None:
     assert "Macro F1" not in rows([result()])[0]
 
 
+def test_the_best_of_a_further_metric_may_be_the_lowest() -> None:
+    errors = (replace(accuracy(value), better="lower") for value in (0.2, 0.4))
+    one, two = (result(n, metrics={"error": e}) for n, e in zip("ab", errors, strict=True))
+    assert winners([one, two])["Error"] == "A"
+    assert winners([two, one])["Error"] == "A"
+
+
 RULED = [
     result("a", rules={"smoothed": RuleFigures(accuracy(90.0), {"auroc": accuracy(99.0)})}),
     result("b", own=85.0),

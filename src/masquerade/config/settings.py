@@ -93,11 +93,11 @@ class Evaluate(Settings):
     """Kinds of corruption that clients' own images are evaluated under; "all" are all fifteen."""
     severities: tuple[int, ...] = (1, 3, 5)
     """How severe corruptions are, from 1 to 5."""
+    bandwidth: str = "10MB/s"
+    """What a client has, for the times of the page: one for both ways, or DOWN:UP."""
     metrics: tuple[str, ...] = ()
     """Further metrics, each of a client's whole test set: "macro_f1", "balanced_accuracy",
     "auroc"."""
-    bandwidth: str = "10MB/s"
-    """What a client has, for the times of the page: one for both ways, or DOWN:UP."""
 
 
 @dataclass(frozen=True)

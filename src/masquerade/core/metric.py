@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from masquerade.errors import MasqueradeError
+
 
 @dataclass(frozen=True)
 class SetMetric:
@@ -12,8 +14,12 @@ class SetMetric:
 
     function: Callable[[Tensor, Tensor], float | None]
     """From outputs [samples, …] and targets [samples, …]; None where it is not defined."""
-    title: str = ""
     better: str = "higher"
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower"):
+            text = f"`better` is {self.better!r}; choose higher or lower"
+            raise MasqueradeError("E202", text)
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,6 +65,7 @@ class OverClients:
         """Describe all figures of some clients."""
         return Accuracy(
             own=self.describe(found.own, ids),
+            better=self.better,
             shift=self.by_step(found.shift, ids),
             pooled=self.by_step(found.pooled, ids),
             corruption={k: self.by_step(each, ids) for k, each in found.corruption.items()},

@@ -28,6 +28,7 @@ from masquerade.experiments.run import complete, directory_at, running, write_co
 from masquerade.methods import METHODS
 from masquerade.simulation.build import Simulation
 from masquerade.storage.results import COMPARISON
+from masquerade.storage.run_directory import RunDirectory
 from masquerade.wire import digest
 
 Model = nn.Module | Task
@@ -150,6 +151,7 @@ def compare(
             text = _programs([method for _, method, _ in planned], settings.get("evaluate"))
             opened = directory_at(Path(out), begun=True, mark=COMPARISON)
             directory = stack.enter_context(opened(text))
+            _check_same(directory, text)
         results = []
         for place, (seed, method, named) in enumerate(planned):
             begun = model if isinstance(model, (nn.Module, Task)) else model(seed)
@@ -276,6 +278,14 @@ def _program(simulation: Simulation) -> str:
     facts = {"method": repr(spec.method), "initial": int(initial), "views": spec.views}
     facts["preprocess"] = describe(simulation.fitting.preprocess)
     return tomli_w.dumps({"python": facts, **tables})
+
+
+def _check_same(directory: RunDirectory, text: str) -> None:
+    """Refuse a directory that holds something else than this comparison."""
+    there = (directory.path / "config.toml").read_text(encoding="utf-8")
+    if there != text:
+        said = f"{directory.path} holds another comparison or a run; choose another `out`"
+        raise MasqueradeError("E402", said)
 
 
 def _programs(methods: Sequence[Method], evaluate: Evaluate | None) -> str:

@@ -45,8 +45,8 @@ def auroc(outputs: Tensor, y: Tensor) -> float | None:
 
 
 METRICS: dict[str, SetMetric] = {
-    "balanced_accuracy": SetMetric(balanced_accuracy, "Balanced accuracy"),
-    "macro_f1": SetMetric(macro_f1, "Macro F1"),
-    "auroc": SetMetric(auroc, "AUROC"),
+    "balanced_accuracy": SetMetric(balanced_accuracy),
+    "macro_f1": SetMetric(macro_f1),
+    "auroc": SetMetric(auroc),
 }
 """What `evaluate.metrics` may name."""

@@ -234,15 +234,22 @@ def best(results: Results) -> dict[str, list[int]]:
     """Return for each column of the metric the rows with the best value as shown."""
     groups = list(by_method(results).values())
     form = number_format(results)
-    sign = -1 if results[0].better == "lower" else 1
-    found = {}
+    lower, found = _lower_is_better(results), {}
     for heading, pick in columns(results).items():
+        sign = -1 if heading in lower else 1
         values = {row: mean(seeds, pick) for row, seeds in enumerate(groups)}
         known = {row: value for row, value in values.items() if value is not None}
         if known:
             top = format(max(known.values(), key=lambda value: sign * value), form)
             found[heading] = [row for row, value in known.items() if format(value, form) == top]
     return found
+
+
+def _lower_is_better(results: Results) -> set[str]:
+    """Return the columns in which a smaller figure is the better one."""
+    further = {metric_title(n): m for each in results for n, m in each.metrics.items()}
+    own = columns(results).keys() - further.keys() if results[0].better == "lower" else set()
+    return own | {heading for heading, metric in further.items() if metric.better == "lower"}
 
 
 def winners(results: Results) -> dict[str, str]:

@@ -28,6 +28,8 @@ class Accuracy:
     """A metric over clients, whatever the metric is; accuracy in percent by default."""
 
     own: Statistics
+    better: str = "higher"
+    """Whether "higher" or "lower" is better."""
     shift: ByStep = field(default_factory=dict)
     """By degree: some test samples are replaced by those of one other client."""
     pooled: ByStep = field(default_factory=dict)
