@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +29,7 @@ from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
     from masquerade.config.settings import Config
+    from masquerade.config.toml import Tables
     from masquerade.experiments.callbacks import Callback
 
 
@@ -180,7 +181,7 @@ def tables_of(
     seeds: list[int] | None,
     engine: str | None,
     settings: list[str] | None,
-) -> dict[str, Any]:
+) -> "Tables":
     """Put flags over the file, and settings over both."""
     from masquerade.config import code
     from masquerade.config.toml import apply, read_file

@@ -34,6 +34,8 @@ from masquerade.metrics import METRICS
 from masquerade.models import MODELS
 
 Problems = list[str]
+Tables = dict[str, Any]
+"""Tables of TOML as they are read: anything may stand in them until `parse` has looked."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _own_tables(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {key: value for key, value in settings.items() if isinstance(value, Mapping)}
 
 
-def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _common(settings: Mapping[str, Any]) -> Tables:
     return {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
 
 
@@ -175,7 +177,7 @@ def _names_of(cls: type[Method]) -> list[str]:
     return [each.name for each in dataclasses.fields(cls)]
 
 
-def _settings(name: str, config: Config) -> dict[str, Any]:
+def _settings(name: str, config: Config) -> Tables:
     """Collect a method's settings: those for all methods, its family's, and over them its own.
 
     Names that share a class are views of one training: `fedavg_ft` reads `[method.fedavg]`, and
@@ -307,9 +309,9 @@ def method_of(name: str, config: Config) -> Method:
     return made
 
 
-def complete(config: Config) -> dict[str, Any]:
+def complete(config: Config) -> Tables:
     """Return the configuration as tables, every setting of every method written out."""
-    tables: dict[str, Any] = {"methods": list(config.methods)}
+    tables: Tables = {"methods": list(config.methods)}
     for name in SECTIONS:
         tables[name] = plain(getattr(config, name))
     tables["method"] = {name: plain(method_of(name, config)) for name in config.methods}
@@ -321,7 +323,7 @@ def complete(config: Config) -> dict[str, Any]:
     return tables
 
 
-def plain(record: Any) -> dict[str, Any]:
+def plain(record: Any) -> Tables:
     values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
@@ -335,7 +337,7 @@ def dump(config: Config) -> str:
     return tomli_w.dumps(complete(config))
 
 
-def read(text: str) -> dict[str, Any]:
+def read(text: str) -> Tables:
     """Read TOML into tables."""
     try:
         return tomllib.loads(text)
@@ -343,12 +345,12 @@ def read(text: str) -> dict[str, Any]:
         raise MasqueradeError("E201", f"configuration is not TOML: {error}") from None
 
 
-def read_file(path: str | Path) -> dict[str, Any]:
+def read_file(path: str | Path) -> Tables:
     """Read a TOML file into tables; where it names a `base` beside it, that file lies under it."""
     return _read_over(Path(path), ())
 
 
-def _read_over(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read_over(path: Path, seen: tuple[Path, ...]) -> Tables:
     try:
         tables = read(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -364,7 +366,7 @@ def _read_over(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return merged(_read_over(path.parent / base, seen), tables)
 
 
-def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
     """Return tables with others put over them, key by key."""
     found = dict(tables)
     for key, value in over.items():
@@ -373,7 +375,7 @@ def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def apply(tables: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+def apply(tables: Tables, assignments: Iterable[str]) -> Tables:
     """Return tables with `section.key=value` settings put in; values are TOML, or else words."""
     import copy
 

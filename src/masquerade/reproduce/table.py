@@ -84,7 +84,7 @@ class Table:
         """Return the command that runs what is missing."""
         return f"masquerade reproduce {self.name}{' --quick' if self.quick else ''}"
 
-    def tables(self, row: str) -> dict[str, Any]:
+    def tables(self, row: str) -> toml.Tables:
         """Read the settings of a row."""
         if row not in self.figures:
             known = ", ".join(self.figures)
@@ -131,7 +131,7 @@ class Table:
             tables = self._with(tables, value)
         return Run(row, f"{row}-seed{seed}", toml.parse(tables))
 
-    def _with(self, tables: dict[str, Any], value: float) -> dict[str, Any]:
+    def _with(self, tables: toml.Tables, value: float) -> toml.Tables:
         (name,) = tables["methods"]
         has = {each.name for each in fields(METHODS[name].method)}
         own = {setting: value for setting in self.search.settings if setting in has}

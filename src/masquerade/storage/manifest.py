@@ -4,8 +4,10 @@ import hashlib
 import json
 from typing import Any
 
+from masquerade.results.json_records import Json
 
-def fingerprint(data: bytes) -> dict[str, object]:
+
+def fingerprint(data: bytes) -> dict[str, Json]:
     """Return what a manifest says of a file."""
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 

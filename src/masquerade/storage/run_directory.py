@@ -15,13 +15,14 @@ import socket
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.results.json_records import Json
+from masquerade.results.json_records import Json, from_json, to_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
 
@@ -79,7 +80,20 @@ def _apart(tensors: Tensors) -> dict[str, Tensor]:
     return found
 
 
-def _inspect(folder: Path) -> tuple[dict[str, Any], bytes] | str:
+@dataclass(frozen=True)
+class _Manifest:
+    """What is sealed with a commit."""
+
+    version: int
+    number: int
+    metrics: int
+    """Bytes of metrics that count."""
+    facts: Json
+    files: Json
+    """Size and hash of every file."""
+
+
+def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
     """Return manifest and state of a commit, or what is damaged; hashes first, then meaning."""
     try:
         sealed = (folder / MANIFEST).read_bytes()
@@ -87,18 +101,19 @@ def _inspect(folder: Path) -> tuple[dict[str, Any], bytes] | str:
         metrics = (folder.parent.parent / METRICS).stat().st_size
     except (FileNotFoundError, NotADirectoryError) as fault:
         return f"{Path(fault.filename).name}: missing"
-    manifest: dict[str, Any] | None = unseal(sealed)
-    if manifest is None:
+    found = unseal(sealed)
+    if found is None:
         return f"{MANIFEST}: hash differs"
-    if manifest["version"] != VERSION:
-        known = f"{folder} has format {manifest['version']}, but {VERSION} is read here."
+    if found.get("version") != VERSION:
+        known = f"{folder} has format {found.get('version')}, but {VERSION} is read here."
         raise MasqueradeError("E402", f"{known} Use the version of Masquerade that wrote it.")
-    if manifest["number"] != int(folder.name):
-        return f"{MANIFEST}: belongs to {manifest['number']}"
-    if manifest["files"] != {STATE: fingerprint(state)}:
+    manifest = from_json(_Manifest, found)
+    if manifest.number != int(folder.name):
+        return f"{MANIFEST}: belongs to {manifest.number}"
+    if manifest.files != {STATE: fingerprint(state)}:
         return f"{STATE}: hash differs"
-    if metrics < manifest["metrics"]:
-        return f"{METRICS}: {metrics} of {manifest['metrics']} bytes left"
+    if metrics < manifest.metrics:
+        return f"{METRICS}: {metrics} of {manifest.metrics} bytes left"
     return manifest, state
 
 
@@ -171,8 +186,8 @@ class RunDirectory:
         state = _encode(tensors)
         added = "".join(json.dumps(line) + "\n" for line in lines).encode()
         offset = self._offset + len(added)
-        manifest = {"version": VERSION, "number": number, "metrics": offset, "facts": facts}
-        sealed = seal(manifest | {"files": {STATE: fingerprint(state)}})
+        manifest = _Manifest(VERSION, number, offset, facts, {STATE: fingerprint(state)})
+        sealed = seal(to_json(manifest))
         with self._faults(f"writing checkpoint {number}"):
             target = self._inside("rounds") / f"{number:08d}"
             # Damaged, and passed over when the run was resumed.
@@ -192,10 +207,10 @@ class RunDirectory:
             manifest, state, damages = self._newest()
         if manifest is None:
             return None
-        number, name = manifest["number"], f"{STATE} of checkpoint {manifest['number']}"
+        number, name = manifest.number, f"{STATE} of checkpoint {manifest.number}"
         for damage in damages:
             warnings.warn(f"E401 {damage} Using {number}.", MasqueradeWarning, stacklevel=2)
-        return Commit(number, decode_tensors(state, name), manifest["facts"])
+        return Commit(number, decode_tensors(state, name), manifest.facts)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file such as `summary.json`, which appears whole or not at all."""
@@ -241,7 +256,7 @@ class RunDirectory:
     def _recover(self) -> None:
         manifest, _, _ = self._newest()
         if manifest is not None:
-            self.last, self._offset = manifest["number"], manifest["metrics"]
+            self.last, self._offset = manifest.number, manifest.metrics
             for folder in self._commits():
                 # A kill may have come while an old commit was being removed.
                 if int(folder.name) < self.last and isinstance(_inspect(folder), str):
@@ -259,7 +274,7 @@ class RunDirectory:
         numbered = [name for name in os.listdir(rounds) if name.isdecimal()]
         return [rounds / name for name in sorted(numbered, key=int, reverse=True)]
 
-    def _newest(self) -> tuple[dict[str, Any] | None, bytes, list[str]]:
+    def _newest(self) -> tuple[_Manifest | None, bytes, list[str]]:
         """Return manifest and state of the newest intact commit, and what is wrong with newer."""
         damages: list[str] = []
         for folder in self._commits():
