@@ -107,3 +107,16 @@ def test_samples_of_another_shape_are_refused_with_the_shape_wanted(
 ) -> None:
     with pytest.raises(MasqueradeError, match=r"^E202 `x` .*\[n, 3\]"):
         personal.predict(x)
+
+
+def test_pixels_may_come_as_bytes_or_as_whole_numbers_of_a_list() -> None:
+    x = (torch.arange(24).reshape(8, 3) * 10).to(torch.uint8)
+    data = mq.partition(mq.from_arrays(x, torch.arange(8) % 2), clients=2, by=mq.IID())
+    personal = mq.run(
+        mq.methods.FedAvg(local_epochs=1), nn.Linear(3, 2), data, 1, batch_size=2
+    ).client(0)
+    expected = personal.predict(x[:2])
+    for given in (x[:2].tolist(), x[:2].numpy().astype("int64")):
+        assert torch.equal(personal.predict(given), expected)
+    # Floats are taken as the network reads them.
+    torch.testing.assert_close(personal.predict(x[:2] / 255), expected)

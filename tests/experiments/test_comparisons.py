@@ -236,8 +236,8 @@ def test_data_are_loaded_and_partitioned_once_for_all_trainings(
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     compare([FAST], out=tmp_path / "both")
-    with pytest.raises(mq.MasqueradeError, match="^E402"):
+    with pytest.raises(mq.MasqueradeError, match=r"^E402"):
         compare([FAST, ALONE], out=tmp_path / "both")
     mq.run(FAST, network(), federation(), 1, batch_size=4, out=tmp_path / "run")
-    with pytest.raises(mq.MasqueradeError, match="^E402"):
+    with pytest.raises(mq.MasqueradeError, match=r"^E402"):
         compare([FAST], out=tmp_path / "run")

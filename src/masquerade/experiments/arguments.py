@@ -80,9 +80,10 @@ def inputs_of(task: Task, x: Any) -> Tensor:
         one = "; of one sample, give x[None]" if given.shape == like.shape[1:] else ""
         text = f"`x` has shape {list(given.shape)}; give samples [{wanted}]{one}"
         raise MasqueradeError("E202", text)
-    if given.is_floating_point() and not like.is_floating_point():
+    tokens = not like.is_floating_point() and like.dtype is not torch.uint8
+    if given.is_floating_point() and tokens:
         text = f"`x` is of {given.dtype}, and the network reads tokens; give whole numbers"
         raise MasqueradeError("E202", text)
-    # Whole numbers of a list are numbers, where those of a dataset would be tokens.
+    # Whole numbers of a list are numbers or pixels, where those of a dataset would be tokens.
     whole = not given.is_floating_point() and given.dtype is not torch.uint8
-    return given.to(task.dtype) if whole and like.is_floating_point() else given
+    return given.to(like.dtype) if whole and not tokens else given

@@ -4,10 +4,8 @@ import hashlib
 import json
 from typing import Any
 
-from masquerade.results.json_records import Json
 
-
-def fingerprint(data: bytes) -> dict[str, Json]:
+def fingerprint(data: bytes) -> dict[str, int | str]:
     """Return what a manifest says of a file."""
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 

@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.results.json_records import Json, from_json, to_json
+from masquerade.results.json_records import Json, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
 
@@ -89,7 +89,7 @@ class _Manifest:
     metrics: int
     """Bytes of metrics that count."""
     facts: Json
-    files: Json
+    files: Mapping[str, Mapping[str, int | str]]
     """Size and hash of every file."""
 
 
@@ -187,7 +187,7 @@ class RunDirectory:
         added = "".join(json.dumps(line) + "\n" for line in lines).encode()
         offset = self._offset + len(added)
         manifest = _Manifest(VERSION, number, offset, facts, {STATE: fingerprint(state)})
-        sealed = seal(to_json(manifest))
+        sealed = seal(vars(manifest))
         with self._faults(f"writing checkpoint {number}"):
             target = self._inside("rounds") / f"{number:08d}"
             # Damaged, and passed over when the run was resumed.
