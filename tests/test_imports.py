@@ -34,7 +34,8 @@ ARROWS = {
     "engine": {"core", "cost", "data", "errors", "wire"},
     "simulation": {"config", "core", "cost", "data", "engine", "errors", "results", "wire"},
     "evaluation": {
-        *("config", "core", "cost", "data", "engine", "metrics", "results", "simulation"),
+        *("config", "core", "cost", "data", "engine", "errors", "metrics", "results"),
+        "simulation",
     },
     "laws": {
         *("config", "core", "data", "engine", "errors", "evaluation", "methods", "models"),

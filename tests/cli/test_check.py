@@ -76,7 +76,7 @@ def test_code_and_data_are_those_of_the_command(
 ) -> None:
     seen = []
     monkeypatch.setattr("masquerade.laws.check.LAWS", (seen.append,))
-    monkeypatch.setattr("masquerade.laws.check._verdict", lambda law, problem: law(problem))
+    monkeypatch.setattr("masquerade.laws.check._finding", lambda law, problem: law(problem))
     monkeypatch.setattr("masquerade.laws.check.Report", lambda *given: Kept())
     assert call(f"{mine}:Careful", "--model", f"{mine}:narrow", "--set", "method.lr=0.5")[0] == 0
     assert call("fedavg", "--data", "digits", "--model", f"{mine}:narrow")[0] == 0

@@ -403,3 +403,31 @@ def test_a_thousand_clients_are_drawn_in_seconds() -> None:
     with pytest.raises(MasqueradeError, match="E303"):
         partition(dataset, 1000, Dirichlet(0.1, least=1))
     assert time.perf_counter() - start < 3
+
+
+class Shared:
+    """Gives all samples to everybody."""
+
+    def assign(self, dataset, clients, rng):
+        return [np.arange(len(dataset.y))] * clients
+
+
+class OneOnly:
+    """Forgets all clients but the first."""
+
+    def assign(self, dataset, clients, rng):
+        return [np.arange(len(dataset.y))]
+
+
+@pytest.mark.parametrize("rule", [Shared(), OneOnly()])
+def test_a_rule_of_ones_own_that_shares_samples_or_forgets_clients_is_refused(rule) -> None:
+    dataset = from_arrays(np.zeros((20, 2), np.float32), np.arange(20) % 2)
+    with pytest.raises(MasqueradeError, match=r"^E303"):
+        partition(dataset, 2, rule)
+
+
+@pytest.mark.parametrize("by", [Dirichlet, 0.3, None])
+def test_what_is_no_rule_is_refused(by) -> None:
+    dataset = from_arrays(np.zeros((20, 2), np.float32), np.arange(20) % 2)
+    with pytest.raises(MasqueradeError, match=r"^E201"):
+        partition(dataset, 2, by)

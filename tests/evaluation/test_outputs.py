@@ -122,6 +122,8 @@ def test_a_rule_sees_all_outputs_of_a_test_set_and_its_clients_training_labels(
 
     evaluate = mq.Evaluate(every=0, degrees=(0,), draws=1)
     result, data = trained(engine, evaluate=evaluate, rules={"noted": noted}), federation()
+    # The first call is the trial before training.
+    del seen[0]
     assert {client.id for _, client in seen} == set(range(6))
     views = {
         id: [result.client(id, view).predict(data.x[own]) for view in result.personal]
@@ -263,3 +265,27 @@ def test_without_rules_and_metrics_no_outputs_are_asked_for(
 ) -> None:
     monkeypatch.setattr("masquerade.engine.loop.Loop.outputs", None)
     assert all(each.metrics == {} == each.rules for each in trained().summaries)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"rules": {"answers": lambda outputs, client: outputs.argmax(-1)}},
+        {"rules": {"first": lambda outputs, client: outputs[:1]}},
+        {"rules": {"nothing": lambda outputs, client: None}},
+        {"set_metrics": {"each": lambda outputs, y: outputs.argmax(-1) == y}},
+        {"set_metrics": {"text": lambda outputs, y: "good"}},
+    ],
+    ids=["answers", "first", "nothing", "each", "text"],
+)
+def test_what_rules_and_metrics_must_not_return_is_refused_before_training(more: Any) -> None:
+    trained_rounds = []
+
+    class Counts(mq.Callback):
+        def on_round(self, run: mq.Run, record: mq.RoundRecord) -> None:
+            trained_rounds.append(record.round)
+
+    method, task = METHOD_TABLE["fedavg"], mq.Task(network(), set_metrics=more.get("set_metrics"))
+    with pytest.raises(mq.MasqueradeError, match=r"^E205"):
+        mq.run(method, task, federation(), 1, rules=more.get("rules"), callbacks=[Counts()])
+    assert not trained_rounds

@@ -52,7 +52,7 @@ def test_another_kind_of_argument_is_refused_with_what_to_write(
     ("make", "wanted"),
     [
         (lambda **key: mq.run(METHOD, network(), federation(), **key), {"round": "rounds"}),
-        (lambda **key: mq.run(METHOD, network(), federation(), **key), {"lr": "method.lr"}),
+        (lambda **key: mq.run(METHOD, network(), federation(), **key), {"lr": "FedAvg"}),
         (mq.Compute, {"width": "clients_per_chunk"}),
         (mq.Compute, {"worker": "workers"}),
         (mq.Evaluate, {"foo": "degrees"}),
@@ -120,3 +120,48 @@ def test_pixels_may_come_as_bytes_or_as_whole_numbers_of_a_list() -> None:
         assert torch.equal(personal.predict(given), expected)
     # Floats are taken as the network reads them.
     torch.testing.assert_close(personal.predict(x[:2] / 255), expected)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"methods": ["fedavg"]},
+        {"methods": [mq.methods.FedAvg]},
+        {"methods": mq.methods.FedAvg()},
+        {"model": "mlp"},
+        {"federation": "digits"},
+        {"seeds": 2},
+        {"seed": 2},
+        {"views": ["global"]},
+        {"evaluate": {"every": 1}},
+        {"rules": [print]},
+        {"callbacks": [print]},
+        {"callbacks": mq.Callback()},
+    ],
+    ids=lambda given: "-".join(given),
+)
+def test_what_compare_does_not_take_is_refused_before_any_work(given: dict[str, Any]) -> None:
+    usual = {"methods": [METHOD], "model": network(), "federation": federation(), "rounds": 1}
+    with pytest.raises(MasqueradeError, match=r"^E201"):
+        mq.compare(**usual | given)
+
+
+def test_rows_of_one_name_are_refused() -> None:
+    methods = {"A": METHOD, "A (tuned)": mq.methods.FedAvg(lr=0.2)}
+    with pytest.raises(MasqueradeError, match=r"^E202 .*A \(tuned\)"):
+        mq.compare(methods, network(), federation(), 1)
+
+
+def test_a_program_that_trains_something_else_does_not_go_on(tmp_path: Any) -> None:
+    def go(**more: Any) -> None:
+        model = more.pop("model", network())
+        mq.run(METHOD, model, federation(), 1, batch_size=4, out=tmp_path / "run", **more)
+
+    def tripled(output: Any, y: Any) -> Any:
+        return 3 * nn.functional.cross_entropy(output, y, reduction="none")
+
+    go()
+    for other in ({"novel": [0]}, {"model": mq.Task(network(), tripled)}):
+        with pytest.raises(MasqueradeError, match=r"^E402"):
+            go(**other)
+    go()

@@ -107,5 +107,5 @@ def test_what_a_configuration_refuses_is_refused_in_python_too() -> None:
         mq.run(
             mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, evaluate=mq.Evaluate(degrees=(20,))
         )
-    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*`global_rounds` is `train.rounds` here"):
+    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*`global_rounds` is `rounds` here"):
         mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, global_rounds=3)

@@ -15,15 +15,15 @@ from torch import nn
 import masquerade as mq
 from masquerade.core import Method
 from masquerade.core.random import normal
-from masquerade.laws.check import Report, Verdict, few, problem_of
+from masquerade.laws.check import Finding, Report, few, problem_of
 from masquerade.laws.law import Where
 from masquerade.methods import FedAvg, FedBN, Local
 from tests.laws.test_broken import AveragesPadding, SendsTooMuch, WritesInPlace
 from tests.support import SIZES, federation, network
 
 
-def verdicts(report: Report) -> dict[int, str]:
-    return {each.number: each.verdict for each in report.verdicts}
+def results(report: Report) -> dict[int, str]:
+    return {each.number: each.result for each in report.findings}
 
 
 KEPT = dict.fromkeys(range(1, 12), "holds")
@@ -32,7 +32,7 @@ KEPT = dict.fromkeys(range(1, 12), "holds")
 def test_a_method_of_the_table_keeps_all_laws_that_apply() -> None:
     report = mq.check(FedAvg(local_epochs=1))
     assert report.holds
-    assert verdicts(report) == KEPT | {8: "does not apply"}
+    assert results(report) == KEPT | {8: "does not apply"}
     assert report.warnings == ()
 
 
@@ -42,20 +42,20 @@ def test_a_method_without_an_entry_is_not_asked_for_neutral_settings() -> None:
 
     report = mq.check(Mine(local_epochs=1))
     assert report.holds
-    assert verdicts(report) == KEPT | dict.fromkeys((5, 8, 10), "does not apply")
-    assert "has no entry" in report.verdicts[4].why
+    assert results(report) == KEPT | dict.fromkeys((5, 8, 10), "does not apply")
+    assert "has no entry" in report.findings[4].why
 
 
 def test_every_law_is_looked_at_and_told_with_its_place() -> None:
     report = mq.check(AveragesPadding())
     assert not report.holds
-    broken = {number for number, found in verdicts(report).items() if found == "broken"}
+    broken = {number for number, found in results(report).items() if found == "broken"}
     assert {2, 11} <= broken <= {2, 9, 11}
-    last = report.verdicts[-1]
+    last = report.findings[-1]
     assert (last.where.kind, last.where.stage, last.where.client) == ("train", "train", 1)
     assert "`batch.mean`" in last.advice
     # It wrote into what all laws begin with, and each says so of itself.
-    assert len(mq.check(WritesInPlace()).verdicts) == 11
+    assert len(mq.check(WritesInPlace()).findings) == 11
 
 
 def test_warnings_of_ours_are_in_the_report_and_others_are_given() -> None:
@@ -68,7 +68,7 @@ def test_warnings_of_ours_are_in_the_report_and_others_are_given() -> None:
         report = mq.check(Noisy(local_epochs=1))
     assert {each.category for each in heard} == {UserWarning}
     assert [each[:4] for each in report.warnings] == ["W607"]
-    assert verdicts(report)[8] == "broken"
+    assert results(report)[8] == "broken"
 
 
 def test_it_leaves_torch_and_the_directory_alone(
@@ -108,7 +108,7 @@ def test_a_task_of_ones_own_is_kept_to_its_loss_and_metric() -> None:
     data = replace(federation(), y=normal(7, (104, 3)), classes=None)
     task = mq.Task(network(torch.float32), squared, error, better="lower")
     report = mq.check(FedAvg(lr=0.01, local_epochs=1), task, data)
-    assert verdicts(report) == KEPT | {8: "does not apply"}
+    assert results(report) == KEPT | {8: "does not apply"}
 
 
 def test_networks_that_couple_samples_get_batches_without_padding() -> None:
@@ -121,7 +121,7 @@ def test_networks_that_couple_samples_get_batches_without_padding() -> None:
     ragged = problem_of(FedBN(), model, federation())
     assert (ragged.federation.samples.tolist(), ragged.batch_size) == ([3] * 6, 3)
     report = mq.check(FedBN(local_epochs=1), model, data)
-    assert verdicts(report) == KEPT | dict.fromkeys((5, 8, 11), "does not apply")
+    assert results(report) == KEPT | dict.fromkeys((5, 8, 11), "does not apply")
 
 
 def test_a_federation_without_a_model_gets_a_network_that_fits() -> None:
@@ -147,7 +147,7 @@ def test_few_clients_and_samples_are_taken_of_those_that_train() -> None:
 
 
 def test_what_cannot_begin_is_refused() -> None:
-    with pytest.raises(mq.MasqueradeError, match=r"E202 .*give an object of a subclass"):
+    with pytest.raises(mq.MasqueradeError, match=r"E201 .*make one of it"):
         mq.check(FedAvg)
     with pytest.raises(mq.MasqueradeError, match=r"E201 .*`method.lr` is -1"):
         mq.check(FedAvg(lr=-1.0))
@@ -159,9 +159,9 @@ def test_what_cannot_begin_is_refused() -> None:
 REPORT = Report(
     "Mine",
     (
-        Verdict(1, "Functions are pure.", "holds"),
-        Verdict(2, "Engines agree.", "broken", "differs", Where("train", client=3), "use [a] mean"),
-        Verdict(5, "It is FedAvg.", "does not apply", "no entry"),
+        Finding(1, "Functions are pure.", "holds"),
+        Finding(2, "Engines agree.", "broken", "differs", Where("train", client=3), "use [a] mean"),
+        Finding(5, "It is FedAvg.", "does not apply", "no entry"),
     ),
     ("W607 too much",),
 )

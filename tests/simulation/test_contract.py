@@ -10,6 +10,7 @@ from torch import nn
 
 import masquerade as mq
 from masquerade.core import Batch, Losses, Message, Method, Part, Round, Stage, State, Task, tree
+from masquerade.core.dropout import Dropout
 from masquerade.core.padding import padded, padding_error
 from masquerade.core.round import ClientInfo
 from masquerade.core.sgd import SGDStep
@@ -288,3 +289,51 @@ def test_the_trial_changes_no_bit_and_draws_no_number() -> None:
 def test_a_network_with_fewer_outputs_than_classes_is_refused() -> None:
     with pytest.raises(MasqueradeError, match=r"E202 .*2 outputs.*3 classes"):
         built(FedAvg(), model=nn.Linear(6, 2).double())
+
+
+def test_a_client_state_that_changes_its_type_is_refused() -> None:
+    def client_init(self: Method, task: Task, info: Any) -> State:
+        return {"n": torch.tensor(0)}
+
+    def finish(
+        self: Method, task: Task, work: State, message: Any, client: State, round: Round
+    ) -> Any:
+        return Method.finish(self, task, work, message, {"n": client["n"] + 0.5}, round)
+
+    counting = type("Counting", (Method,), {"client_init": client_init, "finish": finish})
+    with pytest.raises(MasqueradeError, match=r"^E205 .*float32, which is torch.int64"):
+        built(counting())
+
+
+def test_a_loss_that_runs_the_network_as_in_use_is_refused_where_that_is_another() -> None:
+    def plan(self: Method, task: Task, round: Round) -> tuple[Stage, ...]:
+        def loss(work: State, batch: Batch, round: Round) -> Any:
+            output, buffers = task(work["params"], batch.x)
+            return nn.functional.cross_entropy(output, batch.y, reduction="none"), buffers
+
+        return (Stage("mine", self.sgd_step(task, loss)),)
+
+    def right(self: Method, task: Task, round: Round) -> tuple[Stage, ...]:
+        def loss(work: State, batch: Batch, round: Round) -> Any:
+            output, buffers = task.outputs(work["params"], batch)
+            return nn.functional.cross_entropy(output, batch.y, reduction="none"), buffers
+
+        return (Stage("mine", self.sgd_step(task, loss)),)
+
+    dropping = Task(nn.Sequential(Dropout(0.5), network()))
+    with pytest.raises(MasqueradeError, match=r"^E205 .*task.outputs"):
+        support.simulation(type("InUse", (Method,), {"plan": plan})(), task=dropping)
+    support.simulation(type("Right", (Method,), {"plan": right})(), task=dropping)
+    # Where training and use are one, either will do.
+    support.simulation(type("InUse", (Method,), {"plan": plan})())
+
+
+def test_a_refused_run_leaves_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(MasqueradeError):
+            mq.run(Method(), nn.Linear(6, 2), federation(), 1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

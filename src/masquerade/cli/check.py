@@ -37,6 +37,7 @@ def check(
 def _report(
     method: str, model: str | None, data: str | None, settings: list[str] | None
 ) -> "Report":
+    from masquerade.config.normalize import preprocess_for
     from masquerade.config.resolve import federation_of, task_of
     from masquerade.config.toml import method_of, parse
     from masquerade.laws import toy
@@ -54,5 +55,6 @@ def _report(
     if "data" not in tables and model is None:
         return check(made)
     federation = federation_of(config.data)[0] if "data" in tables else toy.federation()
-    _, task = task_of(config.train, METHODS[name], federation, seed=1)
+    preprocess = preprocess_for(config.data.normalize, federation.x)
+    _, task = task_of(config.train, METHODS[name], federation, 1, preprocess)
     return check(made, task, federation)

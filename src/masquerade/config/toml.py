@@ -294,6 +294,9 @@ def check(**records: Any) -> None:
         for each in dataclasses.fields(record):
             if each.default is not dataclasses.MISSING:
                 value, key = getattr(record, each.name), f"{section}.{each.name}"
+                if isinstance(each.default, tuple) and isinstance(value, str) and key not in RULES:
+                    problems.append(f"`{key}` is {value!r}; write ({value!r},)")
+                    continue
                 _fits(value, each.default, key, within, problems)
         if isinstance(record, Method) and not problems:
             problems += record.problems()

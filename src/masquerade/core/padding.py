@@ -78,7 +78,9 @@ def couples(task: Task, x: Tensor) -> bool:
     if task.couples_batch:
         return True
     batch, key = x[:3], torch.tensor(0, device=x.device)
-    others = torch.cat([batch[:1], batch[1:].flip(0) + 1]) if batch.is_floating_point() else batch
+    # Whole numbers may be tokens, which have bounds: others of the data take their place.
+    other = batch[1:].flip(0) + 1 if batch.is_floating_point() else x[-2:]
+    others = torch.cat([batch[:1], other])
     outputs = []
     for given in (batch, others):
         with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -103,6 +103,9 @@ def _three(found: Any, samples: int) -> tuple[Tensor | None, Tree, Any]:
             f'[{samples}] (reduction="none"): the library averages over the real ones, and padding '
             "is none of them",
         )
+    if penalty is not None and (not isinstance(penalty, Tensor) or penalty.ndim):
+        text = f"the penalty of a loss is {told(penalty)}; return a tensor with a single number"
+        raise MasqueradeError("E205", text)
     return values, buffers, penalty
 
 

@@ -102,6 +102,8 @@ class Task:
         if better not in ("higher", "lower"):
             raise MasqueradeError("E202", f"`better` is {better!r}; choose higher or lower")
         self.better = better
+        if not isinstance(set_metrics or {}, Mapping):
+            raise MasqueradeError("E202", 'write `set_metrics={"name": function}`')
         self.set_metrics = {
             name: given if isinstance(given, SetMetric) else SetMetric(given)
             for name, given in (set_metrics or {}).items()
@@ -160,6 +162,19 @@ class Task:
                     f"{prefix}weight" if f"{prefix}weight" in own else None,
                     f"{prefix}bias" if f"{prefix}bias" in own else None,
                 )
+
+    @property
+    def trains_otherwise(self) -> bool:
+        """Tell whether a network in training is another than in use: dropout, norms, transform."""
+        kinds = (Dropout, nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+        layers = any(isinstance(module, kinds) for module in self.module.modules())
+        return layers or self.transform is not None
+
+    @property
+    def functions(self) -> dict[str, object]:
+        """Return what a user may have given beside the network: loss, metric, transform."""
+        given = {"loss": self._loss, "metric": self.metric, "transform": self.transform}
+        return {name: each for name, each in given.items() if each is not None}
 
     @property
     def classifies(self) -> bool:
@@ -366,6 +381,13 @@ class Task:
         # Products in a shorter type end here: losses and metrics see the network's own.
         output = output.to(self.dtype) if output.is_floating_point() else output
         return output, buffers if train else {}
+
+    def outputs(self, values: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return (outputs, new buffers) as in training: for a loss of one's own.
+
+        Samples are augmented, dropout drops, and norms take the statistics of the batch.
+        """
+        return self(values, batch.x, True, batch.key)
 
     def losses(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
         """Return (the loss of every sample, new buffers)."""

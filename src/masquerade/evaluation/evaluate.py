@@ -72,6 +72,7 @@ class Evaluator:
             severities=asked.severities,
             corrupted=corrupted,
         )
+        scorer.try_out()
         return cls(simulation, shifted, kinds, corrupted, scorer)
 
     @property

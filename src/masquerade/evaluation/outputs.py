@@ -14,6 +14,7 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.data.corrupted_sets import CorruptedSets
 from masquerade.engine.base import Engine
+from masquerade.errors import MasqueradeError, told
 from masquerade.evaluation.accuracy import (
     Figure,
     GroupFigures,
@@ -115,12 +116,12 @@ class OutputScorer:
         def score(kind: str, severity: int) -> list[Figure]:
             return found[kind, str(severity)][key]
 
-        shift, pooled = (
-            {str(degree): found[source, str(degree)][key] for degree in self.shifted[source]}
-            for source in ("shift", "pooled")
-        )
+        shifted = {
+            source: {str(degree): found[source, str(degree)][key] for degree in sets}
+            for source, sets in self.shifted.items()
+        }
         corruption = under_corruption(self.kinds, self.severities, score)
-        return GroupFigures(shift, pooled, corruption)
+        return GroupFigures(**shifted, corruption=corruption)
 
     def _corrupted(
         self, models: Sequence[Message], ids: Sequence[int], kind: str, severity: int
@@ -141,12 +142,42 @@ class OutputScorer:
         """Score all outputs of a client on one test set."""
         if not len(y):
             return dict.fromkeys(self.keys, None)
-        data = self.engine.federation
-        client = RuleClient(id, data.y[data.train[id]])
-        ruled = {"": outputs} | {name: rule(outputs, client) for name, rule in self.rules.items()}
+        ruled = {"": outputs} | {name: self._ruled(name, id, outputs) for name in self.rules}
         return {
-            (rule, metric): self.metrics[metric].function(ruled[rule].cpu(), y.cpu())
-            if metric
-            else mean_of(self.task.metric(ruled[rule], y))
-            for rule, metric in self.keys
+            (rule, metric): self._measured(metric, ruled[rule], y) for rule, metric in self.keys
         }
+
+    def _ruled(self, name: str, id: int, outputs: Tensor) -> Tensor:
+        """Put outputs through a rule; refuse what are no outputs for the same samples."""
+        data = self.engine.federation
+        found = self.rules[name](outputs, RuleClient(id, data.y[data.train[id]]))
+        if not isinstance(found, Tensor) or found.shape != outputs.shape:
+            text = f"the rule `{name}` returned {told(found)} for outputs {list(outputs.shape)}"
+            raise MasqueradeError("E205", f"{text}; return outputs of the same shape")
+        return found
+
+    def _measured(self, name: str, outputs: Tensor, y: Tensor) -> Figure:
+        """Measure outputs; refuse what is no number."""
+        if not name:
+            return mean_of(self.task.metric(outputs, y))
+        found = self.metrics[name].function(outputs.cpu(), y.cpu())
+        try:
+            return None if found is None else float(found)
+        except (TypeError, ValueError, RuntimeError):
+            text = f"the metric `{name}` returned {told(found)}"
+            raise MasqueradeError("E205", f"{text}; return one number for all samples") from None
+
+    def try_out(self) -> None:
+        """Call every rule and metric once on a few samples, so that none fails after training."""
+        data = self.engine.federation
+        own = next(own[:3] for own in data.train if len(own))
+        with torch.no_grad():
+            outputs, _ = self.task(self.task.initial, data.x[own])
+        for rule, metric in self.keys:
+            try:
+                ruled = self._ruled(rule, 0, outputs) if rule else outputs
+                self._measured(metric, ruled, data.y[own])
+            except Exception as error:
+                words = [f"rule `{rule}`"] * bool(rule) + [f"metric `{metric}`"] * bool(metric)
+                error.add_note(f"while the {' and the '.join(words)} was tried on three samples")
+                raise

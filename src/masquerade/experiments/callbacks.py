@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from masquerade.errors import MasqueradeError, told
 from masquerade.results import EvaluationRecord, RoundRecord
 from masquerade.simulation.state import RunState
 
@@ -45,6 +46,16 @@ class Callback:
 
     def on_end(self, run: Run, result: "Result") -> None:
         """All rounds are done and every view is evaluated."""
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what are no callbacks."""
+    wanted = "callbacks=[...] of objects of subclasses of mq.Callback"
+    if not isinstance(callbacks, (list, tuple)):
+        raise MasqueradeError("E201", f"`callbacks` is {told(callbacks)}; write {wanted}")
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise MasqueradeError("E201", f"a callback is {told(each)}; write {wanted}")
 
 
 class Callbacks(Callback):

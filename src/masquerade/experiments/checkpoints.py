@@ -41,17 +41,15 @@ class Origin:
 
     def check(self, now: "Origin") -> None:
         """Refuse other settings or data than the run began with; warn of another torch."""
-        if self.config != now.config:
-            lines = (text.splitlines() for text in (self.config, now.config))
-            pairs = zip_longest(*lines, fillvalue="nothing")
-            changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
-            text = f"settings differ from the run's: {changes}; put them back, or start a new run"
-            raise MasqueradeError("E402", text)
+        _check_settings(self.config, now.config)
         if self.data != now.data:
             text = "the data differ from those this run began with; restore them, or start anew"
             raise MasqueradeError("E402", text)
         if self.initial != now.initial:
-            text = "the initial weights differ from those this run began with; restore their file"
+            text = (
+                "the initial weights differ from those this run began with; restore their file, or "
+                "seed the network that a program makes (torch.manual_seed)"
+            )
             raise MasqueradeError("E402", text)
         if self.torch != now.torch:
             warnings.warn(
@@ -60,6 +58,19 @@ class Origin:
                 MasqueradeWarning,
                 stacklevel=2,
             )
+
+
+def check_text(directory: RunDirectory, text: str) -> None:
+    """Refuse a directory whose `config.toml` says something else than this run would write."""
+    _check_settings((directory.path / "config.toml").read_text(encoding="utf-8"), text)
+
+
+def _check_settings(began: str, now: str) -> None:
+    if began != now:
+        pairs = zip_longest(began.splitlines(), now.splitlines(), fillvalue="nothing")
+        changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
+        text = f"settings differ from the run's: {changes}; put them back, or start a new run"
+        raise MasqueradeError("E402", text)
 
 
 @dataclass(frozen=True)

@@ -3,33 +3,32 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
-from typing import Never, TypedDict, Unpack
+from typing import Any, Never, TypedDict, Unpack
 
 from torch import nn
 
 from masquerade.config import toml
+from masquerade.config.arguments import check_kind, check_known, check_method, check_problem
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.config.resolve import TrainingSpec, check_novel
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
-from masquerade.core.part import Part
 from masquerade.core.preprocess import describe
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
-from masquerade.experiments.arguments import check_arguments
 from masquerade.experiments.callbacks import Callback
+from masquerade.experiments.checkpoints import check_text
 from masquerade.experiments.result import Comparison, Result
 from masquerade.experiments.run import complete, directory_at, running, write_comparison
 from masquerade.methods import METHODS
 from masquerade.simulation.build import Simulation
 from masquerade.storage.results import COMPARISON
-from masquerade.storage.run_directory import RunDirectory
-from masquerade.wire import digest
 
 Model = nn.Module | Task
 Named = Callable[[str], tuple[str, str]]
@@ -94,7 +93,7 @@ def run(
     the run has a directory, with models, summary and report page; the same call goes on from its
     last commit after any interruption. `callbacks` are told of rounds, evaluations and commits.
     """
-    check_arguments(method, model, federation, unknown)
+    check_known("mq.run", unknown, list(signature(run).parameters)[:-1])
     spec = _specified(
         method,
         model,
@@ -128,6 +127,7 @@ def compare(
     rounds: int = 60,
     *,
     seeds: Sequence[int] = (1,),
+    models: bool = True,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     **settings: Unpack[RunSettings],
@@ -138,34 +138,47 @@ def compare(
     those of one class by the settings in which they differ. `model` may be a function of the seed,
     so that seeds differ in their initial weights too. With `out` there is a directory with one for
     each training, and a page over all of them; the same call goes on where it was interrupted.
-    Other settings are those of `mq.run`.
+    The models of all clients and methods are held, unless `models` is false. Other settings are
+    those of `mq.run`.
     """
+    known = [*list(signature(compare).parameters)[:-1], *RunSettings.__annotations__]
+    check_known("mq.compare", settings.keys() - set(known), known)
+    check_kind("seeds", seeds, Sequence, "seeds=(1, 2, 3)")
     planned = [(seed, *each) for seed in seeds for each in _named(methods)]
     if not planned:
         raise MasqueradeError("E202", "nothing to compare; give one method and one seed at least")
+    _check_names(planned)
     for _, method, _ in planned:
         toml.check(method=method)
     with ExitStack() as stack:
         directory = None
         if out is not None:
-            text = _programs([method for _, method, _ in planned], settings.get("evaluate"))
+            text = _programs(planned, rounds, settings.get("evaluate"))
             opened = directory_at(Path(out), begun=True, mark=COMPARISON)
             directory = stack.enter_context(opened(text))
-            _check_same(directory, text)
+            check_text(directory, text)
         results = []
         for place, (seed, method, named) in enumerate(planned):
-            begun = model if isinstance(model, (nn.Module, Task)) else model(seed)
-            spec = _specified(method, begun, federation, rounds, seed, named, **settings)
+            spec = _specified(
+                method, _network(model, seed), federation, rounds, seed, named, **settings
+            )
             inside = None
             if directory is not None:
                 folder = _folder(place, named(method.views[0])[0], seed)
                 inside = directory_at(directory.path / folder, begun=True)
             with running(spec, _program, inside) as made:
-                results.append(complete(made, callbacks, place=place, of=len(planned)))
+                result = complete(made, callbacks, place=place, of=len(planned))
+            results.append(result if models else replace(result, personal={}))
         compared = Comparison(tuple(results))
         if directory is not None:
             write_comparison(directory, compared.summaries)
         return compared
+
+
+def _network(model: Any, seed: int) -> Any:
+    """Return a network, made for a seed where a function was given."""
+    makes = callable(model) and not isinstance(model, (nn.Module, Task, type))
+    return model(seed) if makes else model
 
 
 def _specified(
@@ -185,7 +198,12 @@ def _specified(
     **settings: Unpack[TrainSettings],
 ) -> TrainingSpec:
     """Make a specification of objects; refuse what does not fit."""
-    chosen = tuple(views or method.views)
+    check_method(method)
+    check_problem(model, federation)
+    check_kind("evaluate", evaluate, Evaluate, "evaluate=mq.Evaluate(every=5)")
+    check_kind("compute", compute, Compute, 'compute=mq.Compute(engine="loop")')
+    check_kind("rules", rules, Mapping, 'rules={"name": function}')
+    chosen = (views,) if isinstance(views, str) else tuple(views or method.views)
     wrong = [view for view in chosen if view not in method.views]
     if wrong:
         raise MasqueradeError("E202", f"unknown views {wrong}; there are {method.views}")
@@ -212,6 +230,18 @@ def _specified(
     )
 
 
+def _check_names(planned: Sequence[tuple[int, Method, Named]]) -> None:
+    """Refuse two rows of one name."""
+    seen: set[tuple[int, str]] = set()
+    for seed, method, named in planned:
+        for view in method.views:
+            row = seed, named(view)[0]
+            if row in seen:
+                text = f"two rows would be called `{row[1]}`; call methods apart in a dict"
+                raise MasqueradeError("E202", text)
+            seen.add(row)
+
+
 def _name(method: Method, view: str) -> tuple[str, str]:
     """Name a view: by the entry of METHODS that its class and view make, or by its class."""
     cls = type(method)
@@ -228,6 +258,9 @@ def _name(method: Method, view: str) -> tuple[str, str]:
 
 def _named(methods: Sequence[Method] | Mapping[str, Method]) -> list[tuple[Method, Named]]:
     """Return methods, each with what calls its views apart from those of all others."""
+    check_kind("methods", methods, (Sequence, Mapping), "[mq.methods.FedAvg(), ...]")
+    for method in methods.values() if isinstance(methods, Mapping) else methods:
+        check_method(method)
     if isinstance(methods, Mapping):
         return [(method, _by_key(key, method)) for key, method in methods.items()]
     return [(method, _by_settings(method, methods)) for method in methods]
@@ -274,23 +307,29 @@ def _program(simulation: Simulation) -> str:
     spec = simulation.spec
     records = {"train": spec.train, "evaluate": spec.evaluate, "compute": spec.compute}
     tables = {name: toml.plain(record) for name, record in records.items()}
-    initial = digest(Part(spec.task.initial))
-    facts = {"method": repr(spec.method), "initial": int(initial), "views": spec.views}
-    facts["preprocess"] = describe(simulation.fitting.preprocess)
+    facts = {
+        "method": repr(spec.method),
+        "views": spec.views,
+        "preprocess": describe(simulation.fitting.preprocess),
+        "novel": spec.novel,
+        "budgets": spec.budgets,
+        **{name: _called(each) for name, each in spec.task.functions.items()},
+    }
     return tomli_w.dumps({"python": facts, **tables})
 
 
-def _check_same(directory: RunDirectory, text: str) -> None:
-    """Refuse a directory that holds something else than this comparison."""
-    there = (directory.path / "config.toml").read_text(encoding="utf-8")
-    if there != text:
-        said = f"{directory.path} holds another comparison or a run; choose another `out`"
-        raise MasqueradeError("E402", said)
+def _called(function: object) -> str:
+    """Return what a function is called, and where it stands."""
+    home = getattr(function, "__module__", "")
+    return f"{home}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _programs(methods: Sequence[Method], evaluate: Evaluate | None) -> str:
+def _programs(
+    planned: Sequence[tuple[int, Method, Named]], rounds: int, evaluate: Evaluate | None
+) -> str:
     """Describe a comparison of objects; each of its runs says more."""
     import tomli_w
 
-    tables = {"python": {"methods": [repr(method) for method in dict.fromkeys(methods)]}}
-    return tomli_w.dumps({**tables, "evaluate": toml.plain(evaluate or Evaluate())})
+    trained = [f"{named(m.views[0])[1]}, seed {seed}: {m!r}" for seed, m, named in planned]
+    facts = {"python": {"trainings": trained, "rounds": rounds}}
+    return tomli_w.dumps({**facts, "evaluate": toml.plain(evaluate or Evaluate())})

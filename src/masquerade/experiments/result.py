@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from masquerade.config.arguments import inputs_of
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError
-from masquerade.experiments.arguments import inputs_of
 from masquerade.results import Summary
 
 
@@ -42,7 +42,7 @@ class Personal:
         from masquerade.export.bundle import Model, write
         from masquerade.export.model_card import describe
 
-        model = Model.at_home(self.method, self.task, self.parts, x)
+        model = Model.at_home(self.method, self.task, self.parts, inputs_of(self.task, x))
         write(Path(path), model, describe(self.summary, self.place, model), labels)
 
 

@@ -19,8 +19,8 @@ from masquerade.config.resolve import (
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
 from masquerade.evaluation.evaluate import Evaluator
-from masquerade.experiments.callbacks import Callback, Callbacks, Run
-from masquerade.experiments.checkpoints import Checkpoints, Origin, restore
+from masquerade.experiments.callbacks import Callback, Callbacks, Run, check_callbacks
+from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, restore
 from masquerade.experiments.report_page import write_report
 from masquerade.experiments.result import Result
 from masquerade.experiments.run_files import RunFiles
@@ -70,6 +70,7 @@ def running(
             return
         text = describe(simulation)
         directory = stack.enter_context(opened(text))
+        check_text(directory, text)
         origin = Origin.of(simulation, text)
         restore(state, directory, origin)
         yield Running(simulation, evaluator, state, directory, origin)
@@ -89,6 +90,7 @@ def complete(
     It is training `place` of several. Its models are kept, and its page written, if asked.
     """
     spec, server, state = made.simulation.spec, made.simulation.server, made.state
+    check_callbacks(callbacks)
     told = list(callbacks)
     run = Run(spec.titles[0][0], spec.seed, server.rounds, state, place, of)
     with ExitStack() as stack:
@@ -96,7 +98,8 @@ def complete(
             every = spec.compute.commit_every
             commits = Checkpoints(made.directory, every, made.origin, Callbacks(callbacks))
             stack.callback(commits.close, state)
-            told = [commits, *told, RunFiles(made.directory, server, models, page)]
+            # Whoever is told of the end may read the files.
+            told = [commits, RunFiles(made.directory, server, models, page), *told]
         all_told = Callbacks(told)
 
         def after_round(state: RunState, record: RoundRecord) -> None:
@@ -139,10 +142,7 @@ def resume(
 ) -> Sequence[Summary]:
     """Continue the run in a directory, to the same bits as if it had never stopped."""
     with RunDirectory.open(path) as directory:
-        if "python" in toml.read_file(directory.path / "config.toml"):
-            text = f"{path} is a run of a Python program, which alone has its method and network"
-            raise MasqueradeError("E202", f"{text}; call the program again, and it goes on")
-        config = toml.load(directory.path / "config.toml")
+        config = _loaded(directory.path)
         (training,) = trainings(config)
         spec = LoadedConfig.of(config).resolve(training)
         with running(spec, _text_of(config, training), lambda text: directory) as made:
@@ -163,8 +163,8 @@ def compare(path: Path, config: Config | None, callbacks: Sequence[Callback] = (
         rehearse(loaded)
         opened = RunDirectory.create(path, toml.dump(loaded.config), COMPARISON)
     else:
+        loaded = LoadedConfig.of(_loaded(path))
         opened = RunDirectory.open(path)
-        loaded = LoadedConfig.of(toml.load(path / "config.toml"))
     with opened as directory:
         planned, results = trainings(loaded.config), []
         for place, training in enumerate(planned):
@@ -179,6 +179,14 @@ def compare(path: Path, config: Config | None, callbacks: Sequence[Callback] = (
         results.sort(key=lambda summary: (summary.seed, order[summary.method]))
         write_comparison(directory, results)
         return results
+
+
+def _loaded(path: Path) -> Config:
+    """Read the configuration in a directory; refuse that of a program."""
+    if "python" in toml.read_file(path / "config.toml"):
+        text = f"{path} is of a Python program, which alone has its methods and network"
+        raise MasqueradeError("E202", f"{text}; call the program again, and it goes on")
+    return toml.load(path / "config.toml")
 
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:

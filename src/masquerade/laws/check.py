@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.config import toml
+from masquerade.config.arguments import check_method, check_problem
 from masquerade.config.resolve import task_of
 from masquerade.config.settings import Train
 from masquerade.core.method import Method
 from masquerade.core.padding import couples
+from masquerade.core.preprocess import Scale, Unfitted
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -33,12 +35,12 @@ EVEN = 8
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Finding:
     """What was found of one law."""
 
     number: int
     sentence: str
-    verdict: str
+    result: str
     """"holds", "broken" or "does not apply"."""
     why: str = ""
     """What was seen, or why it does not apply."""
@@ -58,25 +60,25 @@ class Report:
     """What was found of a method: a line for every law, and what was warned of on the way."""
 
     method: str
-    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
     warnings: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
         """Tell whether no law is broken."""
-        return all(each.verdict != BROKEN for each in self.verdicts)
+        return all(each.result != BROKEN for each in self.findings)
 
     @property
     def heading(self) -> str:
         """Say in a line how it went."""
-        found = [each.verdict for each in self.verdicts]
+        found = [each.result for each in self.findings]
         kept, broken, rest = (found.count(each) for each in (HOLDS, BROKEN, DOES_NOT_APPLY))
         return f"{self.method} keeps {kept} laws and breaks {broken}; {rest} do not apply."
 
     def __str__(self) -> str:
         lines = [self.heading]
-        for each in self.verdicts:
-            lines.append(f"{each.number:>3}  {each.verdict:<14}  {each.sentence}")
+        for each in self.findings:
+            lines.append(f"{each.number:>3}  {each.result:<14}  {each.sentence}")
             lines += [f"{'':21}{detail}" for detail in each.details]
         return "\n".join([*lines, *self.warnings])
 
@@ -89,11 +91,11 @@ class Report:
         table = Table(title=Text(self.heading), box=box.SIMPLE_HEAD, show_edge=False)
         table.add_column("", justify="right")
         table.add_column("Law", overflow="fold")
-        table.add_column("Verdict", no_wrap=True)
+        table.add_column("Result", no_wrap=True)
         styles = {HOLDS: "green", BROKEN: "bold red", DOES_NOT_APPLY: "dim"}
-        for each in self.verdicts:
+        for each in self.findings:
             said = Text.assemble(each.sentence, *((f"\n{line}", "dim") for line in each.details))
-            table.add_row(str(each.number), said, Text(each.verdict, styles[each.verdict]))
+            table.add_row(str(each.number), said, Text(each.result, styles[each.result]))
         yield table
         yield from map(Text, self.warnings)
 
@@ -108,19 +110,17 @@ def check(
     of six features and three classes; without a model, a small network that fits. Nothing is
     written, and torch's settings stay as they are. A method that cannot begin at all is refused.
     """
-    if not isinstance(method, Method):
-        text = f"`method` is {method!r}; give an object of a subclass of `mq.Method`"
-        raise MasqueradeError("E202", text)
+    check_method(method)
     toml.check(method=method)
     # What is drawn in here, by a network that is made or by a method's mistake, leaves no trace.
     with torch.random.fork_rng(devices=[]), _listening() as heard:
         problem = problem_of(method, model, federation)
         with problem.simulating(1) as made:
             made.begin()
-        verdicts = tuple(_verdict(law, problem) for law in LAWS)
+        findings = tuple(_finding(law, problem) for law in LAWS)
     # Of each kind of warning the first: every law runs into the same ones.
     first = {text.split()[0]: text for text in reversed(heard)}
-    return Report(type(method).__name__, verdicts, tuple(first.values()))
+    return Report(type(method).__name__, findings, tuple(first.values()))
 
 
 @contextmanager
@@ -137,15 +137,15 @@ def _listening() -> Iterator[list[str]]:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def _verdict(law: Law, problem: Problem) -> Verdict:
+def _finding(law: Law, problem: Problem) -> Finding:
     said = (law.number, law.sentence)
     try:
         law(problem)
     except DoesNotApply as reason:
-        return Verdict(*said, DOES_NOT_APPLY, str(reason))
+        return Finding(*said, DOES_NOT_APPLY, str(reason))
     except LawBroken as broken:
-        return Verdict(*said, BROKEN, broken.text, broken.where, law.advice)
-    return Verdict(*said, HOLDS)
+        return Finding(*said, BROKEN, broken.text, broken.where, law.advice)
+    return Finding(*said, HOLDS)
 
 
 def problem_of(
@@ -159,8 +159,10 @@ def problem_of(
     federation = federation or toy.federation()
     if model is None:
         _, model = task_of(Train(), entry, federation, seed=1)
+    check_problem(model, federation)
     task = (model if isinstance(model, Task) else Task(model)).double()
-    even = couples(task, federation.x)
+    unfitted = isinstance(task.preprocess, Unfitted)
+    even = couples(task.with_preprocess(Scale()) if unfitted else task, federation.x)
     small = few(federation, even)
     size = int(small.samples.min())
     return Problem(

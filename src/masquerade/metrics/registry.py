@@ -1,7 +1,7 @@
 """Metrics of a whole test set, by name: each a function of all outputs and targets of a client.
 
-They are scikit-learn's, which is imported where one is asked for: machines that only train have
-none. All are in percent, as accuracy is.
+They go by scikit-learn and scipy, which are imported where one is asked for: machines that only
+train have none. All are in percent, as accuracy is.
 """
 
 import torch
@@ -33,15 +33,19 @@ def auroc(outputs: Tensor, y: Tensor) -> float | None:
 
     It is averaged over the classes that a set has.
     """
-    from sklearn.metrics import roc_auc_score
+    from scipy.stats import rankdata
 
-    classes, shares = torch.unique(y), torch.softmax(outputs.double(), -1)
+    classes = torch.unique(y)
     if len(classes) < 2:
         return None
-    if outputs.shape[-1] == 2:
-        return 100 * float(roc_auc_score(y, shares[:, 1]))
-    areas = [float(roc_auc_score(y == one, shares[:, one])) for one in classes.tolist()]
-    return 100 * sum(areas) / len(areas)
+    shares = torch.softmax(outputs.double(), -1)
+    # Mann and Whitney's count of pairs in the right order, of all classes at once: scikit-learn's
+    # own, class by class, takes a hundred times as long.
+    ranks = torch.from_numpy(rankdata(shares[:, classes].numpy(), axis=0))
+    member = (y[:, None] == classes).double()
+    own, others = member.sum(0), len(y) - member.sum(0)
+    areas = ((ranks * member).sum(0) - own * (own + 1) / 2) / (own * others)
+    return 100 * float(areas.mean())
 
 
 METRICS: dict[str, SetMetric] = {

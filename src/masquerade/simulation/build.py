@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -103,14 +103,12 @@ def build(spec: TrainingSpec) -> Simulation:
 def simulating(spec: TrainingSpec) -> Iterator[Simulation]:
     """Build a simulation; afterwards end its processes and put torch's settings back."""
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]), numbers(spec.compute.precision):
+    with torch.random.fork_rng(devices=[]), numbers(spec.compute.precision), ExitStack() as stack:
+        stack.callback(torch.set_num_threads, threads)
         simulation = build(spec)
+        stack.callback(simulation.close)
         memory.watch(simulation.server.device)
-        try:
-            yield simulation
-        finally:
-            simulation.close()
-            torch.set_num_threads(threads)
+        yield simulation
 
 
 def _device(compute: Compute) -> torch.device:

@@ -1,16 +1,19 @@
 """What a method's functions must return: each is called once before the first round."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from masquerade.core import tree
 from masquerade.core.padding import couples, padding_error
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
+from masquerade.core.sgd import SGDStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.engine.base import EngineContext
@@ -53,7 +56,7 @@ class Trial:
     pads: bool
     at: str = "`server_init`"
     """What is being called."""
-    _padded: set[int] = field(default_factory=set)
+    _padded: list[object] = field(default_factory=list)
     """Steps that were tried with padding; several stages may have one."""
 
     def run(self) -> None:
@@ -128,12 +131,33 @@ class Trial:
 
     def _step(self, stage: Stage, work: State, batches: list[Any], round: Round) -> State:
         self.at = f"stage `{stage.name}`, step 0"
-        after = stage.step(work, batches[0], round)
+        with self._in_training(stage):
+            after = stage.step(work, batches[0], round)
         alike(f"the step of the stage `{stage.name}`", after, work, "the work that it was given")
-        if self.pads and id(stage.step) not in self._padded:
-            self._padded.add(id(stage.step))
+        if self.pads and not any(stage.step is each for each in self._padded):
+            self._padded.append(stage.step)
             self._pad(stage, work, batches, round)
         return after
+
+    @contextmanager
+    def _in_training(self, stage: Stage) -> Iterator[None]:
+        """Refuse an SGD step whose loss runs the network as in use, where that is another."""
+        task, modes = self.context.task, set[bool]()
+
+        def note(module: nn.Module, given: Any) -> None:
+            modes.add(module.training)
+
+        hook = task.module.register_forward_pre_hook(note)
+        try:
+            yield
+        finally:
+            hook.remove()
+        if isinstance(stage.step, SGDStep) and task.trains_otherwise and modes == {False}:
+            raise MasqueradeError(
+                "E205",
+                f"the loss of the stage `{stage.name}` runs the network as in use: without dropout "
+                "and transform, norms with old statistics; call `task.outputs(values, batch)`",
+            )
 
     def _pad(self, stage: Stage, work: State, batches: list[Any], round: Round) -> None:
         """Refuse a step that padding changes, on both batches: rounding may tip a choice on one."""
@@ -210,6 +234,9 @@ def alike(whose: str, found: Any, given: State, like: str) -> None:
         if new[path].shape != old[path].shape:
             shapes = f"{list(new[path].shape)}, which is {list(old[path].shape)} in {like}"
             raise MasqueradeError("E205", f"{whose} returned `{path}` of shape {shapes}; keep it")
+        if new[path].dtype != old[path].dtype:
+            types = f"{new[path].dtype}, which is {old[path].dtype} in {like}"
+            raise MasqueradeError("E205", f"{whose} returned `{path}` of {types}; keep it")
 
 
 def message(whose: str, found: Any) -> Message:

@@ -26,6 +26,9 @@ def read_results(path: Path) -> list[Summary]:
                 said = str(error).removeprefix("E401 ")
                 text = f"{path / name} is damaged ({said}); remove it"
                 raise MasqueradeError("E401", f"{text}, then: masquerade resume {path}") from None
-    begun = (path / "config.toml").is_file()
-    then = f"a run stopped there, so: masquerade resume {path}" if begun else "check the path"
+    begun, then = path / "config.toml", "check the path"
+    if begun.is_file():
+        program = "[python]" in begun.read_text(encoding="utf-8")
+        again = "call the program again" if program else f"masquerade resume {path}"
+        then = f"a run stopped there, so: {again}"
     raise MasqueradeError("E408", f"no results in {path}; {then}")

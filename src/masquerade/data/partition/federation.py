@@ -3,6 +3,7 @@
 import hashlib
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from masquerade.data.dataset import Dataset
 from masquerade.data.partition.names import parse
 from masquerade.data.partition.papers import AnyRule, Counted, Split
 from masquerade.data.partition.rules import ByClient, Flags, Integers, owner_of
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told
 
 # Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
 # Test-time shift has the purposes between these.
@@ -112,6 +113,9 @@ def partition(
     in the dataset's original test part, however many they are.
     """
     by = parse(by) if isinstance(by, str) else by
+    if isinstance(by, type) or not (isinstance(by, Counted) or hasattr(by, "assign")):
+        text = 'give a rule such as mq.Dirichlet(0.3), or its text "dirichlet:0.3"'
+        raise MasqueradeError("E201", f"`by` is {told(by)}; {text}")
     if clients is None:
         clients = len((by if isinstance(by, ByClient) else ByClient()).named(dataset))
     _check(len(dataset.y), clients, seed, split)
@@ -122,6 +126,7 @@ def partition(
         cuts = by.cut(dataset, clients, split, original, rng)
     else:
         assigned = by.assign(dataset, clients, rng)
+        _check_assigned(type(by).__name__, assigned, clients)
         cuts = [_cut(rng.permutation(samples), split, original) for samples in assigned]
         if isinstance(by, ByClient) and dataset.names:
             owner = owner_of(dataset)
@@ -135,6 +140,17 @@ def partition(
         warnings.warn(MasqueradeWarning(text), stacklevel=2)
     x, y, classes = dataset.x, dataset.y, dataset.classes
     return Federation(dataset.name, x, y, classes, train, validation, test, names)
+
+
+def _check_assigned(rule: str, assigned: Sequence[Integers], clients: int) -> None:
+    """Refuse what a rule assigned, where clients are missing or share a sample."""
+    if len(assigned) != clients:
+        text = f"the rule {rule} assigned samples to {len(assigned)} clients of {clients}"
+        raise MasqueradeError("E303", f"{text}; return an array for each, also an empty one")
+    everything = np.concatenate(assigned)
+    if len(np.unique(everything)) < len(everything):
+        text = f"the rule {rule} gives one sample to two clients"
+        raise MasqueradeError("E303", f"{text}; what one trains on, another would be tested on")
 
 
 def _check(samples: int, clients: int, seed: int, split: Split) -> None:

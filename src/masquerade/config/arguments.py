@@ -1,7 +1,6 @@
-"""What `mq.run` was given, where it is not what it takes: a sentence that says what to write."""
+"""What Python callers give, where it is not what is taken: a sentence that says what to write."""
 
-import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,14 +14,26 @@ from masquerade.errors import MasqueradeError, listed, nearest, told
 from masquerade.methods import METHODS
 
 
-def check_arguments(method: Any, model: Any, federation: Any, unknown: Iterable[str]) -> None:
-    """Refuse settings that `mq.run` does not have, and what is no method, model or federation."""
+def check_known(caller: str, unknown: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse settings that a function does not have."""
     for key in unknown:
-        said = toml.said_of("train", key) or nearest(key, _known())
-        there = f"it takes {listed(_known(), most=30)}"
-        raise MasqueradeError("E201", f"`mq.run` takes no `{key}`{said}; {there}")
+        # To a Python caller settings of training are arguments, those of a method its fields.
+        said = toml.said_of("train", key).replace("`train.", "`") or nearest(key, known)
+        if "`method." in said:
+            name = said.split("`method.")[1].split("`")[0].split("=")[0]
+            said = f"; give it to the method, as in mq.methods.FedAvg({name}=...)"
+        there = f"it takes {listed(known, most=30)}"
+        raise MasqueradeError("E201", f"`{caller}` takes no `{key}`{said}; {there}")
+
+
+def check_method(method: Any) -> None:
+    """Refuse what is no method."""
     if not isinstance(method, Method):
         raise MasqueradeError("E201", f"`method` is {told(method)}; {_method(method)}")
+
+
+def check_problem(model: Any, federation: Any) -> None:
+    """Refuse what is no network, or no federation."""
     if isinstance(federation, (nn.Module, Task)) and isinstance(model, (Federation, Dataset)):
         text = "`model` and `federation` are swapped; write mq.run(method, model, federation)"
         raise MasqueradeError("E201", text)
@@ -32,11 +43,10 @@ def check_arguments(method: Any, model: Any, federation: Any, unknown: Iterable[
         raise MasqueradeError("E201", f"`federation` is {told(federation)}; {_data(federation)}")
 
 
-def _known() -> list[str]:
-    """List what `mq.run` takes."""
-    from masquerade.experiments.from_python import run
-
-    return [name for name in inspect.signature(run).parameters if name != "unknown"]
+def check_kind(name: str, given: Any, kind: type | tuple[type, ...], example: str) -> None:
+    """Refuse an argument of another kind; None is no argument."""
+    if given is not None and not isinstance(given, kind):
+        raise MasqueradeError("E201", f"`{name}` is {told(given)}; write {example}")
 
 
 def _method(given: Any) -> str:
