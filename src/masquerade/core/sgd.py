@@ -103,7 +103,8 @@ def _three(found: Any, samples: int) -> tuple[Tensor | None, Tree, Any]:
             f'[{samples}] (reduction="none"): the library averages over the real ones, and padding '
             "is none of them",
         )
-    if penalty is not None and (not isinstance(penalty, Tensor) or penalty.ndim):
+    number = isinstance(penalty, (int, float, Tensor)) and not getattr(penalty, "ndim", 0)
+    if penalty is not None and not number:
         text = f"the penalty of a loss is {told(penalty)}; return a tensor with a single number"
         raise MasqueradeError("E205", text)
     return values, buffers, penalty
