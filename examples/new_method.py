@@ -54,7 +54,8 @@ class Halfway(mq.Method):
 # The rest is FedAvg: `download` sends the server's model, `plan` trains it, `aggregate` averages.
 # Both engines, the costs and the evaluation under shift come with it, and so does the command:
 # `masquerade run --method examples/new_method.py:Halfway`. One seed and settings that nobody tuned:
-# the table shows how to compare, not who is better. With 10 rounds for 20, FedAvg leads on own data.
+# the table shows how to compare, not who is better. With 10 rounds for 20, FedAvg leads on own
+# data.
 
 if __name__ == "__main__":
     federation = mq.partition(mq.load("digits"), clients=20, by=mq.Dirichlet(0.3), seed=1)
