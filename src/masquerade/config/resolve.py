@@ -59,8 +59,13 @@ class TrainingSpec:
     @property
     def titles(self) -> tuple[tuple[str, str], ...]:
         """Return the name and the title of every view; two names may be of one view."""
-        cls = type(self.method).__name__
-        return self.names or tuple((f"{cls.lower()}:{v}", f"{cls} ({v})") for v in self.views)
+        return self.names or tuple(named_by_class(self.method, view) for view in self.views)
+
+
+def named_by_class(method: Method, view: str) -> tuple[str, str]:
+    """Return the name and the title of a view of a method that has no entry."""
+    cls = type(method).__name__
+    return f"{cls.lower()}:{view}", f"{cls} ({view})"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from masquerade.config import toml
 from masquerade.config.arguments import check_kind, check_known, check_method, check_problem
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
-from masquerade.config.resolve import TrainingSpec, check_novel
+from masquerade.config.resolve import TrainingSpec, check_novel, named_by_class
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
@@ -253,7 +253,7 @@ def _name(method: Method, view: str) -> tuple[str, str]:
     )
     if names:
         return names[0], fitting[names[0]].title
-    return f"{cls.__name__.lower()}:{view}", f"{cls.__name__} ({view})"
+    return named_by_class(method, view)
 
 
 def _named(methods: Sequence[Method] | Mapping[str, Method]) -> list[tuple[Method, Named]]:

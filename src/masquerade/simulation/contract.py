@@ -38,7 +38,7 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         # Rounds warn of what they find; nothing is said twice.
         warnings.simplefilter("ignore")
-        pads = engine != "loop" and not task.couples_batch and not couples(task, data.x)
+        pads = engine != "loop" and not couples(task, data.x)
         trial = Trial(context, info, pads)
         try:
             trial.run()
