@@ -61,12 +61,19 @@ class DMPFL(Method):
     """Whether the first layer stays dense; where it holds most weights, so does the model."""
     biases_dense: bool = True
     """Whether biases stay dense."""
+    # Differs: Algorithm 1 keeps m_c from round to round ("own"); the paper's robustness under shift
+    # is only reached where a client begins from what it receives ("global").
+    mask_start: str = "own"
+    """What a client begins a dual round with: its "own" m_c and w_c, or the "global" m_g and w_g
+    that it receives."""
     # Differs: the paper gives neither ratio nor interval; this is RigL's, every third round, and
     # annealed over the whole run rather than anew in every iteration.
     readjust: float = 0.3
-    """Share of a mask pruned and regrown in a readjustment (α_s), annealed by cosine to 0."""
+    """Share of a mask pruned and regrown in a readjustment (α_s)."""
     readjust_every: int = 3
     """Rounds from one readjustment to the next."""
+    anneal: bool = True
+    """Whether that share falls by cosine to 0 over the run."""
     # Differs: the paper readjusts after the last epoch (`settle` 0); here the new mask is trained.
     settle: int = 1
     """Epochs of a round that train the readjusted mask."""
@@ -103,6 +110,7 @@ class DMPFL(Method):
     }
     choices: ClassVar[Choices] = {
         "densities": ("uniform", "erk"),
+        "mask_start": ("own", "global"),
         "similarity": ("probabilities", "logits"),
     }
 
@@ -152,10 +160,10 @@ class DMPFL(Method):
         return {"params": Part(tree.only(server["keep"], server["params"]), server["keep"])}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
-        """Compose θ_c as Eq. 4 says; where the global weights are refined, take θ_g."""
+        """Compose θ_c as Eq. 4 says; take θ_g where it is refined, or where masks begin from m_g."""
         received, ours, mine = message["params"].values, message["params"].keep, client["keep"]
         phase = _phase(round)
-        if phase == "global":
+        if phase == "global" or (phase == "dual" and self.mask_start == "global"):
             return {"params": received, "keep": ours, "update_mask": ours}
         own, begun = client["params"], client["begun"]
         if self.restart and (phase == "personal" or (phase == "use" and self.refine_epochs)):
@@ -203,7 +211,10 @@ class DMPFL(Method):
     def _readjust(self, work: State, round: Round) -> State:
         """Prune α_s of each layer's mask by magnitude, regrow as many by gradient."""
         # Differs: the paper does not say whose gradient; the last batch's is the one at hand.
-        work = mask.readjust(work, mask.annealed(self.readjust, round.progress))
+        ratio = torch.full_like(round.progress, self.readjust)
+        if self.anneal:
+            ratio = mask.annealed(self.readjust, round.progress)
+        work = mask.readjust(work, ratio)
         return {**work, "update_mask": work["keep"]}
 
     def finish(
