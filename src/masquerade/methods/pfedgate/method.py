@@ -64,6 +64,14 @@ class PFedGate(Method):
     """1: importances G are the weights M; 2: each has a path of its own."""
     gate_lr: float = 0.1
     """Learning rate of the gate (η)."""
+    # Differs: the paper says SGD; these are the release's, and without them the gate hardly learns.
+    # Momentum begins anew in every round, the release keeps it.
+    momentum: float = 0.9
+    """Share of the last step that the next one keeps, of model and gate."""
+    weight_decay: float = 5e-4
+    """Pull of every weight toward zero, of model and gate."""
+    clip: float = 10.0
+    """Largest norm of a gradient."""
     tune_epochs: int = 5
     """Passes in which a client that never took part trains its gate alone."""
     pre_norm: bool = True
@@ -265,5 +273,17 @@ ENTRIES = {
         personal="a gate that chooses and scales blocks",
         sent="all weights down, the chosen blocks up",
         neutral={"density": 1.0, "scale": False},
+    ),
+    "pfedgate_sample": MethodEntry(
+        method=PFedGate,
+        view="personal",
+        title="pFedGate, by sample",
+        paper="Chen et al., 2023",
+        personal="as pFedGate, with a mask for every sample",
+        sent="as pFedGate",
+        settings=(("gating", "sample"),),
+        neutral={"density": 1.0, "scale": False},
+        # Each sample's gradient is taken through a model of its own, and then averaged.
+        neutral_within=1e-12,
     ),
 }
