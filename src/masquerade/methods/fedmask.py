@@ -2,7 +2,8 @@
 
     y = (W ⊙ m) x        m = [σ(m^r) ≥ ½]        ∂L/∂m^r = σ(m^r)(1 − σ(m^r)) ⊙ ∂L/∂m      (Eq. 2–8)
 
-`setup`      one epoch, then the last layers keep the share p_r of largest |W · m^r|: the structure
+`setup`      one epoch, then the last layers keep the share p_r where W · m^r changed most: the
+             structure
 `train`      bits become scores ±c, scores are trained under a group lasso (Eq. 9–10), bits are sent
 `aggregate`  the rounded mean bit where two structures overlap or more; elsewhere nothing changes
 
@@ -36,9 +37,13 @@ class FedMask(Method):
     pruned_layers: int = 2
     """How many layers, counted from the end, have a structure, real ones among them, which have
     none; with 0 there is no setup."""
-    # Differs: the paper scores by |W · m^r|, by its change, and by W · m^r, in three places.
-    prune_by: str = "size"
-    """What a structure keeps the largest of: "size" |W · m^r|, "change" of it, "value" W · m^r."""
+    # Differs: §3.4 rejects |W · m^r| for its change, Algorithm 1 has it, and §3.4 also W · m^r.
+    prune_by: str = "change"
+    """What a structure keeps the largest of: "change" of |W · m^r|, its "size", or W · m^r, its
+    "value"."""
+    # Differs: Algorithm 1 multiplies by the pruned bits (line 11), so that zeros among them stay.
+    keep_off: bool = False
+    """Whether bits of pruned layers that are off after pruning stay off for good."""
     # Differs: the paper does not say what scores a round begins with.
     scale: float = 0.001
     """Bits begin a round as the scores ±scale (c); lr / scale decides how soon bits flip."""
@@ -53,6 +58,9 @@ class FedMask(Method):
     """Frozen weights: "signed" ±√(2 / inputs), the signs being those drawn, or all as "drawn"."""
     real: tuple[str, ...] = ("*lstm*.output",)
     """Patterns of layers whose weights are trained and averaged as numbers: W_o of an LSTM."""
+    # Differs: the paper does not round, but reports the bytes of one bit per weight each way.
+    round_mean: bool = True
+    """Whether mean bits are rounded before they are sent; fractions cost a number each."""
     receive: str = "current"
     """What a client gets: the "current" aggregate, or the one of its "last" participation."""
 
@@ -101,20 +109,27 @@ class FedMask(Method):
         """Hold the aggregated bits, where they are defined, and what is averaged as numbers."""
         bits = self._ones(task)
         params = {name: value for name, value in task.initial.items() if name not in bits}
-        return {"params": params, "bits": bits, "defined": tree.each(torch.logical_not, bits)}
+        nowhere = tree.each(torch.logical_not, bits)
+        return {"params": params, "bits": self._means(task, bits), "defined": nowhere}
 
     def row_init(self, task: Task, info: ClientInfo) -> State:
         """Know a client's structure, which is whole before its setup, and the bits it has."""
         ones = self._ones(task)
-        return {"structure": {name: ones[name] for name in self.counts(task)}, "bits": ones}
+        structure = {name: ones[name] for name in self.counts(task)}
+        return {"structure": structure, "bits": self._means(task, ones)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold the same, and what is trained as numbers."""
-        return {**self.row_init(task, info), "params": self.server_init(task)["params"]}
+        known, params = self.row_init(task, info), self.server_init(task)["params"]
+        return {**known, "bits": self._ones(task), "params": params}
 
     def _ones(self, task: Task) -> Tree:
         # Differs: the paper does not say what m^0 is; with all ones the network begins as drawn.
         return mask.full({name: task.initial[name] for name in self.masked(task)})
+
+    def _means(self, task: Task, bits: Tree) -> Tree:
+        """Return bits as the server holds means of them: as bits, or as fractions."""
+        return bits if self.round_mean else tree.each(lambda bit: bit.to(task.dtype), bits)
 
     def download(self, task: Task, server: State, row: State, round: Round) -> Message:
         """Send the aggregate where it is defined, the client's own bits elsewhere (line 11)."""
@@ -122,7 +137,7 @@ class FedMask(Method):
         if self.receive == "current":
             bits = tree.each(torch.where, server["defined"], server["bits"], bits)
         # The whole mask is sent, a bit per weight: to send the structure again would cost more.
-        whole = Part(mask.both(bits, row["structure"]))
+        whole = Part(tree.only(row["structure"], bits))
         return {"params": Part(server["params"]), "bits": whole}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
@@ -145,7 +160,8 @@ class FedMask(Method):
 
         def prune(work: State, round: Round) -> State:
             worth = tree.each(self._worth, frozen, work["scores"], work["first"])
-            return {**work, "structure": mask.top_by_layer(worth, counts)}
+            work = {**work, "structure": mask.top_by_layer(worth, counts)}
+            return {**work, "structure": _on(work)} if self.keep_off else work
 
         return (Stage("prune", self._step(task), then=prune, masks=self._cost),) if counts else ()
 
@@ -193,15 +209,18 @@ class FedMask(Method):
         """Average bits where two structures overlap or more, by samples; from ½ on it is a one."""
         sent = uploads["bits"]
         if round.kind == "setup":
-            return server, {"structure": sent.keep, "bits": sent.values}
+            return server, {"structure": sent.keep, "bits": self._means(task, sent.values)}
         nothing = tree.each(
-            lambda bits: torch.full_like(bits, -1, dtype=torch.float32), server["bits"]
+            lambda bits: torch.full_like(bits, -1, dtype=task.dtype), server["bits"]
         )
         inside = Part(sent.values, self._pruned(task, rows["structure"]))
         mean = average(inside, cohort.samples, nothing, least=2)
-        heard, ones = (tree.each(lambda m, b=bar: m >= b, mean) for bar in (0, 0.5))
-        bits = tree.where(heard, ones, server["bits"])
-        own = mask.both(tree.where(heard, ones, sent.values), rows["structure"])
+        heard = tree.each(lambda m: m >= 0, mean)
+        means = tree.each(lambda m: m >= 0.5, mean) if self.round_mean else mean
+        means = tree.each(lambda m, old: m.to(old.dtype), means, server["bits"])
+        bits = tree.where(heard, means, server["bits"])
+        own = tree.where(heard, means, self._means(task, sent.values))
+        own = tree.only(rows["structure"], own)
         params = average(uploads["params"], cohort.samples, server["params"])
         defined = mask.either(server["defined"], heard)
         return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
@@ -217,7 +236,8 @@ class FedMask(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the bits that it trained last, or those it would receive now; weights are seeded."""
         if view == "received":
-            return {**message, "bits": Part(message["bits"].values, client["structure"])}
+            bits = tree.each(lambda bit: bit >= 0.5, message["bits"].values)
+            return {**message, "bits": Part(bits, client["structure"])}
         params, bits = Part(client["params"]), Part(client["bits"], client["structure"])
         return {"params": params, "bits": bits}
 
@@ -241,6 +261,12 @@ def _signed(drawn: Tensor) -> Tensor:
 def _bits(work: State) -> Tree:
     """Return [σ(m^r) ≥ ½], which is [m^r ≥ 0], inside the structure."""
     return mask.both(tree.each(lambda score: score >= 0, work["scores"]), work["structure"])
+
+
+def _on(work: State) -> Tree:
+    """Return the part of the structure whose bits are on."""
+    bits = _bits(work)
+    return {name: bits[name] for name in work["structure"]}
 
 
 def _groups(soft: Tree) -> Tensor | float:
