@@ -14,6 +14,7 @@ from torch import nn
 
 import masquerade as mq
 from masquerade.config import resolve as plan
+from masquerade.config import toml
 from masquerade.config.settings import Data
 from masquerade.core import tree
 from masquerade.experiments import run as experiment
@@ -212,13 +213,13 @@ def test_data_are_loaded_and_partitioned_once_for_all_trainings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Data] = []
-    plain = plan.federation_of
+    plain = plan.federations_of
 
-    def counted(data: Data) -> tuple[mq.Federation, Data]:
+    def counted(data: Data, seeds: Sequence[int]) -> tuple[dict[int, mq.Federation], Data]:
         loaded.append(data)
-        return plain(data)
+        return plain(data, seeds)
 
-    monkeypatch.setattr(plan, "federation_of", counted)
+    monkeypatch.setattr(plan, "federations_of", counted)
     # The budget of Local is a forecast of another method, for which data are looked at as well.
     config = problem(write_data(tmp_path / "mine.npz"), "local_flops", "fedavg", "dmpfl")
     config = replace(config, train=replace(config.train, rounds=1, seeds=(1, 2)))
@@ -232,6 +233,24 @@ def test_data_are_loaded_and_partitioned_once_for_all_trainings(
     again = experiment.compare(tmp_path / "out", None)
     assert len(loaded) == 2
     assert figures(again) == figures(results)
+
+
+def test_a_seed_that_is_a_partition_is_found_again_in_its_run_directory(tmp_path: Path) -> None:
+    config = problem(write_data(tmp_path / "mine.npz"), "fedavg")
+    data = replace(config.data, partition="client", clients=4, partition_per_seed=True)
+    train = replace(config.train, rounds=2, seeds=(1, 2))
+    config = replace(config, data=data, train=train)
+    made = plan.LoadedConfig.of(config).federations
+    assert made[1].fingerprint() != made[2].fingerprint()
+    results = experiment.compare(tmp_path / "out", config)
+    for seed in (1, 2):
+        path = tmp_path / "out" / f"fedavg-seed{seed}"
+        alone = toml.load(path / "config.toml")
+        (training,) = plan.trainings(alone)
+        # Resuming and exporting make a run's federation of its configuration.
+        assert plan.resolve(alone, training).federation.fingerprint() == made[seed].fingerprint()
+        (path / "summary.json").unlink()
+        assert figures(experiment.resume(path)) == figures([results[seed - 1]])
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:

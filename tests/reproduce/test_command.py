@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,19 +87,20 @@ def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -
 def test_a_search_reads_no_test_sample_and_the_test_samples_stay_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    federation_of = plan.federation_of
+    federations_of = plan.federations_of
     tested = []
 
     def scores(spoil: str) -> dict[float, float | None]:
-        def spoiled(data):
-            federation, resolved = federation_of(data)
+        def spoiled(data, seeds):
+            made, resolved = federations_of(data, seeds)
+            (federation,) = made.values()
             tested.append([index.tolist() for index in federation.test])
             y = federation.y.clone()
             for index in getattr(federation, spoil) if spoil else ():
                 y[index] = (y[index] + 1) % 3
-            return type(federation)(**{**vars(federation), "y": y}), resolved
+            return {seeds[0]: replace(federation, y=y)}, resolved
 
-        monkeypatch.setattr(plan, "federation_of", spoiled)
+        monkeypatch.setattr(plan, "federations_of", spoiled)
         again = Order(rows=["fedprox"], search=True, rerun=True, quiet=True)
         return reproduce(NAME, again, root).scores("fedprox")
 

@@ -3,11 +3,12 @@
 import runpy
 import tomllib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from masquerade.config.resolve import federation_of
+from masquerade.config.resolve import federations_of
 from masquerade.config.toml import parse, read_file
 from masquerade.results import Summary
 from masquerade.results.costs import Parts
@@ -56,14 +57,15 @@ def test_the_choice_reads_no_test_sample(tmp_path: Path, monkeypatch: pytest.Mon
     """Other labels in the test data change no try; other labels in validation data do."""
 
     def tries(spoil: str) -> list[str]:
-        def spoiled(data):
-            federation, resolved = federation_of(data)
+        def spoiled(data, seeds):
+            made, resolved = federations_of(data, seeds)
+            federation = made[seeds[0]]
             y = federation.y.clone()
             for index in getattr(federation, spoil) if spoil else ():
                 y[index] = (y[index] + 1) % 10
-            return type(federation)(**{**vars(federation), "y": y}), resolved
+            return dict.fromkeys(seeds, replace(federation, y=y)), resolved
 
-        monkeypatch.setattr("masquerade.config.resolve.federation_of", spoiled)
+        monkeypatch.setattr("masquerade.config.resolve.federations_of", spoiled)
         path = tmp_path / f"tiny{spoil}.toml"
         path.write_text(TINY, encoding="utf-8")
         chosen_by(path, (0.1,))

@@ -136,37 +136,53 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
     return dataclasses.replace(data, name=name, partition=rule, clients=clients or CLIENTS)
 
 
-def federation_of(data: Data) -> tuple[Federation, Data]:
-    """Load data and partition them over clients; return also what was resolved."""
+def federations_of(data: Data, seeds: Sequence[int]) -> tuple[dict[int, Federation], Data]:
+    """Load data and partition them over clients, for every training seed; say what was resolved.
+
+    It is one federation for all seeds, or as many as there are seeds, which share their samples.
+    """
     dataset = share(load(data.name), data.fraction, data.seed)
     data = resolve_data(data, dataset)
-    made = partition(dataset, data.clients, data.partition, data.seed, data.split, data.merge)
-    return made, data
+    settings = (dataset, data.clients, data.partition)
+    if data.partition_per_seed:
+        rest = (data.split, data.merge, data.seed)
+        return {seed: partition(*settings, seed, *rest) for seed in seeds}, data
+    made = partition(*settings, data.seed, data.split, data.merge)
+    return dict.fromkeys(seeds, made), data
+
+
+def federation_of(data: Data, seed: int = 1) -> tuple[Federation, Data]:
+    """Load data and partition them over clients, for one training seed; say what was resolved."""
+    federations, data = federations_of(data, [seed])
+    return federations[seed], data
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedConfig:
-    """A configuration with its data, loaded and partitioned once for all of its trainings."""
+    """A configuration with its data, loaded once for all of its trainings."""
 
     config: Config
-    federation: Federation
+    federations: Mapping[int, Federation]
+    """By training seed."""
     data: Data
-    """How the federation was made, all resolved."""
+    """How the federations were made, all resolved."""
 
     @classmethod
     def of(cls, config: Config) -> "LoadedConfig":
         """Load and partition the data of a configuration."""
-        return cls(config, *federation_of(config.data))
+        return cls(config, *federations_of(config.data, config.train.seeds))
 
     def alone(self, config: Config) -> "LoadedConfig":
         """Return one of the same data, where another configuration says the same of them."""
-        if config.data not in (self.config.data, self.data):
+        known = set(config.train.seeds) <= self.federations.keys()
+        if config.data not in (self.config.data, self.data) or not known:
             return LoadedConfig.of(config)
         return dataclasses.replace(self, config=config)
 
     def resolve(self, training: Training) -> TrainingSpec:
         """Return everything that a training is made of."""
-        return _specified(self.config, self.federation, self.data, training)
+        federation = self.federations[training.seed]
+        return _specified(self.config, federation, self.data, training)
 
 
 def resolve(config: Config, training: Training) -> TrainingSpec:
@@ -182,6 +198,8 @@ def _specified(
         raise MasqueradeError("E201", f"{text}; give more, or 0")
     preprocess = preprocess_for(data.normalize, federation.x)
     entry = METHODS[training.names[0]]
+    # Who is novel and who has which device belong to a partition.
+    drawn = training.seed if data.partition_per_seed else data.seed
     train, task = task_of(config.train, entry, federation, training.seed, preprocess)
     given = data.budgets if isinstance(data.budgets, str) else data.budgets[: federation.clients]
     return TrainingSpec(
@@ -194,8 +212,8 @@ def _specified(
         seed=training.seed,
         views=tuple(METHODS[name].view for name in training.names),
         names=tuple((name, toml.title_of(name, config)) for name in training.names),
-        budgets=tuple(budgets_of(given, federation.clients, data.seed)),
-        novel=tuple(novel_clients(federation.clients, data.novel, data.seed).tolist()),
+        budgets=tuple(budgets_of(given, federation.clients, drawn)),
+        novel=tuple(novel_clients(federation.clients, data.novel, drawn).tolist()),
         data=data,
     )
 

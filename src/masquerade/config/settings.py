@@ -46,6 +46,9 @@ class Data(Settings):
     """What is done to samples before the network: "unit" divides bytes by 255, "none" nothing,
     "standard" normalizes by mean and std of the training samples, which clients' sums tell;
     "imagenet", "cifar10", "cifar100" and "mnist" are known constants, and MEAN:STD others."""
+    partition_per_seed: bool = False
+    """Whether every training seed partitions the data anew. The samples that are tested on are then
+    drawn before, by `seed` alone, and are the same in all partitions."""
 
 
 @dataclass(frozen=True)

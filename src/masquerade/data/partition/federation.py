@@ -13,12 +13,24 @@ from torch import Tensor
 from masquerade.data.dataset import Dataset
 from masquerade.data.partition.names import parse
 from masquerade.data.partition.papers import AnyRule, Counted, Split
-from masquerade.data.partition.rules import ByClient, Flags, Integers, owner_of
+from masquerade.data.partition.rules import (
+    ByClient,
+    Flags,
+    Integers,
+    Rng,
+    Rule,
+    deal,
+    labels_of,
+    owner_of,
+)
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told
 
 # Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
-# Test-time shift has the purposes between these.
-_PURPOSE, _SHARE = 1, 4
+# Test-time shift has the purposes 2 and 3.
+_PURPOSE, _SHARE, _POOL = 1, 4, 5
+
+DEALS = 100
+"""How often a rule deals samples before a client without one for training is called its fault."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +115,7 @@ def partition(
     seed: int = 0,
     split: Split = (0.6, 0.2, 0.2),
     merge: bool = True,
+    pool_seed: int | None = None,
 ) -> Federation:
     """Partition a dataset over clients and split each into training, validation and test samples.
 
@@ -111,6 +124,11 @@ def partition(
     how the rest is shared between training and validation. Samples are merged before they are
     split, as the papers do; with `merge=False` a client is tested on those of its samples that are
     in the dataset's original test part, however many they are.
+
+    With a `pool_seed` the test samples of all clients are drawn first, by this seed alone: the last
+    share of every class. Federations that differ in `seed` have them in common, so that none trains
+    or validates on what another is tested on. Where parts are not merged, the original test part is
+    that pool.
     """
     by = parse(by) if isinstance(by, str) else by
     if isinstance(by, type) or not (isinstance(by, Counted) or hasattr(by, "assign")):
@@ -121,13 +139,14 @@ def partition(
     _check(len(dataset.y), clients, seed, split)
     rng = np.random.default_rng([seed, _PURPOSE])
     original = None if merge else _original(dataset)
+    if original is None and pool_seed is not None:
+        original = ~draw_pool(dataset, split[2], pool_seed)
     names: tuple[str, ...] = ()
     if isinstance(by, Counted):
         cuts = by.cut(dataset, clients, split, original, rng)
     else:
-        assigned = by.assign(dataset, clients, rng)
-        _check_assigned(type(by).__name__, assigned, clients)
-        cuts = [_cut(rng.permutation(samples), split, original) for samples in assigned]
+        deals = 1 if pool_seed is None else DEALS
+        assigned, cuts = _deal(by, dataset, clients, split, original, rng, deals)
         if isinstance(by, ByClient) and dataset.names:
             owner = owner_of(dataset)
             names = tuple(dataset.names[owner[samples[0]]] for samples in assigned)
@@ -140,6 +159,43 @@ def partition(
         warnings.warn(MasqueradeWarning(text), stacklevel=2)
     x, y, classes = dataset.x, dataset.y, dataset.classes
     return Federation(dataset.name, x, y, classes, train, validation, test, names)
+
+
+def _deal(
+    by: Rule,
+    dataset: Dataset,
+    clients: int,
+    split: Split,
+    original: Flags | None,
+    rng: Rng,
+    deals: int,
+) -> tuple[list[Integers], list[tuple[Integers, ...]]]:
+    """Deal samples to clients and cut them; anew where all that a client has are for testing."""
+    for _ in range(deals):
+        assigned = by.assign(dataset, clients, rng)
+        _check_assigned(type(by).__name__, assigned, clients)
+        cuts = [_cut(rng.permutation(samples), split, original) for samples in assigned]
+        tested = [id for id, cut in enumerate(cuts) if len(cut[2]) and not len(cut[0])]
+        if deals == 1 or not tested:
+            return assigned, cuts
+    raise MasqueradeError(
+        "E303",
+        f"all samples of {len(tested)} of {clients} clients are for testing (ids {listed(tested)}),"
+        " as the test pool was drawn before the partition; give clients more samples "
+        "(fewer `clients`, or a larger least number in the rule), or lower the last of `split`",
+    )
+
+
+def draw_pool(dataset: Dataset, share: float, seed: int) -> Flags:
+    """Draw the samples that are for testing in every partition, as many of each class."""
+    labels = np.zeros(len(dataset.y), dtype=np.int64)
+    if dataset.classes is not None and dataset.y.ndim == 1:
+        labels = labels_of(dataset)
+    sizes = np.unique(labels, return_counts=True)[1]
+    tested = np.diff(np.rint(np.cumsum(sizes) * share), prepend=0).astype(np.int64)
+    counts = np.column_stack([sizes - tested, tested])
+    chosen = deal(labels, counts, np.random.default_rng([seed, _POOL]))[1]
+    return np.isin(np.arange(len(labels)), chosen)
 
 
 def _check_assigned(rule: str, assigned: Sequence[Integers], clients: int) -> None:
@@ -179,7 +235,7 @@ def _check(samples: int, clients: int, seed: int, split: Split) -> None:
 def _cut(samples: Integers, split: Split, original: Flags | None = None) -> tuple[Integers, ...]:
     """Cut shuffled samples; one goes to training, then test, then validation, before all else.
 
-    `original` says which samples of the dataset were for training; the others are for testing.
+    `original` says which samples of the dataset are not for testing; all others are.
     """
     if original is not None:
         inside = original[samples]
