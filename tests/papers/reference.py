@@ -128,6 +128,8 @@ class DualMasks:
         """Do a round of Algorithm 1."""
         cohort, epochs = self.world.cohorts[number], self.paper.local_epochs
         for client in cohort:
+            if self.paper.mask_start == "global":
+                self.m[client] = dict(self.m_g)
             learner = self.learner(self.compose(client), number)
             for epoch in range(epochs):
                 for x, y in self.world.epoch(client, number, epoch):
@@ -148,7 +150,9 @@ class DualMasks:
 
     def readjust(self, learner: Learner, client: int, gradient: Weights, number: int) -> None:
         """Prune α_s of m_c by magnitude, regrow as many by gradient; the pruned may return."""
-        ratio = self.paper.readjust / 2 * (1 + math.cos(math.pi * number / self.rounds))
+        ratio = self.paper.readjust
+        if self.paper.anneal:
+            ratio = ratio / 2 * (1 + math.cos(math.pi * number / self.rounds))
         weights = weights_of(learner.module)
         for name in self.sparse:
             inside = self.m[client][name].flatten().nonzero().flatten().tolist()

@@ -132,6 +132,17 @@ def test_training_starts_from_equation_4(
     assert torch.equal(work["update_mask"]["weight"], update_mask)
 
 
+def test_dual_rounds_may_start_from_the_global_model() -> None:
+    method = replace(EIGHT, mask_start="global")
+    work = method.start(TASK, received(), holder(), DUAL)
+    assert torch.equal(work["params"]["weight"], THETA_G)
+    assert torch.equal(work["keep"]["weight"], M_G)
+    # What is personal is refined and used as before.
+    for round in (PERSONAL, at("adapt", ("personal", False))):
+        work = method.start(TASK, received(), holder(), round)
+        assert torch.equal(work["params"]["weight"], THETA_C)
+
+
 @pytest.mark.parametrize(
     ("view", "weight", "keep"), [("personal", THETA_C, M_C), ("global", THETA_G, M_G)]
 )
@@ -657,6 +668,9 @@ VARIANTS = {
         refine_lr_scale=0.5,
         settle=2,
         similarity="logits",
+    ),
+    "from the global mask": DMPFL(
+        lr=0.3, local_epochs=3, readjust=0.4, readjust_every=2, anneal=False, mask_start="global"
     ),
 }
 
