@@ -35,6 +35,19 @@ def test_overlap_is_the_mean_of_all_pairs() -> None:
     assert found.whole == pytest.approx(sum(pairs) / len(pairs))
 
 
+def test_entries_shared_with_the_global_mask_are_counted_by_client() -> None:
+    own = [torch.tensor([1, 1, 0, 0]) > 0, torch.tensor([0, 1, 1, 1]) > 0]
+    ours = torch.tensor([0, 1, 1, 0]) > 0
+    models = [{"params": Part({"w": torch.zeros(4)}, {"w": one})} for one in own]
+    shared = [{"params": Part({"w": torch.zeros(4)}, {"w": ours})}] * 2
+    found = overlap(models, shared)
+    assert found is not None
+    assert found.with_global == {"w": (1, 2)}
+    dense = overlap(models, [{"params": Part({"w": torch.zeros(4)})}] * 2)
+    assert dense is not None
+    assert dense.with_global == {}
+
+
 def test_without_masks_or_without_others_there_is_no_overlap() -> None:
     dense = {"params": Part({"w": torch.ones(2)})}
     masked = {"params": Part({"w": torch.ones(2)}, {"w": torch.ones(2) > 0})}

@@ -73,7 +73,9 @@ def summarize(
         history=history,
         rounds_to_80=_rounds_to_80(server.task.better, history),
         per_client=_clients(evaluator, server.known, group),
-        overlap=overlap(models),
+        overlap=overlap(
+            models, found["global", False].models if shared and view != "global" else ()
+        ),
         novel=_novel(evaluator, state, accuracy.own, figures.get((view, True))),
         diverged=state.diverged,
         refused=state.refused,

@@ -160,7 +160,7 @@ class DMPFL(Method):
         return {"params": Part(tree.only(server["keep"], server["params"]), server["keep"])}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
-        """Compose θ_c as Eq. 4 says; take θ_g where it is refined, or where masks begin from m_g."""
+        """Compose θ_c as Eq. 4 says; θ_g where it is refined or masks start from m_g."""
         received, ours, mine = message["params"].values, message["params"].keep, client["keep"]
         phase = _phase(round)
         if phase == "global" or (phase == "dual" and self.mask_start == "global"):

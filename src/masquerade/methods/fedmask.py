@@ -236,8 +236,8 @@ class FedMask(Method):
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the bits that it trained last, or those it would receive now; weights are seeded."""
         if view == "received":
-            bits = tree.each(lambda bit: bit >= 0.5, message["bits"].values)
-            return {**message, "bits": Part(bits, client["structure"])}
+            rounded = tree.each(lambda bit: bit >= 0.5, message["bits"].values)
+            return {**message, "bits": Part(rounded, client["structure"])}
         params, bits = Part(client["params"]), Part(client["bits"], client["structure"])
         return {"params": params, "bits": bits}
 

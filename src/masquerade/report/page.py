@@ -1,6 +1,7 @@
 """Results as one HTML page that opens anywhere and asks nothing of the network."""
 
 import html
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
@@ -296,7 +297,22 @@ def _overlaps(groups: list[list[Summary]]) -> str:
             text = f"{name}: {tables.show_cost(whole)}"
             found.append(_drawn(matrix(pairs, text), text))
     about = _element("p", _ABOUT_OVERLAP, "soft")
-    return f'{about}<div class="small">{"".join(found)}</div>' if found else ""
+    drawn = f'{about}<div class="small">{"".join(found)}</div>' if found else ""
+    return drawn + _overlaps_with_global(groups)
+
+
+def _overlaps_with_global(groups: list[list[Summary]]) -> str:
+    """Return a table of how many entries clients' masks share with the global one, by tensor."""
+    rows = []
+    for seeds in groups:
+        first = next((seed.overlap.with_global for seed in seeds if seed.overlap), {})
+        for name in first:
+            given = [seed.overlap.with_global[name] for seed in seeds if seed.overlap]
+            counts = [count for each in given for count in each]
+            cells = [f"{round(statistics.fmean(counts)):,}", f"{min(counts):,}", f"{max(counts):,}"]
+            rows.append([_cell(text) for text in (seeds[0].title, name, *cells)])
+    heads = ["Shared with the global mask (entries)", "Tensor", "Mean", "Least", "Most"]
+    return _table(heads, rows) if rows else ""
 
 
 def _costs(results: Results, groups: list[list[Summary]], rate: Bandwidth) -> str:

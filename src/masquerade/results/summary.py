@@ -67,6 +67,8 @@ class Overlap:
     layers: Mapping[str, float]
     pairs: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     """Client by client, of the last weight."""
+    with_global: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Entries that each client's mask shares with the global model's, by tensor: ‖m_c ∩ m_g‖₀."""
 
 
 @dataclass(frozen=True)
