@@ -1,5 +1,6 @@
 """A table is listed, searched, run, resumed and written; what is done is not done twice."""
 
+import json
 import os
 import subprocess
 import sys
@@ -169,6 +170,46 @@ def test_seeds_add_up_and_a_row_is_repeated_alone(root: Path, begun: list[tuple[
     reproduce(NAME, Order(rows=["fedprox"], seeds=[2], rerun=True, quiet=True), root)
     assert begun == [("fedprox",)]
     assert stored(made.results / "fedprox-seed2.json")["result"]["accuracy"] == before
+
+
+def test_a_table_says_its_seeds_and_what_they_take(
+    root: Path, begun: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "runs" / "paper" / "table9" / "table.toml"
+    edit(path, "[figures]", "seeds = [1, 2]\nminutes = { fedavg = 2, fedprox = 1.5 }\n[figures]")
+    assert "runs 0 of 6 (2 seeds), GPU minutes left 7 of 7" in listing(root)
+    edit(path, "{ fedavg = 2, fedprox = 1.5 }", "9")
+    assert "GPU minutes left 9 of 9" in listing(root)
+    edit(path, "minutes = 9", "minutes = { fedavg = 2, fedprox = 1.5 }")
+    made = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    assert [each.result.seed for each in made.done("fedprox")] == [1, 2]
+    assert "rows 1 of 3, tries 2 of 6, runs 2 of 6 (2 seeds), GPU minutes left 4" in listing(root)
+    reproduce(NAME, Order(rows=["fedavg"], seeds=[3], quiet=True), root)
+    assert [each.result.seed for each in made.done("fedavg")] == [3]
+    # A seed that the table does not ask for is no reason to call a row done.
+    assert overview(root)[0].missing == ["fedavg", "fedavg_ft"]
+    begun.clear()
+    reproduce(NAME, Order(rows=["fedprox"], quick=True, quiet=True), root)
+    assert len(begun) == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        app(["reproduce", "--json"], standalone_mode=False)
+        (line,) = json.loads(capsys.readouterr().out)
+        assert (line["runs"], line["runs_done"], line["minutes_left"]) == (6, 2, 4)
+        app(["reproduce", NAME, "--show", "--json"], standalone_mode=False)
+        assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[3], [], [1, 2]]
+
+
+def test_a_seed_is_a_partition_where_the_data_say_so(root: Path) -> None:
+    base = root / "runs" / "paper" / "table9" / "base.toml"
+    edit(base, 'partition = "iid"', 'partition = "iid"\npartition_per_seed = true')
+    order = Order(rows=["fedavg", "fedprox"], seeds=[1, 2], quiet=True)
+    made = reproduce(NAME, order, root)
+    first, second = made.done("fedprox")
+    assert first.settings["train"]["seeds"] == [1]
+    configs = [configuration.parse(each.settings) for each in (first, second)]
+    prints = [plan.LoadedConfig.of(config).federations for config in configs]
+    assert prints[0][1].fingerprint() != prints[1][2].fingerprint()
 
 
 def test_what_is_quick_stays_apart_and_what_is_shown_runs_nothing(

@@ -78,6 +78,10 @@ class Table:
     quick: bool = False
     over: Mapping[str, Any] = field(default_factory=dict)
     """Tables put over every row's: what makes it small, and where its work is done."""
+    seeds: tuple[int, ...] = (1,)
+    """What is run where no seed is named; with `data.partition_per_seed` each is a partition."""
+    minutes: Mapping[str, float] = field(default_factory=dict)
+    """What a row is expected to take on a GPU, of one seed, and without its tries."""
 
     @property
     def command(self) -> str:
@@ -211,6 +215,11 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
     if quick:
         shorter = over.pop("search", {})
         search["over"] = toml.merged(search.get("over", {}), shorter)
+    both = how | given
+    seeds, minutes = tuple(both.get("seeds", [1])), both.get("minutes", {})
+    if isinstance(minutes, (int, float)):
+        # Those of the whole table: its rows and seeds are taken to be equal.
+        minutes = dict.fromkeys(given["figures"], minutes / len(given["figures"]) / len(seeds))
     published = root / ("out/quick" if quick else "docs/results")
     rows_name = rows.resolve().relative_to((root / "runs").resolve()).as_posix()
     columns = [Column(**column) for column in given["columns"]]
@@ -230,6 +239,9 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         page=published / f"{_flat(name)}.md",
         quick=quick,
         over=over if quick else {},
+        # What is quick shows that a table runs, for which one seed is enough.
+        seeds=seeds[:1] if quick else seeds,
+        minutes=minutes,
     )
 
 
