@@ -72,8 +72,8 @@ def test_what_is_missing_is_run_once_and_views_share_their_training(
 def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -> None:
     made = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
     scores = made.scores("fedprox")
-    assert scores[0.5] > scores[1e-9]
-    assert made.chosen("fedprox") == 0.5
+    assert scores["0.5"] > scores["1e-09"]
+    assert made.chosen("fedprox") == "0.5"
     result = stored(made.results / "fedprox-seed1.json")
     assert result["settings"]["method"]["fedprox"]["lr"] == 0.5
     assert result["settings"]["method"]["fedprox"]["mu"] == 0.5
@@ -81,8 +81,55 @@ def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -
     # Had the other value been better, the row would not be done with this one.
     path = made.results / "search" / "fedprox-1e-09.json"
     edit(path, '"mean": ', '"mean": 1')
-    assert made.chosen("fedprox") == 1e-9
+    assert made.chosen("fedprox") == "1e-09"
     assert made.done("fedprox") == []
+
+
+TRIALS = """trials = [
+    { lr = 1e-9 },
+    { lr = 0.5 },
+    { lr = 0.5, mu = 0.1 },
+    { lr = 0.5, "train.lr_decay" = 0.5 },
+]
+"""
+
+
+def test_trials_are_tables_of_settings_the_same_for_every_row(
+    root: Path, begun: list[tuple[str, ...]]
+) -> None:
+    path = root / "runs" / "paper" / "table9" / "table.toml"
+    edit(path, 'values = [1e-9, 0.5]\nsettings = ["lr", "tune_lr"]\n', TRIALS)
+    made = reproduce(NAME, Order(rows=["fedavg", "fedprox"], search=True, quiet=True), root)
+    names = ["lr=1e-09", "lr=0.5", "lr=0.5,mu=0.1", "lr=0.5,train.lr_decay=0.5"]
+    for row in ("fedavg", "fedprox"):
+        assert list(made.scores(row)) == names
+        assert (made.results / "search" / f"{row}-lr=0.5,mu=0.1.json").is_file()
+    # FedAvg has no `mu`, so that two of its trials are one training.
+    assert sorted(begun) == [("fedavg",)] * 3 + [("fedprox",)] * 4
+    found = [made.record(run) for run in made.tries("fedprox")]
+    assert [each.settings["method"]["fedprox"]["mu"] for each in found] == [0.5, 0.5, 0.1, 0.5]
+    assert [each.settings["train"]["lr_decay"] for each in found] == [1.0, 1.0, 1.0, 0.5]
+    assert made.scores("fedavg")["lr=0.5"] == made.scores("fedavg")["lr=0.5,mu=0.1"]
+    edit(path, "lr_decay", "lr_decya")
+    with pytest.raises(MasqueradeError) as refused:
+        overview(root)
+    assert refused.value.code == "E201"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("values = [1e-9, 0.5]", "values = [0.1]\ntrials = [{ lr = 0.1 }]"),
+        ("values = [1e-9, 0.5]", "values = [0.1, 0.1]"),
+        ('"tune_lr"', '"tune_rl"'),
+        ("[search.over.data]", '[search.over.compute]\nprecision = "tf32"\n[search.over.data]'),
+    ],
+)
+def test_a_search_that_does_not_fit_is_refused(root: Path, old: str, new: str) -> None:
+    edit(root / "runs" / "paper" / "table9" / "table.toml", old, new)
+    with pytest.raises(MasqueradeError) as refused:
+        tables.read(NAME, root)
+    assert refused.value.code == "E201"
 
 
 def test_a_search_reads_no_test_sample_and_the_test_samples_stay_the_same(
@@ -91,7 +138,7 @@ def test_a_search_reads_no_test_sample_and_the_test_samples_stay_the_same(
     federations_of = plan.federations_of
     tested = []
 
-    def scores(spoil: str) -> dict[float, float | None]:
+    def scores(spoil: str) -> dict[str, float | None]:
         def spoiled(data, seeds):
             made, resolved = federations_of(data, seeds)
             (federation,) = made.values()

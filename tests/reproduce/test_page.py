@@ -1,6 +1,7 @@
 """The arithmetic of a page, worked by hand on results that were made up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ def store(
     training = spent(paper=PaperCosts(size, 2.5e9))
     summary = result(row, seed, own, costs=costs(training, adapt=adapt, seconds={"training": 90.0}))
     record = RowRecord(table.name, row, MADE, summary, settings(run.config))
+    write(table, run, record)
+
+
+def write(table: Table, run: Run, record: RowRecord) -> None:
     table.path(run).parent.mkdir(parents=True, exist_ok=True)
     table.path(run).write_text(json.dumps(record.to_json()), encoding="utf-8")
 
@@ -100,6 +105,42 @@ def test_a_miss_needs_a_paragraph_and_the_page_says_when_it_has_none(table: Tabl
     assert table.notes() == {"fedavg": "The rate\nwas low."}
     assert page.unexplained(table, page.done(table)) == []
     assert "Misses: own -3.10.\n\nThe rate\nwas low." in page.page(table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "told"),
+    [
+        # By values only the next one is near: 0.1, and not 1.0.
+        ("values = [0.01, 0.1, 1.0]", "0.01", ["FedProx 0.1 69.90 (0.01 80.00)"]),
+        # Of tables also what differs in one setting, however far it stands in the list.
+        (
+            "trials = [{ lr = 0.01 }, { lr = 0.1 }, { lr = 0.01, mu = 1.0 }]",
+            "lr=0.01",
+            [
+                "FedProx lr=0.1 69.90 (lr=0.01 80.00)",
+                "FedProx lr=0.01,mu=1.0 diverged (lr=0.01 80.00)",
+            ],
+        ),
+    ],
+)
+def test_a_collapse_beside_the_chosen_trial_is_told_and_so_is_another_precision(
+    tmp_path: Path, kind: str, chosen: str, told: list[str]
+) -> None:
+    path = lay_out(tmp_path) / "runs/paper/table9/table.toml"
+    edit(path, "values = [1e-9, 0.5]", kind)
+    table = read("paper/table9", tmp_path)
+    # 69.9 is 10.1 points below; what diverged is never chosen, whatever it reached.
+    outcomes = [(80.0, None), (69.9, None), (99.0, 3)]
+    for run, (own, diverged) in zip(table.tries("fedprox"), outcomes, strict=True):
+        summary = result("fedprox", 1, own, diverged=diverged)
+        made = replace(MADE, compute={"engine": "loop", "precision": "bfloat16"})
+        write(table, run, RowRecord(table.name, "fedprox", made, summary, settings(run.config)))
+    assert table.chosen("fedprox") == chosen
+    assert page.collapses(table) == told
+    assert f"Collapses beside what was chosen: {told[0]}" in page.page(table)
+    assert "Settings were chosen with products" not in page.text(table)
+    store(table, "fedprox", 1, 60, 2000)
+    assert "chosen with products in bfloat16, and rows run in tf32." in page.text(table)
 
 
 def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:

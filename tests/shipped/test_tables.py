@@ -26,7 +26,7 @@ def test_every_row_can_be_searched_and_has_a_figure_in_every_column(table: Table
     for row, figures in table.figures.items():
         assert len(figures) == len(table.columns)
         tried = table.tries(row)
-        assert len(tried) == len(table.search.values)
+        assert len(tried) == len(table.search.all_trials)
         for run in tried:
             assert run.config.evaluate.split == "validation"
             rule = configuration.parse(table.tables(row)).data

@@ -57,7 +57,7 @@ def group(table: Table, runs: Sequence[Run], root: Path, beside: int, quiet: boo
         shared.setdefault(key, []).append(run)
     found = []
     for together in shared.values():
-        names = tuple(run.method for run in together)
+        names = tuple(dict.fromkeys(run.method for run in together))
         config = replace(together[0].config, methods=names)
         own = toml.plain(toml.method_of(names[0], config))
         config = replace(config, method=dict.fromkeys(names, own))
