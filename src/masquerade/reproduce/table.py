@@ -17,6 +17,7 @@ from masquerade.config import toml
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
+from masquerade.reproduce import raw
 from masquerade.reproduce.record import RowRecord
 from masquerade.results import Summary
 from masquerade.results.json_records import Json
@@ -207,7 +208,10 @@ class Table:
         return self.results / f"{run.name}.json"
 
     def record(self, run: Run) -> RowRecord | None:
-        """Read a run's result; None where there is none, or one of other settings."""
+        """Read a run's result, with clients' figures where they lie beside it.
+
+        None where there is none, or one of other settings.
+        """
         try:
             found = RowRecord.from_json(json.loads(self.path(run).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -221,7 +225,9 @@ class Table:
         except MasqueradeError:
             # Settings that are no longer known are other settings.
             return None
-        return found if meaning(then) == meaning(run.config) else None
+        if meaning(then) != meaning(run.config):
+            return None
+        return replace(found, result=raw.read(self.path(run), found.result))
 
     def done(self, row: str) -> list[RowRecord]:
         """Return the results of a row, in the order of their seeds."""
