@@ -9,7 +9,7 @@ import pytest
 from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page
 from masquerade.reproduce.record import Circumstances, RowRecord
-from masquerade.reproduce.table import Run, Table, read, settings
+from masquerade.reproduce.table import Column, Run, Table, read, settings
 from masquerade.results import AVERAGED, PaperCosts, Spent, Statistics
 from tests.report.invented import costs, result, spent
 from tests.reproduce.tiny import edit, lay_out
@@ -141,6 +141,21 @@ def test_a_collapse_beside_the_chosen_trial_is_told_and_so_is_another_precision(
     assert "Settings were chosen with products" not in page.text(table)
     store(table, "fedprox", 1, 60, 2000)
     assert "chosen with products in bfloat16, and rows run in tf32." in page.text(table)
+
+
+def test_weighted_means_and_pooled_shift_stand_in_a_table_of_their_own(table: Table) -> None:
+    store(table, "fedavg", 1, 61.5, 2000)
+    text = page.page(table)
+    # The invented weighted mean is one above, and the bottom decile nine below.
+    assert "| Method | own data | weighted | bottom decile |\n" in text
+    assert "| FedAvg | 61.50 ± 5.00 | 62.50 | 52.50 |\n" in text
+    wide = [Column("own", ["accuracy.shift.0.mean"]), Column("40 %", ["accuracy.shift.40.mean"])]
+    text = page.page(replace(table, columns=wide, figures={"fedavg": [[60.0], [50.0]]}))
+    # Shifted by one client it is 61.5 − 20 · 0.4, and pooled one more.
+    assert "| weighted | bottom decile | 40 %, pooled |\n" in text
+    assert "| 62.50 | 52.50 | 54.50 ± 2.00 |\n" in text
+    costs = replace(table, columns=table.columns[1:], figures={"fedavg": [[2.0], [100]]})
+    assert "## Other means" not in page.page(costs)
 
 
 def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:

@@ -239,6 +239,7 @@ def page(table: Table) -> str:
     results = done(table)
     records = {row: table.done(row) for row in table.figures}
     parts = {
+        "Other means, and pooled shift": _other_means(table, results),
         "Not done yet": _undone(table, results),
         "What misses the paper": _missing(table, results),
         "How rates were chosen": _searched(table),
@@ -260,6 +261,38 @@ def page(table: Table) -> str:
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     head, *body = ("| " + " | ".join(row) + " |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+OTHER_MEANS = """\
+Above, a figure is the mean over clients, each of which counts once, as is usual in the papers,
+unless its column says otherwise; shifted test samples are those of *one* other client. Below, from
+the same runs and without figures of the paper: the mean in which every test sample counts once
+(weighted), the bottom decile (nine clients in ten reach at least this), and shift by samples of
+*all* other clients, pooled."""
+
+
+def _other_means(table: Table, results: Done) -> str:
+    """Show own data weighted, and shift by all other clients, where a table is of accuracy."""
+    paths = {column.name: column.paths[0] for column in table.columns}
+    if not any(path.startswith("accuracy.") for path in paths.values()):
+        return ""
+    picks = {
+        "own data": "accuracy.own.mean",
+        "weighted": "accuracy.own.weighted",
+        "bottom decile": "accuracy.own.bottom_decile",
+    }
+    for name, path in paths.items():
+        if path.startswith("accuracy.shift.") and path != "accuracy.shift.0.mean":
+            picks[f"{name}, pooled"] = path.replace(".shift.", ".pooled.", 1)
+    rows = [
+        [
+            table.title_of(row),
+            *(show(figure(seeds, pick_of(path)), ".2f") for path in picks.values()),
+        ]
+        for row, seeds in results.items()
+        if seeds
+    ]
+    return f"{OTHER_MEANS}\n\n{_markdown([['Method', *picks], *rows])}" if rows else ""
 
 
 def _undone(table: Table, results: Done) -> str:
