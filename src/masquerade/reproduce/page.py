@@ -19,6 +19,7 @@ from masquerade.report.tables import (
 )
 from masquerade.reproduce.record import RowRecord
 from masquerade.reproduce.table import Column, Table
+from masquerade.reproduce.table import settings as complete
 from masquerade.results import Statistics, Summary
 from masquerade.results.json_records import Json
 
@@ -400,12 +401,12 @@ def _settings(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
 
 def _of_row(settings: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     """Return the settings that rows are told apart by; a row has one method and any seeds."""
-    found = {name: _table(settings[name]) for name in ("data", "train", "evaluate", "method")}
+    # Results that are older than a setting have its default.
+    now = complete(toml.parse(settings))
+    found = {name: _table(now[name]) for name in ("data", "train", "evaluate", "method")}
     (method,) = found["method"].values()
     train = {key: value for key, value in found["train"].items() if key != "seeds"}
-    # What was done to samples is said also of results that are older than the setting.
-    data = found["data"] | {"normalize": toml.parse(settings).data.normalize}
-    return found | {"data": data, "train": train, "method": _table(method)}
+    return found | {"train": train, "method": _table(method)}
 
 
 def _table(value: Json) -> dict[str, Json]:
