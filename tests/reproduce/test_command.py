@@ -1,5 +1,6 @@
 """A table is listed, searched, run, resumed and written; what is done is not done twice."""
 
+import json
 import os
 import subprocess
 import sys
@@ -71,8 +72,8 @@ def test_what_is_missing_is_run_once_and_views_share_their_training(
 def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -> None:
     made = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
     scores = made.scores("fedprox")
-    assert scores[0.5] > scores[1e-9]
-    assert made.chosen("fedprox") == 0.5
+    assert scores["0.5"] > scores["1e-09"]
+    assert made.chosen("fedprox") == "0.5"
     result = stored(made.results / "fedprox-seed1.json")
     assert result["settings"]["method"]["fedprox"]["lr"] == 0.5
     assert result["settings"]["method"]["fedprox"]["mu"] == 0.5
@@ -80,8 +81,55 @@ def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -
     # Had the other value been better, the row would not be done with this one.
     path = made.results / "search" / "fedprox-1e-09.json"
     edit(path, '"mean": ', '"mean": 1')
-    assert made.chosen("fedprox") == 1e-9
+    assert made.chosen("fedprox") == "1e-09"
     assert made.done("fedprox") == []
+
+
+TRIALS = """trials = [
+    { lr = 1e-9 },
+    { lr = 0.5 },
+    { lr = 0.5, mu = 0.1 },
+    { lr = 0.5, "train.lr_decay" = 0.5 },
+]
+"""
+
+
+def test_trials_are_tables_of_settings_the_same_for_every_row(
+    root: Path, begun: list[tuple[str, ...]]
+) -> None:
+    path = root / "runs" / "paper" / "table9" / "table.toml"
+    edit(path, 'values = [1e-9, 0.5]\nsettings = ["lr", "tune_lr"]\n', TRIALS)
+    made = reproduce(NAME, Order(rows=["fedavg", "fedprox"], search=True, quiet=True), root)
+    names = ["lr=1e-09", "lr=0.5", "lr=0.5,mu=0.1", "lr=0.5,train.lr_decay=0.5"]
+    for row in ("fedavg", "fedprox"):
+        assert list(made.scores(row)) == names
+        assert (made.results / "search" / f"{row}-lr=0.5,mu=0.1.json").is_file()
+    # FedAvg has no `mu`, so that two of its trials are one training.
+    assert sorted(begun) == [("fedavg",)] * 3 + [("fedprox",)] * 4
+    found = [made.record(run) for run in made.tries("fedprox")]
+    assert [each.settings["method"]["fedprox"]["mu"] for each in found] == [0.5, 0.5, 0.1, 0.5]
+    assert [each.settings["train"]["lr_decay"] for each in found] == [1.0, 1.0, 1.0, 0.5]
+    assert made.scores("fedavg")["lr=0.5"] == made.scores("fedavg")["lr=0.5,mu=0.1"]
+    edit(path, "lr_decay", "lr_decya")
+    with pytest.raises(MasqueradeError) as refused:
+        overview(root)
+    assert refused.value.code == "E201"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("values = [1e-9, 0.5]", "values = [0.1]\ntrials = [{ lr = 0.1 }]"),
+        ("values = [1e-9, 0.5]", "values = [0.1, 0.1]"),
+        ('"tune_lr"', '"tune_rl"'),
+        ("[search.over.data]", '[search.over.compute]\nprecision = "tf32"\n[search.over.data]'),
+    ],
+)
+def test_a_search_that_does_not_fit_is_refused(root: Path, old: str, new: str) -> None:
+    edit(root / "runs" / "paper" / "table9" / "table.toml", old, new)
+    with pytest.raises(MasqueradeError) as refused:
+        tables.read(NAME, root)
+    assert refused.value.code == "E201"
 
 
 def test_a_search_reads_no_test_sample_and_the_test_samples_stay_the_same(
@@ -90,7 +138,7 @@ def test_a_search_reads_no_test_sample_and_the_test_samples_stay_the_same(
     federations_of = plan.federations_of
     tested = []
 
-    def scores(spoil: str) -> dict[float, float | None]:
+    def scores(spoil: str) -> dict[str, float | None]:
         def spoiled(data, seeds):
             made, resolved = federations_of(data, seeds)
             (federation,) = made.values()
@@ -169,6 +217,46 @@ def test_seeds_add_up_and_a_row_is_repeated_alone(root: Path, begun: list[tuple[
     reproduce(NAME, Order(rows=["fedprox"], seeds=[2], rerun=True, quiet=True), root)
     assert begun == [("fedprox",)]
     assert stored(made.results / "fedprox-seed2.json")["result"]["accuracy"] == before
+
+
+def test_a_table_says_its_seeds_and_what_they_take(
+    root: Path, begun: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "runs" / "paper" / "table9" / "table.toml"
+    edit(path, "[figures]", "seeds = [1, 2]\nminutes = { fedavg = 2, fedprox = 1.5 }\n[figures]")
+    assert "runs 0 of 6 (2 seeds), GPU minutes left 7 of 7" in listing(root)
+    edit(path, "{ fedavg = 2, fedprox = 1.5 }", "9")
+    assert "GPU minutes left 9 of 9" in listing(root)
+    edit(path, "minutes = 9", "minutes = { fedavg = 2, fedprox = 1.5 }")
+    made = reproduce(NAME, Order(rows=["fedprox"], quiet=True), root)
+    assert [each.result.seed for each in made.done("fedprox")] == [1, 2]
+    assert "rows 1 of 3, tries 2 of 6, runs 2 of 6 (2 seeds), GPU minutes left 4" in listing(root)
+    reproduce(NAME, Order(rows=["fedavg"], seeds=[3], quiet=True), root)
+    assert [each.result.seed for each in made.done("fedavg")] == [3]
+    # A seed that the table does not ask for is no reason to call a row done.
+    assert overview(root)[0].missing == ["fedavg", "fedavg_ft"]
+    begun.clear()
+    reproduce(NAME, Order(rows=["fedprox"], quick=True, quiet=True), root)
+    assert len(begun) == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        app(["reproduce", "--json"], standalone_mode=False)
+        (line,) = json.loads(capsys.readouterr().out)
+        assert (line["runs"], line["runs_done"], line["minutes_left"]) == (6, 2, 4)
+        app(["reproduce", NAME, "--show", "--json"], standalone_mode=False)
+        assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[3], [], [1, 2]]
+
+
+def test_a_seed_is_a_partition_where_the_data_say_so(root: Path) -> None:
+    base = root / "runs" / "paper" / "table9" / "base.toml"
+    edit(base, 'partition = "iid"', 'partition = "iid"\npartition_per_seed = true')
+    order = Order(rows=["fedavg", "fedprox"], seeds=[1, 2], quiet=True)
+    made = reproduce(NAME, order, root)
+    first, second = made.done("fedprox")
+    assert first.settings["train"]["seeds"] == [1]
+    configs = [configuration.parse(each.settings) for each in (first, second)]
+    prints = [plan.LoadedConfig.of(config).federations for config in configs]
+    assert prints[0][1].fingerprint() != prints[1][2].fingerprint()
 
 
 def test_what_is_quick_stays_apart_and_what_is_shown_runs_nothing(

@@ -1,6 +1,7 @@
 """The arithmetic of a page, worked by hand on results that were made up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page
 from masquerade.reproduce.record import Circumstances, RowRecord
-from masquerade.reproduce.table import Run, Table, read, settings
+from masquerade.reproduce.table import Column, Run, Table, read, settings
 from masquerade.results import AVERAGED, PaperCosts, Spent, Statistics
 from tests.report.invented import costs, result, spent
 from tests.reproduce.tiny import edit, lay_out
@@ -42,6 +43,10 @@ def store(
     training = spent(paper=PaperCosts(size, 2.5e9))
     summary = result(row, seed, own, costs=costs(training, adapt=adapt, seconds={"training": 90.0}))
     record = RowRecord(table.name, row, MADE, summary, settings(run.config))
+    write(table, run, record)
+
+
+def write(table: Table, run: Run, record: RowRecord) -> None:
     table.path(run).parent.mkdir(parents=True, exist_ok=True)
     table.path(run).write_text(json.dumps(record.to_json()), encoding="utf-8")
 
@@ -100,6 +105,57 @@ def test_a_miss_needs_a_paragraph_and_the_page_says_when_it_has_none(table: Tabl
     assert table.notes() == {"fedavg": "The rate\nwas low."}
     assert page.unexplained(table, page.done(table)) == []
     assert "Misses: own -3.10.\n\nThe rate\nwas low." in page.page(table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "told"),
+    [
+        # By values only the next one is near: 0.1, and not 1.0.
+        ("values = [0.01, 0.1, 1.0]", "0.01", ["FedProx 0.1 69.90 (0.01 80.00)"]),
+        # Of tables also what differs in one setting, however far it stands in the list.
+        (
+            "trials = [{ lr = 0.01 }, { lr = 0.1 }, { lr = 0.01, mu = 1.0 }]",
+            "lr=0.01",
+            [
+                "FedProx lr=0.1 69.90 (lr=0.01 80.00)",
+                "FedProx lr=0.01,mu=1.0 diverged (lr=0.01 80.00)",
+            ],
+        ),
+    ],
+)
+def test_a_collapse_beside_the_chosen_trial_is_told_and_so_is_another_precision(
+    tmp_path: Path, kind: str, chosen: str, told: list[str]
+) -> None:
+    path = lay_out(tmp_path) / "runs/paper/table9/table.toml"
+    edit(path, "values = [1e-9, 0.5]", kind)
+    table = read("paper/table9", tmp_path)
+    # 69.9 is 10.1 points below; what diverged is never chosen, whatever it reached.
+    outcomes = [(80.0, None), (69.9, None), (99.0, 3)]
+    for run, (own, diverged) in zip(table.tries("fedprox"), outcomes, strict=True):
+        summary = result("fedprox", 1, own, diverged=diverged)
+        made = replace(MADE, compute={"engine": "loop", "precision": "bfloat16"})
+        write(table, run, RowRecord(table.name, "fedprox", made, summary, settings(run.config)))
+    assert table.chosen("fedprox") == chosen
+    assert page.collapses(table) == told
+    assert f"Collapses beside what was chosen: {told[0]}" in page.page(table)
+    assert "Settings were chosen with products" not in page.text(table)
+    store(table, "fedprox", 1, 60, 2000)
+    assert "chosen with products in bfloat16, and rows run in tf32." in page.text(table)
+
+
+def test_weighted_means_and_pooled_shift_stand_in_a_table_of_their_own(table: Table) -> None:
+    store(table, "fedavg", 1, 61.5, 2000)
+    text = page.page(table)
+    # The invented weighted mean is one above, and the bottom decile nine below.
+    assert "| Method | own data | weighted | bottom decile |\n" in text
+    assert "| FedAvg | 61.50 ± 5.00 | 62.50 | 52.50 |\n" in text
+    wide = [Column("own", ["accuracy.shift.0.mean"]), Column("40 %", ["accuracy.shift.40.mean"])]
+    text = page.page(replace(table, columns=wide, figures={"fedavg": [[60.0], [50.0]]}))
+    # Shifted by one client it is 61.5 − 20 · 0.4, and pooled one more.
+    assert "| weighted | bottom decile | 40 %, pooled |\n" in text
+    assert "| 62.50 | 52.50 | 54.50 ± 2.00 |\n" in text
+    costs = replace(table, columns=table.columns[1:], figures={"fedavg": [[2.0], [100]]})
+    assert "## Other means" not in page.page(costs)
 
 
 def test_a_page_has_date_device_file_and_every_setting(table: Table) -> None:

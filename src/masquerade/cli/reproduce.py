@@ -17,7 +17,7 @@ def reproduce(
         list[str] | None, typer.Option(help="Only this row; give several for several.")
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(help="Seed of training, 1 by default; give several.")
+        list[int] | None, typer.Option(help="Seed, those of the table by default; give several.")
     ] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Search learning rates, and run no row.")
@@ -49,10 +49,11 @@ def reproduce(
     Example: masquerade reproduce dmpfl/table1 --row fedavg
     """
     from masquerade.reproduce import command, page
+    from masquerade.results.json_records import to_json
 
     order = command.Order(
         rows=row or (),
-        seeds=seed or (1,),
+        seeds=seed or (),
         search=search,
         quick=quick,
         show=show,
@@ -68,9 +69,10 @@ def reproduce(
             if not quiet:
                 typer.echo(text)
         elif table is None:
-            typer.echo(json.dumps(command.overview(Path()), indent=1))
+            typer.echo(json.dumps(to_json(command.overview(Path())), indent=1))
         else:
-            typer.echo(json.dumps(page.values(command.reproduce(table, order, Path())), indent=1))
+            rows = page.values(command.reproduce(table, order, Path()))
+            typer.echo(json.dumps(to_json(rows), indent=1))
     except BaseException as error:
         if not isinstance(error, Exception):
             error.add_note("The same command goes on from the last commit.")

@@ -9,9 +9,10 @@ from masquerade.core.preprocess import Scale, describe
 from masquerade.data.registry import note_of
 from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
-from masquerade.evaluation.accuracy import GroupFigures
+from masquerade.evaluation.accuracy import Figure, Figures, GroupFigures, mean
 from masquerade.evaluation.overlap import overlap
 from masquerade.results import (
+    AVERAGED,
     Bytes,
     ClientFigures,
     Costs,
@@ -117,7 +118,16 @@ def _clients(evaluator: "Evaluator", ids: Sequence[int], group: GroupFigures) ->
         samples=tuple(evaluator.server.samples[list(ids)].tolist()),
         own=tuple(group.own),
         names=tuple(names[id] for id in ids) if names else (),
+        tests=tuple(evaluator.over_clients.samples[id] for id in ids),
+        shift=_by_client(group.shift),
+        pooled=_by_client(group.pooled),
     )
+
+
+def _by_client(figures: Figures) -> dict[str, tuple[Figure, ...]]:
+    """Return every client's figures by step, and their mean over the steps."""
+    averages = [mean(values) for values in zip(*figures.values(), strict=True)]
+    return {step: tuple(values) for step, values in (figures | {AVERAGED: averages}).items()}
 
 
 def _novel(

@@ -19,7 +19,8 @@ class Order:
 
     rows: Sequence[str] = ()
     """None means all."""
-    seeds: Sequence[int] = (1,)
+    seeds: Sequence[int] = ()
+    """None means the table's."""
     search: bool = False
     """Whether only rates are searched."""
     quick: bool = False
@@ -47,7 +48,7 @@ def reproduce(name: str, order: Order, root: Path) -> Table:
         tries = [run for row in rows for run in found.tries(row)]
         _do(found, tries, order, root, order.search and order.rerun)
         if not order.search:
-            runs = [found.run(row, seed) for seed in order.seeds for row in rows]
+            runs = [found.run(row, seed) for seed in order.seeds or found.seeds for row in rows]
             _do(found, [run for run in runs if run is not None], order, root, order.rerun)
     if order.page:
         found.page.parent.mkdir(parents=True, exist_ok=True)
@@ -76,29 +77,52 @@ class Overview:
     paper: str
     title: str
     done: list[str]
+    """Rows with a result of every seed of the table."""
     missing: list[str]
+    seeds: list[int]
+    runs: int
+    """Rows times seeds."""
+    runs_done: int
+    minutes: float | None
+    """What its runs are expected to take on a GPU, without tries; None where that is not said."""
+    minutes_left: float | None
     tries: int
     tries_done: int
 
 
 def overview(root: Path) -> list[Overview]:
     """Return every table, and which of its rows and tries are done."""
-    listed = []
-    for name in table.names(root):
-        found = table.read(name, root)
-        scores = [score for row in found.figures for score in found.scores(row).values()]
-        listed.append(
-            Overview(
-                table=name,
-                paper=found.paper,
-                title=found.title,
-                done=[row for row in found.figures if found.done(row)],
-                missing=[row for row in found.figures if not found.done(row)],
-                tries=len(scores),
-                tries_done=sum(score is not None for score in scores),
-            )
-        )
-    return listed
+    return [_overview(table.read(name, root)) for name in table.names(root)]
+
+
+def _overview(found: Table) -> Overview:
+    scores = [score for row in found.figures for score in found.scores(row).values()]
+    left = {row: missing_seeds(found, row) for row in found.figures}
+    minutes = left_of = None
+    if found.minutes:
+        minutes = sum(found.minutes.get(row, 0) for row in left) * len(found.seeds)
+        left_of = sum(found.minutes.get(row, 0) * len(seeds) for row, seeds in left.items())
+    runs = len(left) * len(found.seeds)
+    return Overview(
+        table=found.name,
+        paper=found.paper,
+        title=found.title,
+        done=[row for row, seeds in left.items() if not seeds],
+        missing=[row for row, seeds in left.items() if seeds],
+        seeds=list(found.seeds),
+        runs=runs,
+        runs_done=runs - sum(map(len, left.values())),
+        minutes=minutes,
+        minutes_left=left_of,
+        tries=len(scores),
+        tries_done=sum(score is not None for score in scores),
+    )
+
+
+def missing_seeds(found: Table, row: str) -> list[int]:
+    """Return the seeds of a table that a row has no result of."""
+    done = {record.result.seed for record in found.done(row)}
+    return [seed for seed in found.seeds if seed not in done]
 
 
 def listing(root: Path) -> str:
@@ -106,11 +130,12 @@ def listing(root: Path) -> str:
     lines = []
     for each in overview(root):
         rows = len(each.done) + len(each.missing)
-        lines += [
-            f"{each.table}  {each.paper}",
-            f"    {each.title}",
-            f"    rows {len(each.done)} of {rows}, tries {each.tries_done} of {each.tries}",
-        ]
+        state = f"rows {len(each.done)} of {rows}, tries {each.tries_done} of {each.tries}"
+        if len(each.seeds) > 1:
+            state += f", runs {each.runs_done} of {each.runs} ({len(each.seeds)} seeds)"
+        if each.minutes is not None:
+            state += f", GPU minutes left {each.minutes_left:g} of {each.minutes:g}"
+        lines += [f"{each.table}  {each.paper}", f"    {each.title}", f"    {state}"]
         if each.missing:
             lines.append(f"    missing: {', '.join(each.missing)}")
     return "\n".join(lines) or "No tables here: call this in a checkout of the repository."

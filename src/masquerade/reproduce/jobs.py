@@ -23,6 +23,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback
 from masquerade.experiments.callbacks import Run as Started
+from masquerade.reproduce import raw
 from masquerade.reproduce.record import Circumstances, RowRecord
 from masquerade.reproduce.table import Run, Table, meaning, settings
 from masquerade.results import EvaluationRecord
@@ -57,7 +58,7 @@ def group(table: Table, runs: Sequence[Run], root: Path, beside: int, quiet: boo
         shared.setdefault(key, []).append(run)
     found = []
     for together in shared.values():
-        names = tuple(run.method for run in together)
+        names = tuple(dict.fromkeys(run.method for run in together))
         config = replace(together[0].config, methods=names)
         own = toml.plain(toml.method_of(names[0], config))
         config = replace(config, method=dict.fromkeys(names, own))
@@ -78,7 +79,7 @@ def perform(job: Job) -> None:
     facts = _circumstances(made, job.beside, round(time.monotonic() - began, 1))
     by_method = {summary.method: summary for summary in summaries}
     for run, path in job.runs:
-        summary = replace(by_method[run.method], per_client=None)
+        summary = by_method[run.method]
         _write(path, RowRecord(job.table, run.row, facts, summary, settings(run.config)))
         if not job.quiet:
             own = summary.accuracy.own.mean
@@ -116,7 +117,9 @@ def _circumstances(config: Config, at_a_time: int, seconds: float) -> Circumstan
 
 
 def _write(path: Path, record: RowRecord) -> None:
+    """Write a result, and before it what clients reached: what has a result is done."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    raw.write(path, record.result)
     atomic.write_file(path, f"{json.dumps(record.to_json(), indent=1)}\n".encode())
 
 

@@ -1,7 +1,7 @@
 """A table's page: the paper's figures and ours side by side, made of the files of results alone."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from masquerade.config import toml
@@ -19,6 +19,7 @@ from masquerade.report.tables import (
 )
 from masquerade.reproduce.record import RowRecord
 from masquerade.reproduce.table import Column, Table
+from masquerade.reproduce.table import settings as complete
 from masquerade.results import Statistics, Summary
 from masquerade.results.json_records import Json
 
@@ -26,6 +27,8 @@ Done = Mapping[str, Sequence[Summary]]
 """The summaries of each row, by seed."""
 
 MISS = "†"
+COLLAPSE = 10
+"""Points below the chosen trial at which one next to it is told of."""
 
 
 def done(table: Table) -> dict[str, list[Summary]]:
@@ -196,6 +199,10 @@ def remarks(table: Table, results: Done) -> list[str]:
     lost = [row for row, seeds in results.items() if any(s.diverged is not None for s in seeds)]
     if lost:
         found.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
+    tries, runs = _precisions(table)
+    if tries and runs and tries != runs:
+        text = f"Settings were chosen with products in {_all(tries)}, and rows run in {_all(runs)}."
+        found.append(text)
     silent = unexplained(table, results)
     if silent:
         where = table.page.with_suffix("") / "notes.md"
@@ -233,6 +240,7 @@ def page(table: Table) -> str:
     results = done(table)
     records = {row: table.done(row) for row in table.figures}
     parts = {
+        "Other means, and pooled shift": _other_means(table, results),
         "Not done yet": _undone(table, results),
         "What misses the paper": _missing(table, results),
         "How rates were chosen": _searched(table),
@@ -256,6 +264,38 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
 
+OTHER_MEANS = """\
+Above, a figure is the mean over clients, each of which counts once, as is usual in the papers,
+unless its column says otherwise; shifted test samples are those of *one* other client. Below, from
+the same runs and without figures of the paper: the mean in which every test sample counts once
+(weighted), the bottom decile (nine clients in ten reach at least this), and shift by samples of
+*all* other clients, pooled."""
+
+
+def _other_means(table: Table, results: Done) -> str:
+    """Show own data weighted, and shift by all other clients, where a table is of accuracy."""
+    paths = {column.name: column.paths[0] for column in table.columns}
+    if not any(path.startswith("accuracy.") for path in paths.values()):
+        return ""
+    picks = {
+        "own data": "accuracy.own.mean",
+        "weighted": "accuracy.own.weighted",
+        "bottom decile": "accuracy.own.bottom_decile",
+    }
+    for name, path in paths.items():
+        if path.startswith("accuracy.shift.") and path != "accuracy.shift.0.mean":
+            picks[f"{name}, pooled"] = path.replace(".shift.", ".pooled.", 1)
+    rows = [
+        [
+            table.title_of(row),
+            *(show(figure(seeds, pick_of(path)), ".2f") for path in picks.values()),
+        ]
+        for row, seeds in results.items()
+        if seeds
+    ]
+    return f"{OTHER_MEANS}\n\n{_markdown([['Method', *picks], *rows])}" if rows else ""
+
+
 def _undone(table: Table, results: Done) -> str:
     return ", ".join(table.title_of(row) for row, seeds in results.items() if not seeds)
 
@@ -271,24 +311,59 @@ def _missing(table: Table, results: Done) -> str:
 
 
 def _searched(table: Table) -> str:
-    """Show every try of every row, the best one bold."""
+    """Show every try of every row, and which was chosen."""
     search = table.search
-    if not search.values or table.results.name != table.page.stem:
+    if not search.all_trials or table.results.name != table.page.stem:
         return ""
-    head = ["Method", *(str(value) for value in search.values), "chosen"]
-    rows = [head]
+    rows = [["Method", *(trial.name for trial in search.all_trials), "chosen"]]
     for row in table.figures:
         chosen, scores = table.chosen(row), table.scores(row)
-        cells = [ABSENT if score is None else f"{score:.2f}" for score in scores.values()]
-        rows.append([table.title_of(row), *cells, ABSENT if chosen is None else str(chosen)])
-    over = _flat(search.over)
-    told = ", ".join(f"`{key}` {_plain(value)}" for key, value in over.items())
+        rows.append([table.title_of(row), *map(_scored, scores.values()), chosen or ABSENT])
+    told = ", ".join(f"`{key}` {_plain(value)}" for key, value in _flat(search.over).items())
     names = ", ".join(f"`{name}`" for name in search.settings)
+    by = "what a trial sets, as far as a method has it" if search.trials else names
+    tries, runs = _precisions(table)
+    products = f"; products in {_all(tries)}, and in the rows' runs in {_all(runs)}"
+    note = f"Mean accuracy over clients on validation data, by {by}, with {told}"
+    fallen = collapses(table)
+    beside = f"\n\nCollapses beside what was chosen: {'; '.join(fallen)}." if fallen else ""
+    return f"{note}{products if tries else ''}.\n\n{_markdown(rows)}{beside}"
+
+
+def _scored(score: float | None) -> str:
+    if score is None:
+        return ABSENT
+    return "diverged" if math.isnan(score) else f"{score:.2f}"
+
+
+def _all(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or ABSENT
+
+
+def collapses(table: Table) -> list[str]:
+    """Say which trials next to a chosen one diverged, or fell far below it."""
+    found = []
+    for row in table.figures:
+        chosen, scores = table.chosen(row), table.scores(row)
+        best = None if chosen is None else scores[chosen]
+        if chosen is None or best is None:
+            continue
+        for name in table.search.neighbors(chosen):
+            score = scores[name]
+            if score is not None and not score >= best - COLLAPSE:
+                found.append(f"{table.title_of(row)} {name} {_scored(score)} ({chosen} {best:.2f})")
+    return found
+
+
+def _precisions(table: Table) -> tuple[set[str], set[str]]:
+    """Return what products were taken in, of tries and of runs."""
     tries = [table.record(run) for row in table.figures for run in table.tries(row)]
-    done = [str(record.made.compute["precision"]) for record in tries if record is not None]
-    products = f"; products in {', '.join(sorted(set(done)))}" if done else ""
-    note = f"Mean accuracy over clients on validation data, by {names}, with {told}{products}."
-    return f"{note}\n\n{_markdown(rows)}"
+    runs = [record for row in table.figures for record in table.done(row)]
+    one, other = (
+        {str(record.made.compute["precision"]) for record in records if record is not None}
+        for records in (tries, runs)
+    )
+    return one, other
 
 
 def _runs(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
@@ -326,12 +401,12 @@ def _settings(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
 
 def _of_row(settings: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     """Return the settings that rows are told apart by; a row has one method and any seeds."""
-    found = {name: _table(settings[name]) for name in ("data", "train", "evaluate", "method")}
+    # Results that are older than a setting have its default.
+    now = complete(toml.parse(settings))
+    found = {name: _table(now[name]) for name in ("data", "train", "evaluate", "method")}
     (method,) = found["method"].values()
     train = {key: value for key, value in found["train"].items() if key != "seeds"}
-    # What was done to samples is said also of results that are older than the setting.
-    data = found["data"] | {"normalize": toml.parse(settings).data.normalize}
-    return found | {"data": data, "train": train, "method": _table(method)}
+    return found | {"train": train, "method": _table(method)}
 
 
 def _table(value: Json) -> dict[str, Json]:

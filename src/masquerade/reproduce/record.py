@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from masquerade.reproduce import raw
 from masquerade.results import Summary
 from masquerade.results.json_records import Json, from_json, to_json
 
@@ -35,10 +36,10 @@ class RowRecord:
     settings: Mapping[str, Json]
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON; the summary has its schema."""
+        """Return the record as JSON; the summary has its schema, and clients lie beside it."""
         found = to_json(self)
         assert isinstance(found, dict)
-        return {**found, "result": self.result.to_json()}
+        return {**found, "result": raw.without(self.result).to_json()}
 
     @classmethod
     def from_json(cls, data: Json) -> Self:

@@ -6,8 +6,10 @@ file of settings per row. Results are JSON files, one per row and seed, and one 
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from masquerade.config import toml
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
+from masquerade.reproduce import raw
 from masquerade.reproduce.record import RowRecord
+from masquerade.results import Summary
 from masquerade.results.json_records import Json
 
 FILE = "table.toml"
@@ -36,14 +40,73 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What a try sets: hyperparameters, as far as the row's method has them, and `train.KEY`."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Search:
-    """What every row tries on validation data before it is run."""
+    """What every row tries on validation data before it is run: the same trials for all rows."""
 
     values: list[float] = field(default_factory=list)
+    """One trial for each, which gives it to all of `settings`."""
     settings: list[str] = field(default_factory=list)
-    """The settings that a try gives its value, as far as the row's method has them."""
+    trials: list[Mapping[str, Any]] = field(default_factory=list)
+    """Or each trial as a table of what it sets."""
     over: Mapping[str, Any] = field(default_factory=dict)
     """Tables put over the row's."""
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.values and self.trials:
+            faults.append("`values` and `trials` are both given; write all of them as `trials`")
+        keys = {key for trial in self.all_trials for key in trial.settings}
+        known = {each.name for entry in METHODS.values() for each in fields(entry.method)}
+        for key in sorted(keys - known):
+            if not key.startswith("train."):
+                near = nearest(key, known)
+                faults.append(f"no method has `{key}`{near}; settings of training are `train.KEY`")
+        if len({trial.name for trial in self.all_trials}) < len(self.all_trials):
+            faults.append("a trial is there twice")
+        if "compute" in self.over:
+            faults.append("`over.compute` is given, and tries are computed as rows are")
+        if faults:
+            raise MasqueradeError("E201", f"`search`: {'; '.join(faults)}")
+
+    @cached_property
+    def all_trials(self) -> list[Trial]:
+        """List the trials; their names are those of files."""
+        if self.trials:
+            return [Trial(_named(trial), trial) for trial in self.trials]
+        return [Trial(str(value), dict.fromkeys(self.settings, value)) for value in self.values]
+
+    def neighbors(self, chosen: str) -> list[str]:
+        """Name the trials next to one in the list, and those that differ from it in one setting."""
+        names = [trial.name for trial in self.all_trials]
+        at = names.index(chosen)
+        own = self.all_trials[at].settings
+        # The trials of `values` differ in one value, so that of them only the next ones are near.
+        near = {at - 1, at + 1} | {
+            place
+            for place, trial in enumerate(self.all_trials)
+            if self.trials and _differ(own, trial.settings) == 1
+        }
+        return [name for place, name in enumerate(names) if place in near]
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """Count the settings that two trials do not have in common."""
+    keys = one.keys() | other.keys()
+    return sum(key not in one or key not in other or one[key] != other[key] for key in keys)
+
+
+def _named(trial: Mapping[str, Any]) -> str:
+    """Name a trial by what it sets, with what a file can be called."""
+    text = ",".join(f"{key}={value}" for key, value in trial.items()) or "as-is"
+    return re.sub(r"[^a-zA-Z0-9._=,+-]", "_", text)
 
 
 @dataclass(frozen=True)
@@ -78,6 +141,10 @@ class Table:
     quick: bool = False
     over: Mapping[str, Any] = field(default_factory=dict)
     """Tables put over every row's: what makes it small, and where its work is done."""
+    seeds: tuple[int, ...] = (1,)
+    """What is run where no seed is named; with `data.partition_per_seed` each is a partition."""
+    minutes: Mapping[str, float] = field(default_factory=dict)
+    """What a row is expected to take on a GPU, of one seed, and without its tries."""
 
     @property
     def command(self) -> str:
@@ -97,52 +164,54 @@ class Table:
         return METHODS[self.tables(row)["methods"][0]].title
 
     def tries(self, row: str) -> list[Run]:
-        """List the runs that choose a row's rate."""
+        """List the runs that choose a row's settings."""
         tables = toml.merged(self.tables(row), self.search.over)
         return [
-            Run(row, f"search/{row}-{value}", toml.parse(self._with(tables, value)))
-            for value in self.search.values
+            Run(row, f"search/{row}-{trial.name}", toml.parse(_with(tables, trial)))
+            for trial in self.search.all_trials
         ]
 
-    def scores(self, row: str) -> dict[float, float | None]:
-        """Return what every try reached on validation data, or None where it is not done."""
+    def scores(self, row: str) -> dict[str, float | None]:
+        """Return what every trial reached on validation data, or None where it is not done.
+
+        One that diverged has NaN.
+        """
         done = [self.record(run) for run in self.tries(row)]
         return {
-            value: None if record is None else record.result.accuracy.own.mean
-            for value, record in zip(self.search.values, done, strict=True)
+            trial.name: None if record is None else _score(record.result)
+            for trial, record in zip(self.search.all_trials, done, strict=True)
         }
 
-    def chosen(self, row: str) -> float | None:
-        """Return the value that was best on validation data, the first of equal ones.
+    def chosen(self, row: str) -> str | None:
+        """Name the trial that was best on validation data, the first of equal ones.
 
         There is none until every try is done.
         """
-        scores = {value: score for value, score in self.scores(row).items() if score is not None}
-        complete = scores and len(scores) == len(self.search.values)
-        return max(scores, key=lambda value: scores[value]) if complete else None
+        scores = {name: score for name, score in self.scores(row).items() if score is not None}
+        if not scores or len(scores) < len(self.search.all_trials):
+            return None
+        return max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
 
     def run(self, row: str, seed: int) -> Run | None:
         """Return the run of a row; None until its search is done."""
         tables = toml.merged(self.tables(row), {"train": {"seeds": [seed]}})
-        if self.search.values:
-            value = self.chosen(row)
-            if value is None:
+        if self.search.all_trials:
+            chosen = self.chosen(row)
+            if chosen is None:
                 return None
-            tables = self._with(tables, value)
+            (trial,) = (each for each in self.search.all_trials if each.name == chosen)
+            tables = _with(tables, trial)
         return Run(row, f"{row}-seed{seed}", toml.parse(tables))
-
-    def _with(self, tables: toml.Tables, value: float) -> toml.Tables:
-        (name,) = tables["methods"]
-        has = {each.name for each in fields(METHODS[name].method)}
-        own = {setting: value for setting in self.search.settings if setting in has}
-        return toml.merged(tables, {"method": {name: own}})
 
     def path(self, run: Run) -> Path:
         """Return the file of a run's result."""
         return self.results / f"{run.name}.json"
 
     def record(self, run: Run) -> RowRecord | None:
-        """Read a run's result; None where there is none, or one of other settings."""
+        """Read a run's result, with clients' figures where they lie beside it.
+
+        None where there is none, or one of other settings.
+        """
         try:
             found = RowRecord.from_json(json.loads(self.path(run).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -156,7 +225,9 @@ class Table:
         except MasqueradeError:
             # Settings that are no longer known are other settings.
             return None
-        return found if meaning(then) == meaning(run.config) else None
+        if meaning(then) != meaning(run.config):
+            return None
+        return replace(found, result=raw.read(self.path(run), found.result))
 
     def done(self, row: str) -> list[RowRecord]:
         """Return the results of a row, in the order of their seeds."""
@@ -174,6 +245,22 @@ class Table:
         parts = ("\n" + path.read_text(encoding="utf-8")).split("\n## ")[1:]
         split = (part.partition("\n") for part in parts)
         return {row.strip(): text.strip() for row, _, text in split if text.strip()}
+
+
+def _with(tables: toml.Tables, trial: Trial) -> toml.Tables:
+    (name,) = tables["methods"]
+    has = {each.name for each in fields(METHODS[name].method)}
+    own = {key: value for key, value in trial.settings.items() if key in has}
+    train = {
+        key.removeprefix("train."): value
+        for key, value in trial.settings.items()
+        if key.startswith("train.")
+    }
+    return toml.merged(tables, {"method": {name: own}, "train": train})
+
+
+def _score(found: Summary) -> float:
+    return math.nan if found.diverged is not None else found.accuracy.own.mean
 
 
 def meaning(config: Config) -> tuple[object, ...]:
@@ -211,6 +298,11 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
     if quick:
         shorter = over.pop("search", {})
         search["over"] = toml.merged(search.get("over", {}), shorter)
+    both = how | given
+    seeds, minutes = tuple(both.get("seeds", [1])), both.get("minutes", {})
+    if isinstance(minutes, (int, float)):
+        # Those of the whole table: its rows and seeds are taken to be equal.
+        minutes = dict.fromkeys(given["figures"], minutes / len(given["figures"]) / len(seeds))
     published = root / ("out/quick" if quick else "docs/results")
     rows_name = rows.resolve().relative_to((root / "runs").resolve()).as_posix()
     columns = [Column(**column) for column in given["columns"]]
@@ -230,6 +322,9 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         page=published / f"{_flat(name)}.md",
         quick=quick,
         over=over if quick else {},
+        # What is quick shows that a table runs, for which one seed is enough.
+        seeds=seeds[:1] if quick else seeds,
+        minutes=minutes,
     )
 
 

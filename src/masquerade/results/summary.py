@@ -35,7 +35,7 @@ class Participations:
 
 @dataclass(frozen=True)
 class ClientFigures:
-    """Clients, each with the metric on its own data."""
+    """Clients, each with the metric on its own data and under shift."""
 
     ids: tuple[int, ...]
     samples: tuple[int, ...]
@@ -44,6 +44,12 @@ class ClientFigures:
     """None where a client has no test data."""
     names: tuple[str, ...] = ()
     """What the data call them."""
+    tests: tuple[int, ...] = ()
+    """Samples that they are evaluated on."""
+    shift: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """By degree, shifted by samples of one other client, and `AVERAGED` over degrees."""
+    pooled: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """The same, shifted by samples of all others."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class RuleFigures:
 
     accuracy: Accuracy
     metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+    per_client: ClientFigures | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,98 @@
+"""Clients' figures lie beside a result, and all statistics can be computed from them again."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from masquerade.errors import MasqueradeError
+from masquerade.reproduce import page, raw
+from masquerade.reproduce.command import Order, reproduce
+from masquerade.results import ClientFigures, RuleFigures, Statistics, Summary
+from tests.report.invented import accuracy, result
+from tests.reproduce.same import assert_same
+from tests.reproduce.tiny import edit, lay_out, stored
+
+CLIENTS = ClientFigures(
+    ids=(3, 5, 8),
+    samples=(10, 20, 30),
+    own=(80.0, None, 50.0),
+    names=("ada", "bea", "cyd"),
+    tests=(1, 0, 3),
+    shift={"0": (80.0, None, 50.0), "100": (20.0, 30.0, None)},
+    pooled={},
+)
+
+
+def test_statistics_by_hand() -> None:
+    # Of 80 and 50 the mean is 65, both are 15 from it, and 80 counts once and 50 three times:
+    # (80 + 150) / 4 = 57.5.
+    assert raw.describe(CLIENTS.own, CLIENTS.tests) == Statistics(65.0, 15.0, 57.5, 50.0)
+    assert raw.describe(CLIENTS.own, CLIENTS.tests, "lower").bottom_decile == 80.0
+    # The worst tenth of twenty are two, and the third from below has 2.
+    assert raw.describe(range(20), [1] * 20).bottom_decile == 2
+    assert math.isnan(raw.describe([None], [0]).mean)
+
+
+def test_clients_come_back_as_they_were_written(tmp_path: Path) -> None:
+    rule = RuleFigures(accuracy(), per_client=replace(CLIENTS, own=(70.0, None, 60.0)))
+    rules = {"own prior": rule, "none": RuleFigures(accuracy())}
+    summary = replace(result(per_client=CLIENTS), rules=rules)
+    path = tmp_path / "row-seed1.json"
+    raw.write(path, summary)
+    bare = raw.without(summary)
+    assert bare.per_client is None
+    assert raw.read(path, bare) == summary
+    with np.load(raw.path_of(path), allow_pickle=False) as held:
+        assert held["own"].dtype == np.float32
+    first = raw.path_of(path).read_bytes()
+    raw.write(path, summary)
+    assert raw.path_of(path).read_bytes() == first
+
+
+def test_a_result_without_clients_has_no_file(tmp_path: Path) -> None:
+    summary = result(per_client=None)
+    raw.write(tmp_path / "row.json", summary)
+    assert list(tmp_path.iterdir()) == []
+    assert raw.read(tmp_path / "row.json", summary) == summary
+
+
+def test_damaged_clients_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "row.json"
+    for content in (b"", b"PK", b"not an archive"):
+        raw.path_of(path).write_bytes(content)
+        with pytest.raises(MasqueradeError) as refused:
+            raw.read(path, result())
+        assert refused.value.code == "E401"
+
+
+def test_a_page_can_be_computed_again_from_raw_files(tmp_path: Path) -> None:
+    made = reproduce("paper/table9", Order(seeds=[1, 2], quiet=True), lay_out(tmp_path))
+    results = page.done(made)
+    for row, seeds in results.items():
+        assert len(seeds) == 2
+        for seed in seeds:
+            file = made.results / f"{row}-seed{seed.seed}.json"
+            assert "per_client" not in stored(file)["result"]
+            assert seed.per_client is not None
+            assert_same(seed, raw.recompute(seed))
+    again = {row: [raw.recompute(seed) for seed in seeds] for row, seeds in results.items()}
+    for row in made.figures:
+        one, other = (page.ours(made.columns[0], row, each) for each in (results, again))
+        assert one is not None
+        assert other is not None
+        assert (one.mean, one.std) == pytest.approx((other.mean, other.std), abs=1e-4)
+    # A number that was changed by hand is found out.
+    file = made.results / "fedprox-seed1.json"
+    edit(file, '"mean": ', '"mean": 1')
+    changed = made.done("fedprox")[0].result
+    with pytest.raises(AssertionError):
+        assert_same(changed, raw.recompute(changed))
+
+
+def test_the_summary_is_otherwise_what_it_was(tmp_path: Path) -> None:
+    summary = result(per_client=CLIENTS)
+    again: Summary = raw.recompute(summary)
+    assert replace(again, accuracy=summary.accuracy) == summary
