@@ -63,7 +63,8 @@ def execute(text: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-RUNS = [path for path in sorted(ROOT.glob("runs/**/*.toml")) if path.name != "table.toml"]
+LISTS = ("table.toml", "papers.toml")
+RUNS = [path for path in sorted(ROOT.glob("runs/**/*.toml")) if path.name not in LISTS]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from masquerade.config import toml as configuration
-from masquerade.reproduce import page, raw
+from masquerade.reproduce import index, page, raw
 from masquerade.reproduce.command import Order, reproduce
 from masquerade.reproduce.table import Table, names, read
 from tests.reproduce.same import NEAR, assert_same
@@ -43,6 +43,21 @@ def test_every_row_has_as_many_tries(table: Table) -> None:
 def test_a_page_is_what_its_files_say_and_every_miss_is_explained(table: Table) -> None:
     assert table.page.read_text(encoding="utf-8") == page.page(table)
     assert page.unexplained(table, page.done(table)) == []
+
+
+def test_the_index_and_the_queue_are_those_of_the_results() -> None:
+    for path, text in index.pages(ROOT).items():
+        assert path.read_text(encoding="utf-8") == text, index.COMMAND
+
+
+def test_every_table_is_in_the_list_once_and_so_is_every_place_in_the_queue() -> None:
+    items = index.items(ROOT)
+    listed = [item.table for item in items if item.table]
+    assert set(TABLES) <= set(listed)
+    assert len(set(listed)) == len(listed)
+    # Table 4 of DM-PFL is read off the trainings of its Table 1.
+    worth = [item.worth for item in items if item.worth and item.table != "dmpfl/table4"]
+    assert sorted(worth) == list(range(1, len(worth) + 1))
 
 
 WITHOUT_RAW = {"dmpfl/table1", "dmpfl/table4"}

@@ -31,6 +31,9 @@ def reproduce(
     write_page: Annotated[
         bool, typer.Option("--page/--no-page", help="Write the table's page; it needs scipy.")
     ] = True,
+    write_index: Annotated[
+        bool, typer.Option("--index", help="Write docs/results/index.md and runs/QUEUE.md.")
+    ] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Also run what is done.")] = False,
     jobs: Annotated[int, typer.Option(help="Trainings at a time, each in a process.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -48,7 +51,7 @@ def reproduce(
 
     Example: masquerade reproduce dmpfl/table1 --row fedavg
     """
-    from masquerade.reproduce import command, page
+    from masquerade.reproduce import command, index, page
     from masquerade.results.json_records import to_json
 
     order = command.Order(
@@ -64,7 +67,10 @@ def reproduce(
         quiet=quiet or as_json,
     )
     try:
-        if not as_json:
+        if write_index:
+            for path in index.write(Path()):
+                typer.echo(f"Written: {path}")
+        elif not as_json:
             text = command.describe(table, order, Path())
             if not quiet:
                 typer.echo(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from masquerade.config import toml
 from masquerade.errors import MasqueradeError
-from masquerade.reproduce import page, table
+from masquerade.reproduce import index, page, table
 from masquerade.reproduce.jobs import group, perform_all
 from masquerade.reproduce.table import Run, Table
 from masquerade.results.json_records import Json
@@ -138,6 +138,11 @@ def listing(root: Path) -> str:
         lines += [f"{each.table}  {each.paper}", f"    {each.title}", f"    {state}"]
         if each.missing:
             lines.append(f"    missing: {', '.join(each.missing)}")
+    all_states = index.states(root)
+    if all_states:
+        lines += ["", "All tables and figures:"]
+        lines += [f"    {each.item.paper}, {each.item.name}: {each.told}" for each in all_states]
+        lines += ["", index.summary(all_states)]
     return "\n".join(lines) or "No tables here: call this in a checkout of the repository."
 
 

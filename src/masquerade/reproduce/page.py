@@ -253,13 +253,14 @@ def page(table: Table) -> str:
         name=table.name,
         command=table.command,
         folder=table.results.name,
-        table=_markdown(lines(table, results)),
+        table=markdown(lines(table, results)),
         remarks=" ".join(remarks(table, results)),
         parts="\n".join(f"## {head}\n\n{part}\n" for head, part in parts.items() if part),
     )
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a table, the first of them its head."""
     head, *body = ("| " + " | ".join(row) + " |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
@@ -293,7 +294,7 @@ def _other_means(table: Table, results: Done) -> str:
         for row, seeds in results.items()
         if seeds
     ]
-    return f"{OTHER_MEANS}\n\n{_markdown([['Method', *picks], *rows])}" if rows else ""
+    return f"{OTHER_MEANS}\n\n{markdown([['Method', *picks], *rows])}" if rows else ""
 
 
 def _undone(table: Table, results: Done) -> str:
@@ -327,7 +328,7 @@ def _searched(table: Table) -> str:
     note = f"Mean accuracy over clients on validation data, by {by}, with {told}"
     fallen = collapses(table)
     beside = f"\n\nCollapses beside what was chosen: {'; '.join(fallen)}." if fallen else ""
-    return f"{note}{products if tries else ''}.\n\n{_markdown(rows)}{beside}"
+    return f"{note}{products if tries else ''}.\n\n{markdown(rows)}{beside}"
 
 
 def _scored(score: float | None) -> str:
@@ -378,7 +379,7 @@ def _runs(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
             known = [made.date, made.device, *compute, made.torch]
             cells = [table.title_of(row), str(seed), *known, str(made.at_a_time), minutes]
             rows.append([*cells, f"[result]({file})"])
-    return _markdown(rows) + "\n\nMinutes are those of training." if len(rows) > 1 else ""
+    return markdown(rows) + "\n\nMinutes are those of training." if len(rows) > 1 else ""
 
 
 def _settings(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
