@@ -33,6 +33,8 @@ class Column:
     """A greater distance from the paper's figure needs a paragraph."""
     share_of: str = ""
     """The row of which figures are given in percent."""
+    difference_from: str = ""
+    """The row that figures are differences from, seed by seed."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Table:
     paper: str
     columns: list[Column]
     figures: Mapping[str, list[list[float]]]
-    """Mean, and where the paper has it the standard deviation, by row and column."""
+    """Mean, and where the paper has it the standard deviation, by row and column; an empty list is
+    a cell of which the paper prints no number."""
     search: Search
     folder: Path
     """Where the rows' settings are."""
@@ -78,6 +81,10 @@ class Table:
     quick: bool = False
     over: Mapping[str, Any] = field(default_factory=dict)
     """Tables put over every row's: what makes it small, and where its work is done."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Names of rows, where the title of the method is not enough."""
+    note: str = ""
+    """What whoever compares the figures has to know."""
 
     @property
     def command(self) -> str:
@@ -94,7 +101,7 @@ class Table:
 
     def title_of(self, row: str) -> str:
         """Return the name that a row is shown by."""
-        return METHODS[self.tables(row)["methods"][0]].title
+        return self.titles.get(row) or METHODS[self.tables(row)["methods"][0]].title
 
     def tries(self, row: str) -> list[Run]:
         """List the runs that choose a row's rate."""
@@ -230,6 +237,8 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         page=published / f"{_flat(name)}.md",
         quick=quick,
         over=over if quick else {},
+        titles=how.get("titles", {}) | given.get("titles", {}),
+        note=given.get("note", ""),
     )
 
 
