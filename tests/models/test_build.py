@@ -31,7 +31,11 @@ SHAPES = {
     "lenet": (3, 32, 32),
     "lenet_wide": (3, 16, 16),
     "leaf_cnn": (1, 28, 28),
+    "pfllib_cnn": (3, 32, 32),
+    "mnist_conv": (1, 28, 28),
+    "mlp_256_128": (1, 8, 8),
     "row_lstm": (1, 8, 8),
+    "row_lstm_64": (1, 8, 8),
     "char_lstm": (12,),
 }
 SHAPES |= {f"{name}_binary": shape for name, shape in SHAPES.items() if f"{name}_binary" in MODELS}
@@ -88,6 +92,12 @@ COUNTS = [
     # The raw signals have 9 x 128 = 1152 numbers instead of 561.
     ("mlp_1024_512", (9, 128), 6, 1_103_366 + (1152 - 561) * 1024),
     ("mlp_300_100", (9, 128), 6, 199_306 + (1152 - 561) * 300),
+    # Three layers, 784-256-128-10; four gates that read a row and 64 states, and the head.
+    ("mlp_256_128", (1, 28, 28), 10, 785 * 256 + 257 * 128 + 129 * 10),
+    ("row_lstm_64", (1, 28, 28), 10, 4 * (28 + 64 + 1) * 64 + 65 * 10),
+    # PFLlib's FedAvgCNN for CIFAR-100: 2,432 + 51,264 in convolutions, 819,712 + 51,300 behind.
+    ("pfllib_cnn", (3, 32, 32), 100, 924_708),
+    ("mnist_conv", (1, 28, 28), 10, 832 + 51_264 + 10_250),
     ("char_lstm", (80,), 80, 382_352),
     ("resnet18", (3, 32, 32), 10, 11_181_642),
     ("resnet18_group", (3, 32, 32), 10, 11_181_642),

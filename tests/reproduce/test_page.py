@@ -206,3 +206,46 @@ def test_a_path_leads_to_a_figure_with_its_standard_deviation_or_to_none() -> No
 def test_a_path_that_no_summary_has_is_refused(path: str, words: str) -> None:
     with pytest.raises(MasqueradeError, match=f"E201 `{path}` {words}"):
         page.pick_of(path)(result())
+
+
+def test_a_cell_that_the_paper_does_not_print_is_compared_with_nothing(tmp_path: Path) -> None:
+    path = lay_out(tmp_path) / "runs/paper/table9/table.toml"
+    edit(path, "[1e-9, 0.5]", "[]")
+    edit(path, "fedavg = [[60.0, 8.0], [2.0], [100]]", "fedavg = [[], [2.0], [100]]")
+    table = read("paper/table9", tmp_path)
+    store(table, "fedavg", 1, 20, 2000)
+    assert [row[2] for row in cells(table)[1:4]] == ["–", "20.00 ± 5.00", "–"]
+    assert page.misses(table, page.done(table)) == {}
+    (line,) = [line for line in page.values(table) if line.row == "fedavg"]
+    assert line.columns["own"] == page.Cell(paper=None, ours=20.0, difference=None)
+
+
+def test_a_difference_from_a_row_is_taken_seed_by_seed(tmp_path: Path) -> None:
+    path = lay_out(tmp_path) / "runs/paper/table9/table.toml"
+    edit(path, "[1e-9, 0.5]", "[]")
+    edit(path, 'share_of = "fedavg"', 'difference_from = "fedavg"')
+    table = read("paper/table9", tmp_path)
+    store(table, "fedprox", 1, 58, 900)
+    assert cells(table)[-2][-1] == "–"
+    # 900 − 1000 and 1900 − 2100, whose mean is −150 and from which both are 50.
+    for seed, (own, other) in enumerate([(900, 1000), (1900, 2100)], start=1):
+        store(table, "fedprox", seed, 58, own)
+        store(table, "fedavg", seed, 58, other)
+    # A seed that the other row lacks has no difference.
+    store(table, "fedprox", 3, 58, 5000)
+    assert cells(table)[-2][-1] == "-150.00 (50.00)"
+    assert cells(table)[2][-1] == "0.00 (0.00)"
+
+
+def test_a_table_names_its_rows_and_says_what_a_reader_has_to_know(tmp_path: Path) -> None:
+    path = lay_out(tmp_path) / "runs/paper/table9/table.toml"
+    edit(path, 'title = "Accuracy"', 'title = "Accuracy"\nnote = "Best rounds."')
+    edit(path, "[search]", '[titles]\nfedprox = "FedProx, μ = 0.5"\n[search]')
+    table = read("paper/table9", tmp_path)
+    assert [row[0] for row in cells(table) if row[0]] == [
+        "Method",
+        "FedAvg",
+        "FedAvg+FT",
+        "FedProx, μ = 0.5",
+    ]
+    assert "\n\nBest rounds. ± is" in page.page(table)

@@ -71,11 +71,13 @@ def _mlp(
     return Network(about, make, shape, classes, "any shape")
 
 
-def _binary_mlp(about: str, hidden: tuple[int, ...]) -> Network:
+def _binary_mlp(
+    about: str, hidden: tuple[int, ...], shape: Shape = DIGITS, classes: int = 10
+) -> Network:
     def make(shape: Shape, classes: int) -> nn.Module:
         return BinaryMLP(math.prod(shape), hidden, classes)
 
-    return Network(about, make, DIGITS, needs="any shape")
+    return Network(about, make, shape, classes, "any shape")
 
 
 def _images(
@@ -103,8 +105,11 @@ def _vgg(about: str, build: Callable[..., nn.Module]) -> Network:
     return Network(about, make, CIFAR, needs="images", side=MNIST[1], most=SIDE)
 
 
-def _rows(shape: Shape, classes: int) -> nn.Module:
-    return RowLSTM(shape[0] * shape[2], classes=classes)
+def _row_lstm(hidden: int) -> Network:
+    def make(shape: Shape, classes: int) -> nn.Module:
+        return RowLSTM(shape[0] * shape[2], hidden, classes)
+
+    return Network(f"an LSTM of {hidden} on the rows of images", make, MNIST, needs="images")
 
 
 MODELS: dict[str, Network] = {
@@ -112,6 +117,7 @@ MODELS: dict[str, Network] = {
     "logistic": _mlp("logistic regression", ()),
     "mlp_1024_512": _mlp("FedMask's, for UCI HAR", (1024, 512), HAR, 6),
     "mlp_300_100": _mlp("for UCI HAR; inferred for DM-PFL", (300, 100), HAR, 6),
+    "mlp_256_128": _mlp("two hidden layers, for MNIST", (256, 128), MNIST),
     "cifar_cnn": _images("DM-PFL's, for CIFAR-10", CifarCNN, CIFAR),
     "mnist_cnn": _images("FedAvg's, for MNIST", MnistCNN, MNIST),
     "digits_cnn": _images("two convolutions, for digits", DigitsCNN, DIGITS),
@@ -121,12 +127,15 @@ MODELS: dict[str, Network] = {
     "leaf_cnn": _lenet(
         "pFedGate's, for EMNIST and FEMNIST; by its text also for CIFAR-100", (2048,), MNIST, 62
     ),
+    "pfllib_cnn": _lenet("PFLlib's, for CIFAR-100", (512,), classes=100),
+    "mnist_conv": _lenet("two convolutions and one linear layer, for MNIST", (), MNIST),
     "mlp_bn": _mlp("mlp with batch norms", (64,), norm="batch"),
     "digits_cnn_bn": _images(
         "digits_cnn with batch norms", partial(DigitsCNN, norm="batch"), DIGITS
     ),
     "mlp_binary": _binary_mlp("mlp of signs", (64,)),
     "logistic_binary": _binary_mlp("logistic regression on signs", ()),
+    "mlp_1024_512_binary": _binary_mlp("mlp_1024_512 of signs", (1024, 512), HAR, 6),
     "cifar_cnn_binary": _images("cifar_cnn of signs", BinaryCifarCNN, CIFAR),
     "mnist_cnn_binary": _images("mnist_cnn of signs", BinaryMnistCNN, MNIST),
     "digits_cnn_binary": _images("digits_cnn of signs", BinaryDigitsCNN, DIGITS),
@@ -136,7 +145,8 @@ MODELS: dict[str, Network] = {
     "resnet18_cifar_group": _resnet("stem for small images, group norms", "cifar", "group"),
     "vgg16": _vgg("FedMask's, for CIFAR-10 and EMNIST", VGG16),
     "vgg_slim": _vgg("VGG16 with an eighth of the channels", slim_vgg),
-    "row_lstm": Network("an LSTM on the rows of images", _rows, MNIST, needs="images"),
+    "row_lstm": _row_lstm(128),
+    "row_lstm_64": _row_lstm(64),
     "char_lstm": Network(
         "FedMask's, for the next character", lambda _, classes: CharLSTM(classes), TEXT, 80, "texts"
     ),

@@ -38,26 +38,31 @@ def done(table: Table) -> dict[str, list[Summary]]:
 
 def ours(column: Column, row: str, results: Done) -> Figure | None:
     """Return our figure of a row in a column."""
-    values = _values(column, results[row])
+    by_seed = _values(column, results[row])
+    values = list(by_seed.values())
     if column.share_of:
-        whole = _values(column, results[column.share_of])
+        whole = _values(column, results[column.share_of]).values()
         hundredth = sum(whole) / len(whole) / 100 if whole else 0.0
         values = [value / hundredth for value in values] if hundredth else []
+    if column.difference_from:
+        other = _values(column, results[column.difference_from])
+        values = [value - other[seed] for seed, value in by_seed.items() if seed in other]
     if not values:
         return None
     first = figure(results[row], pick_of(column.paths[0]))
-    std = None if first is None else first.std
+    # The clients of one row are not subtracted from those of another.
+    std = None if first is None or column.difference_from else first.std
     return Figure(sum(values) / len(values), std, half_width(values))
 
 
-def _values(column: Column, seeds: Sequence[Summary]) -> list[float]:
+def _values(column: Column, seeds: Sequence[Summary]) -> dict[int, float]:
     """Add up what a column's paths lead to, by seed; a seed without the first has no value."""
     first, *more = map(pick_of, column.paths)
-    return [
-        (own + sum(sum(numbers([seed], pick)) for pick in more)) / column.unit
+    return {
+        seed.seed: (own + sum(sum(numbers([seed], pick)) for pick in more)) / column.unit
         for seed in seeds
         for own in numbers([seed], first)
-    ]
+    }
 
 
 def pick_of(path: str) -> Pick:
@@ -97,7 +102,7 @@ def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]
         (row, column, figure.mean - paper[0])
         for row, papers in table.figures.items()
         for column, paper in zip(table.columns, papers, strict=True)
-        if (figure := ours(column, row, results)) is not None and not table.quick
+        if paper and not table.quick and (figure := ours(column, row, results)) is not None
     ]
 
 
@@ -105,7 +110,7 @@ def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]
 class Cell:
     """A figure of the paper and ours; None where there is none."""
 
-    paper: float
+    paper: float | None
     ours: float | None
     difference: float | None
 
@@ -127,7 +132,7 @@ def values(table: Table) -> list[Row]:
     def cell(row: str, column: Column, paper: list[float]) -> Cell:
         found = ours(column, row, results)
         mean = None if found is None else found.mean
-        return Cell(paper[0], mean, compared.get((row, column.name)))
+        return Cell(next(iter(paper), None), mean, compared.get((row, column.name)))
 
     return [
         Row(
@@ -163,11 +168,11 @@ def lines(table: Table, results: Done) -> list[list[str]]:
 
 
 def _printed(paper: list[float]) -> str:
-    return " ± ".join(f"{figure:.2f}" for figure in paper)
+    return " ± ".join(f"{figure:.2f}" for figure in paper) or ABSENT
 
 
 def _difference(figure: Figure | None, paper: list[float], column: Column) -> str:
-    if figure is None:
+    if figure is None or not paper:
         return ABSENT
     difference = figure.mean - paper[0]
     return f"{difference:+.2f}" + (f" {MISS}" if abs(difference) > column.miss else "")
@@ -188,7 +193,7 @@ def text(table: Table) -> str:
 def remarks(table: Table, results: Done) -> list[str]:
     """Return the sentences that a reader of the table needs."""
     bounds = sorted({column.miss for column in table.columns} - {math.inf})
-    found = []
+    found = [table.note] if table.note else []
     if any(len(paper) > 1 for papers in table.figures.values() for paper in papers):
         found.append("± is the standard deviation over clients.")
     found += about_seeds(results.values())

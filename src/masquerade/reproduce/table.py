@@ -37,6 +37,8 @@ class Column:
     """A greater distance from the paper's figure needs a paragraph."""
     share_of: str = ""
     """The row of which figures are given in percent."""
+    difference_from: str = ""
+    """The row that figures are differences from, seed by seed."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class Table:
     paper: str
     columns: list[Column]
     figures: Mapping[str, list[list[float]]]
-    """Mean, and where the paper has it the standard deviation, by row and column."""
+    """Mean, and where the paper has it the standard deviation, by row and column; an empty list is
+    a cell of which the paper prints no number."""
     search: Search
     folder: Path
     """Where the rows' settings are."""
@@ -145,6 +148,10 @@ class Table:
     """What is run where no seed is named; with `data.partition_per_seed` each is a partition."""
     minutes: Mapping[str, float] = field(default_factory=dict)
     """What a row is expected to take on a GPU, of one seed, and without its tries."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Names of rows, where the title of the method is not enough."""
+    note: str = ""
+    """What whoever compares the figures has to know."""
 
     @property
     def command(self) -> str:
@@ -161,7 +168,7 @@ class Table:
 
     def title_of(self, row: str) -> str:
         """Return the name that a row is shown by."""
-        return METHODS[self.tables(row)["methods"][0]].title
+        return self.titles.get(row) or METHODS[self.tables(row)["methods"][0]].title
 
     def tries(self, row: str) -> list[Run]:
         """List the runs that choose a row's settings."""
@@ -325,6 +332,8 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         # What is quick shows that a table runs, for which one seed is enough.
         seeds=seeds[:1] if quick else seeds,
         minutes=minutes,
+        titles=how.get("titles", {}) | given.get("titles", {}),
+        note=given.get("note", ""),
     )
 
 
