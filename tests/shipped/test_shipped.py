@@ -54,9 +54,10 @@ def commands(program: str) -> Iterator[list[str]]:
 
 
 def execute(text: str, folder: Path) -> None:
-    """Run Python text in a process of its own that finds the package; trainings take two rounds."""
+    """Run Python text in a process of its own that finds the package; trainings are short."""
     env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     short = re.sub(r"\brounds=\d+", "rounds=2", text)
+    short = re.sub(r"\bclients=\d+", "clients=4", short)
     done = subprocess.run(
         [sys.executable, "-c", short], env=env, cwd=folder, capture_output=True, text=True
     )
@@ -86,7 +87,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 SHORT = ["--rounds", "1", "--set", "method.local_epochs=1", "--set", "compute.workers=1"]
-SHORT += ["--set", "data.fraction=0.4"]
+SHORT += ["--set", "data.fraction=0.2", "--clients", "5", "--set", "evaluate.draws=1"]
 """What makes a training of the README one of a second; all else is as it stands there."""
 
 
