@@ -7,7 +7,7 @@ have what the code is called and the SHA-256 of its file, so that a run is resum
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.abc import SourceLoader
 from pathlib import Path
@@ -128,6 +128,29 @@ def _imported(file: Path, source: bytes) -> ModuleType:
     finally:
         sys.path.remove(folder)
     return module
+
+
+PROGRAM = "program.txt"
+"""The file of a run directory that names the Python program which made it, where it has a file."""
+
+
+def program() -> str:
+    """Name the file of the program that runs; empty in a notebook, where there is none."""
+    return Path(getattr(sys.modules["__main__"], "__file__", None) or "").name
+
+
+def refuse_program(path: Path, tables: Mapping[str, Any], then: str) -> None:
+    """Refuse the directory of a Python program by the tables of its `config.toml`; say what to do.
+
+    A run of a comparison lies in the directory of its program.
+    """
+    if "python" not in tables:
+        return
+    files = (path / PROGRAM, path.parent / PROGRAM)
+    names = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    again = f"python {names[0]!r}" if names else "mq.run or mq.compare, as before"
+    text = f"{path} is of a Python program, which alone has its method and network; call it again"
+    raise MasqueradeError("E202", f"{text} ({again}): nothing is trained twice, and {then}")
 
 
 def hashes(names: tuple[str, ...]) -> dict[str, str]:
