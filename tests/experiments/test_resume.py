@@ -287,7 +287,7 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
 @pytest.mark.parametrize(
     ("drill", "kills"),
     [
-        *(("kinds", 3), ("engines", 3), ("comparison", 4)),
+        *(("kinds", 2), ("engines", 3), ("comparison", 5)),
         pytest.param("methods", 25, marks=pytest.mark.drill),
         pytest.param("engines", 25, marks=pytest.mark.drill),
         pytest.param("comparison", 25, marks=pytest.mark.drill),
@@ -327,12 +327,12 @@ def forked(work: Work, path: Path, out: int) -> int:
     os._exit(0)
 
 
-def attempt(work: Work, path: Path, chance: random.Random) -> bool:
-    """Begin or resume work, kill it some rounds later; return whether it was faster."""
+def attempt(work: Work, path: Path, chance: random.Random, apart: int) -> bool:
+    """Begin or resume work, kill it fewer than `apart` rounds later; return if it was faster."""
     reading, writing = os.pipe()
     child = forked(work, path, writing)
     os.close(writing)
-    for _ in range(chance.randrange(4)):
+    for _ in range(chance.randrange(apart)):
         os.read(reading, 1)
     time.sleep(chance.random() * 0.05)
     os.kill(child, signal.SIGKILL)
@@ -342,7 +342,7 @@ def attempt(work: Work, path: Path, chance: random.Random) -> bool:
     return status == 0
 
 
-def survive(work: Work, path: Path, kills: int) -> None:
+def survive(work: Work, path: Path, kills: int, apart: int = 4) -> None:
     """Kill work so many times; what is done all the same must equal what nobody disturbed."""
     work(path / "whole", ())
     # A process with threads must not fork: the child would have their locks, but not them. Those of
@@ -355,7 +355,7 @@ def survive(work: Work, path: Path, kills: int) -> None:
     chance, lives = random.Random(path.name), 1
     while kills:
         run = path / f"run-{lives}"
-        if attempt(work, run, chance):
+        if attempt(work, run, chance, apart):
             same(run, path / "whole")
             lives += 1
         else:
@@ -414,7 +414,8 @@ def drill_engines(path: Path, kills: int) -> None:
 def drill_comparison(path: Path, kills: int) -> None:
     """Kill a comparison within and between its trainings."""
     config = problem(write_data(path / "mine.npz"), "local", "fedavg_ft", "fedavg")
-    survive(partial(compare, config), path / "comparison", kills)
+    # Few kills, too, are to come to the second training and the third.
+    survive(partial(compare, config), path / "comparison", kills, apart=2 * ROUNDS)
 
 
 if __name__ == "__main__":
