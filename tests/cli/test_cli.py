@@ -26,6 +26,7 @@ with warnings.catch_warnings():
     from masquerade.cli import app as cli
     from masquerade.cli import train as training
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
 COMMANDS += ["check", "export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
@@ -270,7 +271,7 @@ def requests(page: str) -> list[str]:
 
 
 def test_a_comparison_of_own_data_is_written_for_programs_and_people(
-    call: Call, mine: Path, tmp_path: Path
+    call: Call, mine: Path, tmp_path: Path, drawn_pages: None
 ) -> None:
     names = ["local", "fedavg_ft", "dmpfl", "fedavg", "dmpfl_plus"]
     status, out, err = call(

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade.cli.app import app
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 MINE = """
 from dataclasses import dataclass
 from pathlib import Path

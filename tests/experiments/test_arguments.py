@@ -13,6 +13,7 @@ import masquerade as mq
 from masquerade.errors import MasqueradeError
 from tests.support import federation, network
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 METHOD = mq.methods.FedAvg(local_epochs=1)
 X, Y = torch.linspace(0, 1, 120).reshape(40, 3), torch.arange(40) % 2
 DATASET = mq.from_arrays(X, Y)

@@ -24,6 +24,9 @@ with warnings.catch_warnings():
     from masquerade.cli.app import app
 
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
+
+
 class Counting(mq.Callback):
     """Counts the rounds that are trained."""
 

@@ -32,11 +32,13 @@ from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.methods import METHODS
 from masquerade.models import build
+from masquerade.report import plots
 from masquerade.results import RoundRecord
 from masquerade.results.json_records import from_json
 from masquerade.storage.results import is_comparison
 from masquerade.storage.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 ROUNDS = 8
 Work = Callable[[Path, Sequence[Callback]], object]
 """Begins what is not begun in a directory, or resumes it, and ends it."""
@@ -414,6 +416,8 @@ def drill_engines(path: Path, kills: int) -> None:
 def drill_comparison(path: Path, kills: int) -> None:
     """Kill a comparison within and between its trainings."""
     config = problem(write_data(path / "mine.npz"), "local", "fedavg_ft", "fedavg")
+    # Pages are not compared, and their figures take longer than all trainings.
+    plots.figures = lambda *given: {}
     # Few kills, too, are to come to the second training and the third.
     survive(partial(compare, config), path / "comparison", kills, apart=2 * ROUNDS)
 
