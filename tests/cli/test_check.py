@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from masquerade.errors import MasqueradeError
+from masquerade.methods import METHODS
 from tests.config.test_code import forget
 
 with warnings.catch_warnings():
@@ -61,6 +63,23 @@ def test_a_named_method_keeps_the_laws(mine: Path) -> None:
     status, out = call("fedper", *ONCE)
     assert (status, "FedPer keeps 10 laws and breaks 0; 1 do not apply." in out) == (0, True)
     assert list(mine.parent.iterdir()) == [mine]
+
+
+def test_a_file_with_one_method_needs_no_name_and_one_with_more_says_which(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("masquerade.laws.check.LAWS", ())
+    alone, none = mine.with_name("alone.py"), mine.with_name("none.py")
+    alone.write_text("from masquerade.core import Method\nclass Mine(Method): ...\n", "utf-8")
+    none.write_text("from masquerade.methods import FedAvg\n", "utf-8")
+    status, out = call(alone, *ONCE)
+    assert (status, "Mine keeps 0 laws" in out) == (0, True)
+    assert "alone.py:Mine" in METHODS
+    for file, named in ((mine, "mine.py:Careful, .*mine.py:Careless"), (none, "none")):
+        with pytest.raises(MasqueradeError, match=f"^E202 .*{named}"):
+            app(["check", str(file)], standalone_mode=False)
+    with pytest.raises(MasqueradeError, match=r"^E201 .*names no code"):
+        app(["check", "nowhere.py"], standalone_mode=False)
 
 
 def test_a_broken_law_is_exit_status_1_and_says_where(mine: Path) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from masquerade.config import code, toml
 from masquerade.errors import MasqueradeError
+from masquerade.export import from_run, predict
 from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
 
@@ -18,6 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from masquerade.cli.app import app
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 MINE = """
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,16 +108,36 @@ def test_a_run_has_the_name_and_the_hash_of_its_code_and_no_path(
     assert summary.model.parameters == 64 * 4 + 4 + 4 * 10 + 10
 
 
-def test_report_and_export_import_nothing(mine: Path, tmp_path: Path) -> None:
+def test_report_and_export_import_nothing_that_is_not_named(mine: Path, tmp_path: Path) -> None:
     out = trained(mine, tmp_path / "run")
     forget()
     before = imports(mine)
     shutil.rmtree(mine.parent / "__pycache__", ignore_errors=True)
     call("report", out, "--quiet")
     assert (out / "report.html").is_file()
-    with pytest.raises(MasqueradeError, match=r"^E202 .*code of your own"):
+    with pytest.raises(MasqueradeError, match=r"^E201 .*--method or --model PATH/mine.py:Halved"):
         call("export", out, "--client", 0, "--quiet")
     assert imports(mine) == before
+
+
+def test_a_model_is_exported_with_the_same_code_typed_again(mine: Path, tmp_path: Path) -> None:
+    out = trained(mine, tmp_path / "run")
+    own = ["--method", f"{mine}:Halved", "--model", f"{mine}:small"]
+    forget()
+    export = ["export", out, "--client", 1, "--quiet", *own]
+    call(*export, "--out", tmp_path / "bundle")
+    found = from_run.find(out, 1)
+    x = found.model.x[:5]
+    answers = predict.predict(predict.open_bundle(tmp_path / "bundle"), x.numpy())
+    torch.testing.assert_close(torch.from_numpy(answers), found.model.predict(x))
+    # A seed gives the weights of named networks alone.
+    with pytest.raises(MasqueradeError, match=r"^E202"):
+        call(*export, "--format", "seeded", "--out", tmp_path / "seeded")
+    forget()
+    mine.write_text(MINE + "# Changed.\n", encoding="utf-8")
+    with pytest.raises(MasqueradeError, match=r"^E201 .*mine.py:Halved has changed"):
+        call(*export, "--out", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_run_is_resumed_with_the_same_code_typed_again(mine: Path, tmp_path: Path) -> None:

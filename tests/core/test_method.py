@@ -16,9 +16,9 @@ from masquerade.errors import MasqueradeError
     ("name", "key", "told"),
     [
         ("FedAvg", "rate", "unknown setting `rate`; `rate` is `lr` here"),
-        ("FedAvg", "learning_rate", "`learning_rate` is `method.lr` here"),
+        ("FedAvg", "learning_rate", "`learning_rate` is `lr` here"),
         ("FedProx", "pull", "`pull` is `lam` of ditto, pfedme and `mu` of fedprox here"),
-        ("FedAvg", "batch", "`batch` is `train.batch_size` here"),
+        ("FedAvg", "batch", "`batch` is `mq.run(batch_size=...)` here"),
         ("FedAvg", "tune_epoch", "unknown setting `tune_epoch` (did you mean `tune_epochs`"),
         ("FedAvg", "zzz", "unknown setting `zzz`"),
     ],

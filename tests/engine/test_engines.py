@@ -501,8 +501,8 @@ def test_training_whose_updates_leave_the_finite_numbers_is_said_and_counted() -
     with pytest.warns(MasqueradeWarning, match="W604") as seen:
         progress = finish(made)
     ignored, lost = (str(each.message) for each in seen)
-    assert "round 0: values that are not finite; its update is ignored" in ignored
-    assert "round 1: no update is finite" in lost
+    assert "round 1: values that are not finite; its update is ignored" in ignored
+    assert "round 2: no update is finite" in lost
     assert final(made, progress)[0][0].refused == progress.refused > 0
 
 
@@ -515,7 +515,7 @@ def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
             return tree.transform(lambda value: value * math.inf, server), rows
 
     made = world(Overflowing(local_epochs=1), Task(network()), federation(), rounds=1)
-    with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 0"):
+    with pytest.warns(MasqueradeWarning, match="W604 training diverged in round 1"):
         progress = finish(made)
     assert final(made, progress)[0][0].diverged == 0
     fine = world(FedAvg(local_epochs=1), Task(network()), federation(), rounds=1)
@@ -620,7 +620,7 @@ def test_a_worker_that_dies_costs_no_bit(tmp_path: Path) -> None:
     _, alone = support.simulate(FedAvg(local_epochs=1), rounds=3)
     made = support.simulation(Deadly(local_epochs=1), rounds=3, workers=2)
     progress = made.begin()
-    with pytest.warns(MasqueradeWarning, match="W505 a worker process died; round 1") as seen:
+    with pytest.warns(MasqueradeWarning, match="W505 a worker process died; round 2") as seen:
         carry_on(made, progress)
     made.close()
     assert len(seen) == 1

@@ -1,5 +1,6 @@
 """What a newcomer may get wrong in `mq.run` and beside it is refused with a code."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import masquerade as mq
 from masquerade.errors import MasqueradeError
 from tests.support import federation, network
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 METHOD = mq.methods.FedAvg(local_epochs=1)
 X, Y = torch.linspace(0, 1, 120).reshape(40, 3), torch.arange(40) % 2
 DATASET = mq.from_arrays(X, Y)
@@ -60,11 +62,17 @@ def test_another_kind_of_argument_is_refused_with_what_to_write(
         (mq.Stage, {"epoch_": "epochs"}),
         (mq.methods.FedAvg, {"lrr": "lr"}),
         (mq.methods.FedAvg, {"foo": "local_epochs"}),
+        (mq.methods.FedAvg, {"learning_rate": "`lr` here"}),
+        (mq.methods.FedAvg, {"num_rounds": r"`mq.run\(rounds=...\)` here"}),
+        (mq.methods.FedAvg, {"num_clients": r"`mq.partition\(clients=...\)` here"}),
+        (mq.Compute, {"learning_rate": r"`mq.methods.FedAvg\(lr=...\)` here"}),
+        (partial(METHOD.sgd_step, mq.Task(network())), {"learning_rate": "`lr` here"}),
+        (partial(mq.sgd_step, mq.Task(network()), lr=0.1), {"wihtin": "within"}),
     ],
 )
 def test_an_unknown_key_is_refused_with_those_there_are(make: Any, wanted: dict[str, str]) -> None:
     ((key, known),) = wanted.items()
-    with pytest.raises(MasqueradeError, match=rf"^E201 .*`{key}`.*\b{known}\b"):
+    with pytest.raises(MasqueradeError, match=rf"^E201 .*`{key}`.*(?<!\w){known}(?!\w)"):
         make(**{key: 1})
 
 

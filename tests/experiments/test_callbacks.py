@@ -16,6 +16,7 @@ from masquerade.storage.run_directory import RunDirectory
 from tests.experiments.test_resume import Halt, timeless
 from tests.support import federation, network
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 ROUNDS = 4
 
 

@@ -31,6 +31,7 @@ with warnings.catch_warnings():
     from masquerade.cli.app import app
 
 FAST, SLOW = FedAvg(local_epochs=1, lr=0.2), FedAvg(local_epochs=1, lr=0.1)
+pytestmark = pytest.mark.usefixtures("plain_pages")
 ALONE = Local(local_epochs=1)
 
 

@@ -1,5 +1,6 @@
 """`mq.run` with a directory: interrupted and called again, it ends in the same bits."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,34 @@ import masquerade as mq
 from masquerade.core import tree
 from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
+from masquerade.experiments.callbacks import Run
 from masquerade.experiments.result import Result
+from masquerade.export import predict
+from masquerade.results import RoundRecord
 from tests.experiments.test_resume import Halt, HaltAfter, timeless
 from tests.support import federation, network
 
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from masquerade.cli.app import app
 
-def go(out: Path | None, stop: int | None = None, lr: float = 0.1) -> Result:
+
+pytestmark = pytest.mark.usefixtures("plain_pages")
+
+
+class Counting(mq.Callback):
+    """Counts the rounds that are trained."""
+
+    rounds = 0
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        self.rounds += 1
+
+
+def go(
+    out: Path | None, stop: int | None = None, lr: float = 0.1, told: mq.Callback | None = None
+) -> Result:
     return mq.run(
         mq.methods.DMPFL(local_epochs=2, lr=lr),
         network(),
@@ -25,7 +48,7 @@ def go(out: Path | None, stop: int | None = None, lr: float = 0.1) -> Result:
         participation=0.5,
         compute=mq.Compute(engine="loop", commit_every=0),
         out=out,
-        callbacks=[HaltAfter(stop)],
+        callbacks=[HaltAfter(stop), told or Counting()],
     )
 
 
@@ -40,6 +63,40 @@ def test_the_same_call_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     left, right = tree.named(whole.personal), tree.named(resumed.personal)
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_a_finished_run_gives_its_result_and_its_models_without_training(tmp_path: Path) -> None:
+    first, second = Counting(), Counting()
+    done, again = (go(tmp_path / "run", told=told) for told in (first, second))
+    assert (first.rounds, second.rounds) == (8, 0)
+    for one, other in zip(done.summaries, again.summaries, strict=True):
+        assert timeless(one.to_json()) == timeless(other.to_json())
+    x = federation().x.float()
+    again.client(2).export(tmp_path / "bundle", x)
+    answers = predict.predict(predict.open_bundle(tmp_path / "bundle"), x[:4].numpy())
+    expected = done.client(2).predict(x[:4])
+    torch.testing.assert_close(torch.from_numpy(answers).to(expected), expected)
+
+
+def test_the_command_reports_a_program_and_says_what_to_call_for_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("masquerade.config.code.program", lambda: "train.py")
+    method, both = mq.methods.Local(local_epochs=1), tmp_path / "both"
+    mq.compare([method], network(), federation(), 1, batch_size=4, out=both)
+    (run,) = (path.parent for path in both.glob("*/summary.json"))
+    app(["report", str(run), "--quiet"], standalone_mode=False)
+    assert (run / "report.html").is_file()
+
+    def refused(said: str) -> None:
+        for words in ("resume", run), ("resume", both), ("export", run, "--client", 0):
+            with pytest.raises(MasqueradeError, match=f"^E202 .*{said}"):
+                app([str(word) for word in words], standalone_mode=False)
+
+    refused("python 'train.py'")
+    # A notebook has no file.
+    (both / "program.txt").unlink()
+    refused("mq.compare")
 
 
 def test_another_call_is_refused_with_the_difference(tmp_path: Path) -> None:

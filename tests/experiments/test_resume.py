@@ -1,7 +1,8 @@
 """Runs that were killed, stopped or damaged end in the same bits as if nothing had happened.
 
-Run as a program, this file is the part that forks: `python test_resume.py FOLDER DRILL`, in a
-process of its own that has one thread.
+Run as a program, this file is the part that forks: `python test_resume.py FOLDER DRILL KILLS`, in a
+process of its own that has one thread. `make test` kills a few times and one training of every
+kind of state; `make drill` kills all of them, and often.
 """
 
 import dataclasses
@@ -25,16 +26,19 @@ import torch
 from masquerade.config import resolve as plan
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
+from masquerade.core import ClientInfo, Round
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.methods import METHODS
 from masquerade.models import build
+from masquerade.report import plots
 from masquerade.results import RoundRecord
 from masquerade.results.json_records import from_json
 from masquerade.storage.results import is_comparison
 from masquerade.storage.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("plain_pages")
 ROUNDS = 8
 Work = Callable[[Path, Sequence[Callback]], object]
 """Begins what is not begun in a directory, or resumes it, and ends it."""
@@ -283,10 +287,18 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "drill", ["methods", "engines", "comparison", pytest.param("longer", marks=pytest.mark.drill)]
+    ("drill", "kills"),
+    [
+        *(("kinds", 2), ("engines", 3), ("comparison", 5)),
+        pytest.param("methods", 25, marks=pytest.mark.drill),
+        pytest.param("engines", 25, marks=pytest.mark.drill),
+        pytest.param("comparison", 25, marks=pytest.mark.drill),
+    ],
 )
-def test_killed_at_random_instants_it_ends_in_the_same_bits(drill: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", __file__, str(tmp_path), drill]
+def test_killed_at_random_instants_it_ends_in_the_same_bits(
+    drill: str, kills: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-P", __file__, str(tmp_path), drill, str(kills)]
     # NumPy's library starts a thread for every core as it is imported, unless it is told.
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
@@ -317,12 +329,12 @@ def forked(work: Work, path: Path, out: int) -> int:
     os._exit(0)
 
 
-def attempt(work: Work, path: Path, chance: random.Random) -> bool:
-    """Begin or resume work, kill it some rounds later; return whether it was faster."""
+def attempt(work: Work, path: Path, chance: random.Random, apart: int) -> bool:
+    """Begin or resume work, kill it fewer than `apart` rounds later; return if it was faster."""
     reading, writing = os.pipe()
     child = forked(work, path, writing)
     os.close(writing)
-    for _ in range(chance.randrange(4)):
+    for _ in range(chance.randrange(apart)):
         os.read(reading, 1)
     time.sleep(chance.random() * 0.05)
     os.kill(child, signal.SIGKILL)
@@ -332,7 +344,7 @@ def attempt(work: Work, path: Path, chance: random.Random) -> bool:
     return status == 0
 
 
-def survive(work: Work, path: Path, kills: int) -> None:
+def survive(work: Work, path: Path, kills: int, apart: int = 4) -> None:
     """Kill work so many times; what is done all the same must equal what nobody disturbed."""
     work(path / "whole", ())
     # A process with threads must not fork: the child would have their locks, but not them. Those of
@@ -345,7 +357,7 @@ def survive(work: Work, path: Path, kills: int) -> None:
     chance, lives = random.Random(path.name), 1
     while kills:
         run = path / f"run-{lives}"
-        if attempt(work, run, chance):
+        if attempt(work, run, chance, apart):
             same(run, path / "whole")
             lives += 1
         else:
@@ -354,37 +366,62 @@ def survive(work: Work, path: Path, kills: int) -> None:
     same(path / f"run-{lives}", path / "whole")
 
 
-def drill_methods(path: Path, kills: int = 3) -> None:
-    """Kill every training that the table of methods has."""
-    data = write_data(path / "mine.npz")
+def trainings() -> list[list[str]]:
+    """List every training that the table of methods has, by the names of its views."""
     groups: dict[Any, list[str]] = {}
     for name, line in METHODS.items():
         groups.setdefault((line.method, line.settings), []).append(name)
-    for names in groups.values():
-        work = partial(complete, problem(data, *names))
-        survive(work, path / names[0], kills=max(kills, 10 * ("dmpfl" in names)))
+    return list(groups.values())
 
 
-def drill_longer(path: Path) -> None:
-    """Kill every training more often."""
-    drill_methods(path, kills=25)
+def kind(config: Config) -> tuple[bool, ...]:
+    """Say where a training keeps what its commits hold: in rows, clients, the server, a setup."""
+    (training,) = plan.trainings(config)
+    spec, info = plan.resolve(config, training), ClientInfo(0, 4, 0, 1.0)
+    method, task = spec.method, spec.task
+    states = method.row_init(task, info), method.client_init(task, info)
+    setup = method.setup(task, Round.of("setup", None, 0, ROUNDS, 1.0, torch.device("cpu")))
+    return *map(bool, states), len(method.server_init(task)) > 1, bool(setup)
 
 
-def drill_engines(path: Path) -> None:
+def drill_kinds(path: Path, kills: int) -> None:
+    """Kill a training of every kind of state, that with most of it more often.
+
+    Law 7 has what each method saves and loads.
+    """
+    data = write_data(path / "mine.npz")
+    most = problem(data, "dmpfl", "dmpfl_plus")
+    all_of_them = {kind(config): config for config in (problem(data, *n) for n in trainings())}
+    for config in (all_of_them | {kind(most): most}).values():
+        times = 3 * kills if config is most else kills
+        survive(partial(complete, config), path / config.methods[0], times)
+
+
+def drill_methods(path: Path, kills: int) -> None:
+    """Kill every training that the table of methods has."""
+    data = write_data(path / "mine.npz")
+    for names in trainings():
+        survive(partial(complete, problem(data, *names)), path / names[0], kills)
+
+
+def drill_engines(path: Path, kills: int) -> None:
     """Kill the method with most state when it is batched, and spread over processes."""
     data = write_data(path / "mine.npz")
     kinds: dict[str, Any] = {"batched": {"engine": "batched"}, "processes": {"workers": 2}}
     for name, compute in kinds.items():
         work = partial(complete, problem(data, "dmpfl", "dmpfl_plus", **compute))
-        survive(work, path / name, kills=8)
+        survive(work, path / name, kills)
 
 
-def drill_comparison(path: Path) -> None:
+def drill_comparison(path: Path, kills: int) -> None:
     """Kill a comparison within and between its trainings."""
     config = problem(write_data(path / "mine.npz"), "local", "fedavg_ft", "fedavg")
-    survive(partial(compare, config), path / "comparison", kills=12)
+    # Pages are not compared, and their figures take longer than all trainings.
+    plots.figures = lambda *given: {}
+    # Few kills, too, are to come to the second training and the third.
+    survive(partial(compare, config), path / "comparison", kills, apart=2 * ROUNDS)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    globals()[f"drill_{sys.argv[2]}"](Path(sys.argv[1]))
+    globals()[f"drill_{sys.argv[2]}"](Path(sys.argv[1]), int(sys.argv[3]))

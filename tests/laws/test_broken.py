@@ -230,7 +230,7 @@ PLANTED = [
         engines.engines_agree,
         KnowsItsEngine(),
         {**IN_TRAINING, "number": 0, "tensor": "server/params/0.weight"},
-        r"batched \(replay auto\) differs from the loop; 6 of",
+        "batched differs from the loop; 6 of",
     ),
     (
         messages.counted_bytes_are_encoded_bytes,

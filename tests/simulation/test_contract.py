@@ -15,6 +15,7 @@ from masquerade.core.padding import padded, padding_error
 from masquerade.core.round import ClientInfo
 from masquerade.core.sgd import SGDStep
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.methods import METHODS
 from masquerade.methods.fedavg import FedAvg
 from masquerade.simulation import contract
 from tests import support
@@ -86,6 +87,73 @@ def test_a_forgotten_or_reshaped_state_of_a_client_is_named() -> None:
         method = type("Mine", (Method,), {"client_init": forgetful, "finish": finish})()
         with pytest.raises(MasqueradeError, match=f"E205 .*`{word}`"):
             built(method)
+
+
+READING: dict[str, tuple[str, Callable[..., Any], str]] = {
+    "a client": ("start", lambda _, task, message, client, round: client["own"], "client_init"),
+    "a message": ("start", lambda _, task, message, *rest: message["mask"], "download"),
+    "a row": ("download", lambda _, task, server, row, round: row["own"], "row_init"),
+    "work": (
+        "plan",
+        lambda self, task, round: (Stage("mine", self.sgd_step(task, proximal=1.0)),),
+        "start",
+    ),
+    "a personal model": ("predict", lambda _, task, personal, x: personal["head"], "personalize"),
+}
+
+
+@pytest.mark.parametrize("what", READING)
+def test_what_is_read_and_was_never_made_is_named(what: str) -> None:
+    name, function, maker = READING[what]
+    method = type("Mine", (Method,), {name: function})(local_epochs=1)
+    with pytest.raises(MasqueradeError, match=f"^E205 .*`{maker}`"):
+        built(method)
+
+
+def test_a_key_of_ones_own_that_is_missing_keeps_its_kind() -> None:
+    def start(_: Any, task: Any, message: Message, *rest: Any) -> State:
+        own: dict[str, State] = {}
+        # It is in what was given, and was looked for elsewhere.
+        return own["params"]
+
+    with pytest.raises(KeyError) as caught:
+        built(type("Mine", (Method,), {"start": start})())
+    assert any("`start`" in note for note in caught.value.__notes__)
+
+
+class Misspelt(Method):
+    """It has a function that nobody calls, and some of its own."""
+
+    def agregate(self) -> None:
+        """Be spelled nearly as `aggregate`."""
+
+    def clientInit(self) -> None:
+        """Be `client_init` in another style."""
+
+    def _start(self) -> None:
+        """Be nobody else's affair."""
+
+    def width(self) -> None:
+        """Be like nothing."""
+
+
+def test_a_function_that_is_nearly_one_of_a_methods_is_warned_of() -> None:
+    with pytest.warns(MasqueradeWarning) as seen:
+        built(Misspelt(local_epochs=1))
+    assert [str(each.message)[:15] for each in seen] == ["W205 `agregate`", "W205 `clientIni"]
+    assert not any(contract.misspelt(entry.method) for entry in METHODS.values())
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_network_that_returns_a_tuple_is_refused(engine: str) -> None:
+    class Pair(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x), None
+
+    with pytest.raises(MasqueradeError, match=r"^E202 the network returned a tuple"):
+        built(Method(), engine, Pair(6, 3))
+    with pytest.raises(MasqueradeError, match=r"^E202"):
+        mq.check(Method(), Pair(6, 3))
 
 
 @dataclass(frozen=True, kw_only=True)

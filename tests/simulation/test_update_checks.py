@@ -153,7 +153,7 @@ def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
     made = replace(made, engine=Poisoned(made.engine, inflated, (1,)))
     progress = made.begin()
     bad = int(made.server.participation.eligible[1])
-    with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, round 0"):
+    with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, the setup"):
         line = advance(made, progress)
     assert line.refused_setup == {str(bad): "W607"}
     assert progress.refused == 1
@@ -192,7 +192,7 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
 def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
     made, progress = make_novel("fedmask")
     made = replace(made, engine=Poisoned(made.engine, inflated, (0,)))
-    with pytest.warns(MasqueradeWarning, match="W607 client 1, round 2"):
+    with pytest.warns(MasqueradeWarning, match="W607 client 1, the setup"):
         found = measure(made, progress, "personal", [torch.arange(2)] * 6, novel=True).models
     refused, taken = ([keep.all() for keep in one["bits"].keep.values()] for one in found)
     assert refused
@@ -230,7 +230,7 @@ def test_a_refusal_is_reported_once_and_counted_always() -> None:
         lines = [advance(made, progress) for _ in range(3)]
     (warning,) = (str(each.message) for each in seen)
     cohort = made.server.participation.cohort(0).tolist()
-    assert f"W604 client {cohort[1]}, round 0: values that are not finite" in warning
+    assert f"W604 client {cohort[1]}, round 1: values that are not finite" in warning
     for number, line in enumerate(lines):
         bad = made.server.participation.cohort(number).tolist()[1]
         assert line.refused == {str(bad): "W604"}
@@ -255,8 +255,8 @@ def test_a_round_that_is_refused_altogether_is_said_and_as_if_all_were_absent() 
     with pytest.warns(MasqueradeWarning) as seen:
         lines = [advance(made, progress) for _ in range(2)]
     first, round = (str(each.message) for each in seen)
-    assert "round 0: values that are not finite; its update is ignored" in first
-    assert "W604 round 0: no update is finite, so the round changes nothing" in round
+    assert "round 1: values that are not finite; its update is ignored" in first
+    assert "W604 round 1: no update is finite, so the round changes nothing" in round
     for number, line in enumerate(lines):
         assert line.clients == ()
         assert line.refused == {

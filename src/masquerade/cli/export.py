@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from masquerade.cli.options import AsJson, Debug, Quiet
+from masquerade.cli.options import AsJson, Debug, OwnMethods, OwnModel, Quiet
 from masquerade.cli.progress import echo
+from masquerade.cli.train import import_code
 from masquerade.errors import MasqueradeError, nearest
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def export(
     compare: Annotated[
         bool, typer.Option(help="Put the dense and the masked network into the bundle, too.")
     ] = False,
+    method: OwnMethods = None,
+    model: OwnModel = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -51,6 +54,7 @@ def export(
     if format not in FORMATS:
         text = f"unknown format `{format}`{nearest(format, FORMATS)}; known are"
         raise MasqueradeError("E201", f"{text} {', '.join(FORMATS)}")
+    import_code(method, model)
     found = from_run.find(run, client, view)
     suffix, encode = FORMATS[format]
     called = re.sub(r"[^\w.-]", "_", client)
@@ -97,7 +101,7 @@ def _seeded(found: "Found") -> bytes:
 
     model = found.model
     if found.origin is None:
-        text = "the weights began in a file, not in a seed; take `packed`"
+        text = "the weights began in a file or in code of yours, not in a seed; take `packed`"
         raise MasqueradeError("E202", text)
     return sparse.seeded(model.method, model.task, model.parts, found.origin)
 
@@ -157,6 +161,8 @@ def bench_model(
     ] = None,
     view: View = None,
     repeats: Annotated[int, typer.Option(min=10, help="Calls that are timed.")] = 200,
+    method: OwnMethods = None,
+    model: OwnModel = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -181,6 +187,7 @@ def bench_model(
         if client is None:
             text = f"{path} is no bundle; of a run, name a client with --client"
             raise MasqueradeError("E201", text)
+        import_code(method, model)
         source = from_run.find(path, client, view)
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "bundle"

@@ -31,6 +31,14 @@ Model = Annotated[
     str | None,
     typer.Option("--model", help="Network: a name of `masquerade models`, or path.py:function."),
 ]
+OwnMethods = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="path.py:Class, where the run has a method of yours."),
+]
+OwnModel = Annotated[
+    str | None,
+    typer.Option("--model", help="path.py:function, where the run has a network of yours."),
+]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seeds = Annotated[
     list[int] | None, typer.Option("--seed", help="Seed; give several for several runs.")

@@ -17,6 +17,8 @@ from masquerade.cli.options import (
     EngineName,
     Model,
     Out,
+    OwnMethods,
+    OwnModel,
     Partition,
     Quiet,
     Rounds,
@@ -142,12 +144,8 @@ def compare(
 
 def resume(
     path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
-    method: Annotated[
-        list[str] | None, typer.Option(help="path.py:Class, where the run has a method of yours.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="path.py:function, where the run has a network of yours.")
-    ] = None,
+    method: OwnMethods = None,
+    model: OwnModel = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -160,7 +158,7 @@ def resume(
     from masquerade.results import Summary
     from masquerade.storage.results import is_comparison
 
-    _import_code(method, model)
+    import_code(method, model)
     results: Sequence[Summary]
     with _resumable(path), live(quiet or as_json) as told:
         if is_comparison(path):
@@ -187,7 +185,7 @@ def tables_of(
     from masquerade.config.toml import apply, read_file
 
     tables = read_file(config) if config is not None else {}
-    methods, model = _import_code(methods, model)
+    methods, model = import_code(methods, model)
     flags = {
         ("data", "name"): data,
         ("data", "clients"): clients,
@@ -236,7 +234,7 @@ def _training(
         yield told
 
 
-def _import_code(
+def import_code(
     methods: list[str] | None, model: str | None
 ) -> tuple[list[str] | None, str | None]:
     """Import what the command names as path.py:NAME; return what it is called from now on."""

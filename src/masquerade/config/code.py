@@ -7,7 +7,7 @@ have what the code is called and the SHA-256 of its file, so that a run is resum
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.abc import SourceLoader
 from pathlib import Path
@@ -39,17 +39,37 @@ LOADED: dict[str, Code] = {}
 
 def is_code(text: str) -> bool:
     """Tell whether a text names code in a file, and not a method or network of the package."""
-    return ".py:" in text
+    return ".py:" in text or text.endswith(".py")
 
 
 def load_method(typed: str) -> str:
-    """Import a method from `path.py:Class`; return what it is called from now on."""
-    name, code = _load(typed)
+    """Import a method from `path.py:Class`; return what it is called from now on.
+
+    The class need not be named where a file has one method alone.
+    """
+    name, code = _load(typed if ".py:" in typed else f"{typed}:{_only_method(typed)}")
     found = code.found
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise MasqueradeError("E202", f"`{typed}` is {found!r}; name a subclass of `mq.Method`")
     METHODS.add(name, MethodEntry.plain(found))
     return name
+
+
+def _only_method(typed: str) -> str:
+    """Name the one method that a file defines."""
+    module = _imported(_file(typed, typed), Path(typed).read_bytes())
+    found = [
+        name
+        for name, each in vars(module).items()
+        if isinstance(each, type)
+        and issubclass(each, Method)
+        and each.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        there = f"name one: {', '.join(f'{typed}:{name}' for name in found)}"
+        none = "it has none, which would be a subclass of `mq.Method`"
+        raise MasqueradeError("E202", f"`{typed}` names no method; {there if found else none}")
+    return found[0]
 
 
 def load_network(typed: str) -> str:
@@ -72,10 +92,7 @@ def network(name: str) -> Network:
 
 def _load(typed: str) -> tuple[str, Code]:
     path, _, attribute = typed.rpartition(":")
-    file = Path(path)
-    if not file.is_file() or not attribute.isidentifier():
-        text = f"`{typed}` names no code; write path/to/file.py:NAME, and check the path"
-        raise MasqueradeError("E201", text)
+    file = _file(path if attribute.isidentifier() else "", typed)
     source = file.read_bytes()
     module = _imported(file, source)
     if not hasattr(module, attribute):
@@ -84,6 +101,14 @@ def _load(typed: str) -> tuple[str, Code]:
     name = f"{file.name}:{attribute}"
     LOADED[name] = Code(hashlib.sha256(source).hexdigest(), getattr(module, attribute))
     return name, LOADED[name]
+
+
+def _file(path: str, typed: str) -> Path:
+    """Return the file that a path names."""
+    if not Path(path).is_file():
+        text = f"`{typed}` names no code; write path/to/file.py:NAME, and check the path"
+        raise MasqueradeError("E201", text)
+    return Path(path)
 
 
 class _Source(SourceLoader):
@@ -128,6 +153,29 @@ def _imported(file: Path, source: bytes) -> ModuleType:
     finally:
         sys.path.remove(folder)
     return module
+
+
+PROGRAM = "program.txt"
+"""The file of a run directory that names the Python program which made it, where it has a file."""
+
+
+def program() -> str:
+    """Name the file of the program that runs; empty in a notebook, where there is none."""
+    return Path(getattr(sys.modules["__main__"], "__file__", None) or "").name
+
+
+def refuse_program(path: Path, tables: Mapping[str, Any], then: str) -> None:
+    """Refuse the directory of a Python program by the tables of its `config.toml`; say what to do.
+
+    A run of a comparison lies in the directory of its program.
+    """
+    if "python" not in tables:
+        return
+    files = (path / PROGRAM, path.parent / PROGRAM)
+    names = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    again = f"python {names[0]!r}" if names else "mq.run or mq.compare, as before"
+    text = f"{path} is of a Python program, which alone has its method and network; call it again"
+    raise MasqueradeError("E202", f"{text} ({again}): nothing is trained twice, and {then}")
 
 
 def hashes(names: tuple[str, ...]) -> dict[str, str]:

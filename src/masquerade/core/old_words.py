@@ -1,6 +1,6 @@
 """Words of older versions and of other frameworks, for hints: what each of them is called here."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -74,8 +74,19 @@ ELSEWHERE = {
 """What settings of other frameworks and papers are called here."""
 
 
-def hint(section: str, key: str) -> str:
-    """Say what a setting of another name is called here; empty where nothing is known of it."""
+IN_PYTHON = {
+    "data.clients": "mq.partition(clients=...)",
+    "data.name": "mq.load(NAME)",
+    "data.partition=dirichlet:ALPHA": "mq.partition(by=mq.Dirichlet(ALPHA))",
+}
+"""How Python code says what settings of data say."""
+
+
+def hint(section: str, key: str, spelled: Callable[[str], str] = str) -> str:
+    """Say what a setting of another name is called here; empty where nothing is known of it.
+
+    `spelled` writes a setting with its section as the reader would.
+    """
     every = {home: words[key] for home, words in RENAMED.items() if key in words}
     near = {home: word for home, word in every.items() if _family(home) == _family(section)}
     homes: dict[str, list[str]] = {}
@@ -83,10 +94,10 @@ def hint(section: str, key: str) -> str:
         homes.setdefault(word, []).append(home)
     if not homes:
         there = ELSEWHERE.get(key.lower())
-        return f"`{key}` is `{there}` here" if there else ""
+        return f"`{key}` is `{spelled(there)}` here" if there else ""
     if len(homes) == 1:
         word, (home, *_) = next(iter(homes.items()))
-        return f"`{key}` is `{word if near else f'{_family(home)}.{word}'}` here"
+        return f"`{key}` is `{word if near else spelled(f'{_family(home)}.{word}')}` here"
     # One word has become several, each of its own methods.
     said = [
         f"`{word}` of {', '.join(home.removeprefix('method.') for home in some)}"
@@ -98,15 +109,26 @@ def hint(section: str, key: str) -> str:
 def refuse_unknown(record: type[Any], section: str, given: Iterable[str]) -> None:
     """Refuse settings that a record does not have; say what they are called here, or what is."""
     known = [each.name for each in fields(record)]
+    refuse_keywords(record.__name__, section, [key for key in given if key not in known], known)
+
+
+def refuse_keywords(whose: str, section: str, unknown: Iterable[str], known: list[str]) -> None:
+    """Refuse keywords that Python code gave; say what they are called there."""
+
+    def spelled(there: str) -> str:
+        home, _, word = there.partition(".")
+        calls = {"train": "mq.run", "method": "mq.methods.FedAvg", "compute": "mq.Compute"}
+        call = f"{calls.get(home, 'mq.Stage')}({word}=...)"
+        return word if home == section else IN_PYTHON.get(there, call)
+
     wrong = [
         f"unknown setting `{key}`"
-        + (f"; {told}" if (told := hint(section, key)) else nearest(key, known, most=3))
-        for key in given
-        if key not in known
+        + (f"; {told}" if (told := hint(section, key, spelled)) else nearest(key, known, most=3))
+        for key in unknown
     ]
     if wrong:
         there = f"there are {listed(known, most=30)}"
-        raise MasqueradeError("E201", f"{record.__name__}: {'; '.join(wrong)}; {there}")
+        raise MasqueradeError("E201", f"{whose}: {'; '.join(wrong)}; {there}")
 
 
 def _family(section: str) -> str:

@@ -223,6 +223,11 @@ class ClientSide(Protocol):
         ...
 
 
+def round_name(kind: str, number: int) -> str:
+    """Name a round as people count them: `metrics.jsonl` and progress begin with 1."""
+    return f"round {number + 1}" if kind == "train" else f"the {kind}"
+
+
 def steps(stage: Stage, work: State, batches: Iterable[Any], round: Round) -> State:
     """Take the steps of a stage, one after another.
 

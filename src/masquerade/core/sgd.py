@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Never
 
 import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.old_words import refuse_keywords
 from masquerade.core.round import Batch, Round
 from masquerade.core.tree import State, Tree
 from masquerade.core.vmap import differentiating, mapped
@@ -283,6 +285,7 @@ def sgd_step(
     gradient: bool = False,
     proximal: float = 0.0,
     toward: str = "anchor",
+    **unknown: Never,
 ) -> SGDStep:
     """Build the usual SGD step: the trees named by `on` follow the gradient of `loss`.
 
@@ -298,6 +301,9 @@ def sgd_step(
     After a stage's first step the loop writes into the work's own tensors: `loss`, `model` and
     `within` must not hold on to them.
     """
+    if unknown:
+        known = list(signature(sgd_step).parameters)[1:-1]
+        refuse_keywords("sgd_step", "method", unknown, known)
     if loss and model:
         text = "`sgd_step` was given both a loss and a model, of which it would take the task's own"
         raise MasqueradeError("E202", f"{text}; leave out one")

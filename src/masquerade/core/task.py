@@ -16,7 +16,7 @@ from masquerade.core.random import Label, fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
 from masquerade.core.vmap import mapped
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, told
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]
@@ -378,6 +378,9 @@ class Task:
                 holder[leaf] = value
             for layer in self._dropouts:
                 layer.key = None
+        if not isinstance(output, Tensor):
+            text = f"the network returned {told(output)}; return one tensor, [samples, outputs]"
+            raise MasqueradeError("E202", f"{text}, or wrap it in a module that does")
         # Products in a shorter type end here: losses and metrics see the network's own.
         output = output.to(self.dtype) if output.is_floating_point() else output
         return output, buffers if train else {}

@@ -19,7 +19,7 @@ from torch import Tensor
 from masquerade.core import slicing, tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
-from masquerade.core.round import Round, Stage, client_round, steps
+from masquerade.core.round import Round, Stage, client_round, round_name, steps
 from masquerade.core.tree import State
 from masquerade.cost.flops import Flops, nothing, shares, slices
 from masquerade.cost.traffic import Traffic, measure_exchange
@@ -195,8 +195,9 @@ class Loop:
             if not again:
                 text = "a worker process died twice in one round; lower workers"
                 raise MasqueradeError("E505", text) from None
+            what = round_name(job.round.kind, job.number)
             warnings.warn(
-                f"W505 a worker process died; round {job.number} is done again",
+                f"W505 a worker process died; {what} is done again",
                 MasqueradeWarning,
                 stacklevel=2,
             )

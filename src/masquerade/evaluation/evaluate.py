@@ -258,10 +258,11 @@ class Evaluator:
         rows = Store(job.rows, server.device, server.device)
         clients = Store(job.clients, server.device, server.device)
         rounds = [server.round("setup", number)] * server.has_setup()
-        rounds += [server.round("train", max(0, number - 1))] * method.joins
+        last = max(0, number - 1)
+        rounds += [server.round("train", last)] * method.joins
         for round in rounds:
             done = self.engine.work(replace(job, round=round, session=sessions))
-            refused, taken = server.refused(done, job.ids, round, number, state.warned)
+            refused, taken = server.refused(done, job.ids, round, last, state.warned)
             state.refused_novel |= refused
             if len(taken):
                 done = done.take(taken)

@@ -10,7 +10,7 @@ from typing import Any, Never, TypedDict, Unpack
 
 from torch import nn
 
-from masquerade.config import toml
+from masquerade.config import code, toml
 from masquerade.config.arguments import check_kind, check_known, check_method, check_problem
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
@@ -29,6 +29,7 @@ from masquerade.experiments.run import complete, directory_at, running, write_co
 from masquerade.methods import METHODS
 from masquerade.simulation.build import Simulation
 from masquerade.storage.results import COMPARISON
+from masquerade.storage.run_directory import RunDirectory
 
 Model = nn.Module | Task
 Named = Callable[[str], tuple[str, str]]
@@ -117,6 +118,7 @@ def run(
     )
     opened = None if out is None else directory_at(Path(out), begun=True)
     with running(spec, _program, opened) as made:
+        _name_program(made.directory)
         return complete(made, callbacks, page=True)
 
 
@@ -157,6 +159,7 @@ def compare(
             opened = directory_at(Path(out), begun=True, mark=COMPARISON)
             directory = stack.enter_context(opened(text))
             check_text(directory, text)
+            _name_program(directory)
         results = []
         for place, (seed, method, named) in enumerate(planned):
             spec = _specified(
@@ -316,6 +319,12 @@ def _program(simulation: Simulation) -> str:
         **{name: _called(each) for name, each in spec.task.functions.items()},
     }
     return tomli_w.dumps({"python": facts, **tables})
+
+
+def _name_program(directory: RunDirectory | None) -> None:
+    """Write down which program made a directory, so that others can say what to call again."""
+    if directory is not None and (name := code.program()):
+        directory.write_text(code.PROGRAM, name)
 
 
 def _called(function: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from masquerade.config import toml
+from masquerade.config.code import refuse_program
 from masquerade.config.resolve import (
     LoadedConfig,
     Training,
@@ -17,7 +18,6 @@ from masquerade.config.resolve import (
     trainings,
 )
 from masquerade.config.settings import Config
-from masquerade.errors import MasqueradeError
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments.callbacks import Callback, Callbacks, Run, check_callbacks
 from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, restore
@@ -183,10 +183,9 @@ def compare(path: Path, config: Config | None, callbacks: Sequence[Callback] = (
 
 def _loaded(path: Path) -> Config:
     """Read the configuration in a directory; refuse that of a program."""
-    if "python" in toml.read_file(path / "config.toml"):
-        text = f"{path} is of a Python program, which alone has its methods and network"
-        raise MasqueradeError("E202", f"{text}; call the program again, and it goes on")
-    return toml.load(path / "config.toml")
+    tables = toml.read_file(path / "config.toml")
+    refuse_program(path, tables, "it goes on where it stopped")
+    return toml.parse(tables, str(path / "config.toml"))
 
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from masquerade.config import toml
+from masquerade.config.code import refuse_program
 from masquerade.config.resolve import resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.random import Label, fold
@@ -14,6 +15,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe
+from masquerade.models import MODELS
 from masquerade.results import Summary
 from masquerade.simulation.fitting import fit
 from masquerade.storage import model_files
@@ -31,7 +33,7 @@ class Found:
     card: Card
     labels: list[str]
     origin: sparse.Origin | None
-    """None where they began in a file."""
+    """None where they began in a file, or in code of a user's own."""
 
 
 def find(path: Path, client: int | str, view: str | None = None) -> Found:
@@ -49,7 +51,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     task = spec.task.with_preprocess(fit(spec).preprocess)
     model = Model(spec.method, task, _parts(path / name), _inputs(federation, id))
     origin = None
-    if not train.weights:
+    if not train.weights and train.model in MODELS:
         shape = tuple(federation.x.shape[1:])
         seed = fold(training.seed, Label.INITIAL)
         assert federation.classes is not None
@@ -62,17 +64,14 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
 
 def _summary(path: Path, view: str | None) -> Summary:
     """Return the summary of a view; the first, unless another is named."""
+    if (path / "config.toml").is_file():
+        then = "`result.client(N).export(FOLDER, x)` exports"
+        refuse_program(path, toml.read_file(path / "config.toml"), then)
     if is_comparison(path):
         runs = sorted(each.parent.name for each in path.glob("*/summary.json"))
         text = f"{path} is a comparison; name one of its runs: {', '.join(runs)}"
         raise MasqueradeError("E408", text)
     summaries = read_results(path)
-    tables = toml.read_file(path / "config.toml")
-    if "python" in tables or "code" in tables:
-        text = (
-            f"{path} is a run of code of your own, which is not imported here; train it by `mq.run`"
-        )
-        raise MasqueradeError("E202", f"{text}; use `result.client(N).export(FOLDER, x)` there")
     for summary in summaries:
         if view in (None, summary.view, summary.method):
             return summary

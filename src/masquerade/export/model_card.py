@@ -54,7 +54,8 @@ def describe(summary: Summary, place: int, model: Model, data: Data | None = Non
         },
     }
     if summary.diverged is not None:
-        facts["Model"]["diverged"] = f"training left the finite numbers in {summary.diverged}"
+        when = f"in round {summary.diverged + 1}"
+        facts["Model"]["diverged"] = f"training left the finite numbers {when}"
     return Card(f"{summary.title}, client {client}, on {summary.data}", facts)
 
 

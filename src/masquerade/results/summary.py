@@ -140,7 +140,7 @@ class Summary:
     overlap: Overlap | None = None
     novel: Novel | None = None
     diverged: int | None = None
-    """The first round that left values which are not finite."""
+    """The first round that left values which are not finite, counted from 0."""
     refused: int = 0
     """Updates that were not taken."""
     data_note: str = ""

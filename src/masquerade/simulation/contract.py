@@ -4,12 +4,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from inspect import isfunction
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from masquerade.core import tree
+from masquerade.core.method import Method
 from masquerade.core.padding import couples, padding_error
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
@@ -17,12 +20,14 @@ from masquerade.core.sgd import SGDStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.engine.base import EngineContext
-from masquerade.errors import MasqueradeError, listed, nearest, told
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest, told
 
 SAMPLES = 4
 """Samples of a client that a step is tried on."""
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
 """How far padding may move a step, as a share of the step; a mistake moves it by much more."""
+NEAR = 0.8
+"""How alike two names are of which one is taken for a misspelling of the other."""
 ROUGH = 0.2
 """The same where products are taken in a shorter type."""
 
@@ -33,6 +38,7 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
     A step on padded samples is held against the step without padding, but where the loop was asked
     for, which never pads, or where the network itself couples samples.
     """
+    _warn_of_misspelt(context.method)
     task, data = context.task, context.loader.federation
     devices = [data.x.device] if data.x.is_cuda else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
@@ -42,9 +48,54 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
         trial = Trial(context, info, pads)
         try:
             trial.run()
+        except KeyError as error:
+            trial.explain(error)
+            error.add_note(f"in client {info.id}, {trial.at}, tried before the first round")
+            raise
         except Exception as error:
             error.add_note(f"in client {info.id}, {trial.at}, tried before the first round")
             raise
+
+
+def misspelt(cls: type[Method]) -> dict[str, str]:
+    """Return functions of a class that are spelled nearly as one of a method's, each with that."""
+    theirs = {_plain(name): name for name, each in vars(Method).items() if isfunction(each)}
+    own = {
+        name
+        for line in cls.__mro__
+        if issubclass(line, Method) and line is not Method
+        for name, each in vars(line).items()
+        if isfunction(each) and not name.startswith("_") and name not in theirs.values()
+    }
+    near = {name: get_close_matches(_plain(name), theirs, 1, NEAR) for name in sorted(own)}
+    return {name: theirs[found[0]] for name, found in near.items() if found}
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _warn_of_misspelt(method: Method) -> None:
+    for name, meant in misspelt(type(method)).items():
+        warnings.warn(
+            f"W205 `{name}` of {type(method).__name__} is no function that a method has, and is "
+            f"never called by the library: `{meant}` is, so write that (or another name)",
+            MasqueradeWarning,
+            stacklevel=2,
+        )
+
+
+MADE_BY = {
+    "server": "server_init",
+    "row": "row_init",
+    "rows": "row_init",
+    "client": "client_init",
+    "message": "download",
+    "work": "start",
+    "uploads": "finish",
+    "personal": "personalize",
+}
+"""Which function makes what others are given."""
 
 
 @dataclass
@@ -56,6 +107,8 @@ class Trial:
     pads: bool
     at: str = "`server_init`"
     """What is being called."""
+    given: dict[str, Any] = field(default_factory=dict)
+    """The states and messages that it was given, by what they are called in `MADE_BY`."""
     _padded: list[object] = field(default_factory=list)
     """Steps that were tried with padding; several stages may have one."""
 
@@ -63,13 +116,13 @@ class Trial:
         """Go through the phases of a run, each with what the one before left."""
         method, task = self.context.method, self.context.task
         server = state("`server_init`", method.server_init(task))
-        self.at = "`row_init`"
+        self._calling("`row_init`")
         row = state(self.at, method.row_init(task, self.info))
-        self.at = "`client_init`"
+        self._calling("`client_init`")
         client = state(self.at, method.client_init(task, self.info))
         for kind, phase in self.context.phases():
             round = self.context.round(kind, phase, 0)
-            self.at = "`download`"
+            self._calling("`download`", server=server, row=row)
             sent = message(self.at, method.download(task, server, row, round))
             sent = self.context.as_received(sent, self.info.id, None)
             upload, after = client_round(
@@ -81,21 +134,37 @@ class Trial:
                 server, row = self._aggregate(server, row, upload, round)
                 client = after
 
+    def _calling(self, at: str, **given: Any) -> None:
+        self.at, self.given = at, given
+
+    def explain(self, error: KeyError) -> None:
+        """Refuse a look-up of what nothing has that a function was given; let others be."""
+        key = error.args[0] if error.args else None
+        known = {name for each in self.given.values() for name in (*each, *_names(each))}
+        if not isinstance(key, str) or not self.given or key in known:
+            return
+        held = [
+            f"`{name}`, which `{MADE_BY[name]}` makes, has {listed(each) or 'nothing'}"
+            for name, each in self.given.items()
+        ]
+        text = f"{self.at} reads `{key}`{nearest(key, known)}, and is not given it"
+        raise MasqueradeError("E205", f"{text}: {'; '.join(held)}; make it there") from error
+
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Return the work of a round."""
-        self.at = "`start`"
+        self._calling("`start`", message=message, client=client)
         return state(self.at, self.context.method.start(task, message, client, round))
 
     def stages(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """List the stages, whose `begin` and `then` are looked at too."""
-        self.at = f"the stages of `{round.kind}`"
+        self._calling(f"the stages of `{round.kind}`")
         return tuple(map(self._watched, self.context.method.stages(task, round)))
 
     def finish(
         self, task: Task, work: State, received: Message, client: State, round: Round
     ) -> tuple[Message, State]:
         """Return the upload and what the client holds."""
-        self.at = "`finish`"
+        self._calling("`finish`", work=work, message=received, client=client)
         found = self.context.method.finish(task, work, received, client, round)
         upload, after = pair(self.at, found, "(upload, client): what is sent, and what is kept")
         if round.kind == "adapt":
@@ -107,11 +176,11 @@ class Trial:
 
     def _watched(self, stage: Stage) -> Stage:
         def begin(work: State, round: Round) -> State:
-            self.at = f"stage `{stage.name}`, `begin`"
+            self._calling(f"stage `{stage.name}`, `begin`", work=work)
             return state(self.at, stage.begin(work, round))
 
         def then(work: State, round: Round) -> State:
-            self.at = f"stage `{stage.name}`, `then`"
+            self._calling(f"stage `{stage.name}`, `then`", work=work)
             return state(self.at, stage.then(work, round))
 
         return replace(stage, begin=begin, then=then)
@@ -130,7 +199,7 @@ class Trial:
         return Batch(data.x[some], data.y[some], None, torch.tensor(0, device=data.x.device))
 
     def _step(self, stage: Stage, work: State, batches: list[Any], round: Round) -> State:
-        self.at = f"stage `{stage.name}`, step 0"
+        self._calling(f"stage `{stage.name}`, step 0", work=work)
         with self._in_training(stage):
             after = stage.step(work, batches[0], round)
         alike(f"the step of the stage `{stage.name}`", after, work, "the work that it was given")
@@ -182,9 +251,9 @@ class Trial:
     def _use(self, sent: Message, client: State, view: str) -> None:
         """Try a model in use."""
         method, task = self.context.method, self.context.task
-        self.at = "`personalize`"
+        self._calling("`personalize`", message=sent, client=client)
         personal = message(self.at, method.personalize(task, sent, client, view))
-        self.at = "`predict`"
+        self._calling("`predict`", personal=personal)
         x = self._batch(0).x
         with torch.no_grad():
             output = method.predict(task, personal, x)
@@ -196,8 +265,8 @@ class Trial:
         self, server: State, row: State, upload: Message, round: Round
     ) -> tuple[State, State]:
         """Try what the server makes of an upload."""
-        self.at = "`aggregate`"
         rows, uploads = tree.stack([row]), tree.stack([upload])
+        self._calling("`aggregate`", server=server, rows=rows, uploads=uploads)
         ids, samples = torch.tensor([self.info.id]), torch.tensor([self.info.samples])
         cohort = Cohort(ids, samples, 1, 1)
         found = self.context.method.aggregate(
@@ -207,6 +276,11 @@ class Trial:
         alike(f"{self.at}, for the server,", new, server, "`server_init`")
         alike(f"{self.at}, for the rows,", after, rows, "`row_init`, stacked,")
         return new, tree.take(after, 0)
+
+
+def _names(given: Any) -> set[str]:
+    """Return all names inside of a state or a message."""
+    return {name for path in tree.named(given) for name in path.split("/")}
 
 
 def state(whose: str, found: Any) -> State:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.method import Method
-from masquerade.core.round import ClientInfo, Cohort, Round
+from masquerade.core.round import ClientInfo, Cohort, Round, round_name
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Meter
@@ -168,7 +168,7 @@ class Server:
         limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
         found = refusals(outcome.uploads, limits)
         refused = {int(ids[place]): code for place, code in found.items()}
-        warn_of_refusals(refused, len(ids), number, warned)
+        warn_of_refusals(refused, len(ids), round_name(round.kind, number), warned)
         taken = [place for place in range(len(ids)) if place not in found]
         return refused, torch.tensor(taken, dtype=torch.int64)
 
@@ -230,7 +230,7 @@ def federated_round(
         finite = all_finite([state.server, answers.accepted.clients])
     # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
     cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
-    _note_divergence(state, turn.number, finite)
+    _note_divergence(state, turn, finite)
     return _finish_turn(state, turn, answers.refused, cost)
 
 
@@ -258,13 +258,13 @@ def _finish_turn(
     )
 
 
-def _note_divergence(state: RunState, number: int, finite: Tensor | bool) -> None:
+def _note_divergence(state: RunState, turn: Turn, finite: Tensor | bool) -> None:
     """Note and tell that what is kept has left the finite numbers."""
     if state.diverged is None and not finite:
-        state.diverged = number
+        state.diverged = turn.number
         warnings.warn(
-            f"W604 training diverged in round {number}: values that are not finite; "
-            "its figures mean nothing (lower method.lr?)",
+            f"W604 training diverged in {round_name(turn.kind, turn.number)}: values that are not "
+            "finite; its figures mean nothing (lower method.lr?)",
             MasqueradeWarning,
             stacklevel=3,
         )

@@ -64,7 +64,7 @@ class RunState:
     memory: dict[str, float] = field(default_factory=dict)
     """The most bytes held at a time, of the process and on a CUDA device."""
     diverged: int | None = None
-    """The first round that left values which are not finite."""
+    """The first round that left values which are not finite, counted from 0."""
     refused: int = 0
     """Updates that were not taken."""
     refused_novel: dict[int, str] = field(default_factory=dict)

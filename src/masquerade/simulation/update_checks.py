@@ -47,20 +47,20 @@ def refusals(uploads: Message, limits: Sequence[Mapping[str, int]]) -> dict[int,
     return found
 
 
-def warn_of_refusals(refused: Mapping[int, str], asked: int, number: int, warned: set[str]) -> None:
+def warn_of_refusals(refused: Mapping[int, str], asked: int, when: str, warned: set[str]) -> None:
     """Warn of the first update refused for a reason, and of the first round without any update.
 
-    `refused` are clients and codes; `warned` is what was warned of before.
+    `refused` are clients and codes; `when` names the round; `warned` is what was warned of before.
     """
     for id, code in refused.items():
         text = (
-            f"{code} client {id}, round {number}: {REASONS[code]}; its update is ignored, and so "
+            f"{code} client {id}, {when}: {REASONS[code]}; its update is ignored, and so "
             "are others like it (metrics.jsonl lists them; of novel clients, summary.json)"
         )
         _warn_once(code, text, warned)
     if len(refused) == asked and set(refused.values()) == {"W604"}:
         text = (
-            f"W604 round {number}: no update is finite, so the round changes nothing, nor do "
+            f"W604 {when}: no update is finite, so the round changes nothing, nor do "
             "others like it (lower method.lr?)"
         )
         _warn_once("round", text, warned)
