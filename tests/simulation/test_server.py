@@ -197,14 +197,22 @@ def test_every_degree_replaces_its_share_and_averages_every_draw(found: dict[str
         # Over clients, not over draws or samples, and over four of them, not three.
         std = math.sqrt(sum((value - mean) ** 2 for value in values) / 4)
         assert (shift[degree].mean, shift[degree].std) == pytest.approx((mean, std)), degree
+    # The clients that this describes are listed, and averaged over the degrees too.
+    listed = found["personal"].per_client
+    assert listed is not None
+    by_client = {degree: pytest.approx(values) for degree, values in figures.items()}
+    assert listed.shift == by_client | {"averaged": pytest.approx((61.95, 44, 52.8, 61.5))}
+    for degree, pooled in found["personal"].accuracy.pooled.items():
+        assert sum(value or 0 for value in listed.pooled[degree]) / 4 == pytest.approx(pooled.mean)
 
 
 def test_own_figures_are_those_of_the_clients_on_their_own_samples(
     found: dict[str, Summary],
 ) -> None:
     personal = found["personal"]
-    assert personal.per_client == ClientFigures(
-        ids=(0, 1, 2, 3), samples=(3, 3, 3, 3), own=(90, 60, 80, 100)
+    assert personal.per_client is not None
+    assert replace(personal.per_client, shift={}, pooled={}) == ClientFigures(
+        ids=(0, 1, 2, 3), samples=(3, 3, 3, 3), own=(90, 60, 80, 100), tests=(10, 5, 20, 4)
     )
     assert vars(personal.accuracy.own) == pytest.approx(
         {

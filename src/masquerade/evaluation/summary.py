@@ -9,7 +9,7 @@ from masquerade.core.preprocess import Scale, describe
 from masquerade.data.registry import note_of
 from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
-from masquerade.evaluation.accuracy import GroupFigures
+from masquerade.evaluation.accuracy import Figure, Figures, GroupFigures, with_average
 from masquerade.evaluation.overlap import overlap
 from masquerade.results import (
     Bytes,
@@ -109,13 +109,20 @@ def _initial_bytes(spec: "TrainingSpec") -> float:
 
 
 def _clients(evaluator: "Evaluator", ids: Sequence[int], group: GroupFigures) -> ClientFigures:
-    names = evaluator.simulation.federation.names
+    names, tests = evaluator.simulation.federation.names, evaluator.over_clients.samples
     return ClientFigures(
         ids=tuple(ids),
         samples=tuple(evaluator.server.samples[list(ids)].tolist()),
         own=tuple(group.own),
         names=tuple(names[id] for id in ids) if names else (),
+        tests=tuple(tests[id] for id in ids),
+        shift=_by_step(group.shift),
+        pooled=_by_step(group.pooled),
     )
+
+
+def _by_step(figures: Figures) -> dict[str, tuple[Figure, ...]]:
+    return {step: tuple(values) for step, values in with_average(figures).items()}
 
 
 def _novel(
