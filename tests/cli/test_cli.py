@@ -293,6 +293,15 @@ def test_a_comparison_of_own_data_is_written_for_programs_and_people(
     assert [line for line in out.splitlines() if line.startswith("|")]
     assert "DM-PFL+" in out
 
+    status, out, _ = call("report", "both", "--difference", "fedavg_ft,local", "--json")
+    gains = strict(out)
+    own = {result["method"]: result["per_client"]["own"] for result in printed}
+    expected = [a - b for a, b in zip(own["fedavg_ft"], own["local"], strict=True)]
+    assert status == 0
+    assert list(gains["clients"].values()) == pytest.approx(sorted(expected))
+    # Six clients of one seed are too few for an interval.
+    assert gains["columns"] == {}
+
 
 def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) -> None:
     summaries = strict((finished / "summary.json").read_text())

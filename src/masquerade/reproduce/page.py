@@ -35,6 +35,9 @@ def done(table: Table) -> dict[str, list[Summary]]:
 
 def ours(column: Column, row: str, results: Done) -> Figure | None:
     """Return our figure of a row in a column."""
+    first = figure(results[row], pick_of(column.paths[0]))
+    if first is None or first.lost:
+        return first
     values = _values(column, results[row])
     if column.share_of:
         whole = _values(column, results[column.share_of])
@@ -42,9 +45,7 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
         values = [value / hundredth for value in values] if hundredth else []
     if not values:
         return None
-    first = figure(results[row], pick_of(column.paths[0]))
-    std = None if first is None else first.std
-    return Figure(sum(values) / len(values), std, half_width(values))
+    return Figure(sum(values) / len(values), first.std, half_width(values))
 
 
 def _values(column: Column, seeds: Sequence[Summary]) -> list[float]:
@@ -94,7 +95,7 @@ def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]
         (row, column, figure.mean - paper[0])
         for row, papers in table.figures.items()
         for column, paper in zip(table.columns, papers, strict=True)
-        if (figure := ours(column, row, results)) is not None and not table.quick
+        if (figure := ours(column, row, results)) and not figure.lost and not table.quick
     ]
 
 
@@ -123,7 +124,7 @@ def values(table: Table) -> list[Row]:
 
     def cell(row: str, column: Column, paper: list[float]) -> Cell:
         found = ours(column, row, results)
-        mean = None if found is None else found.mean
+        mean = found.mean if found and not found.lost else None
         return Cell(paper[0], mean, compared.get((row, column.name)))
 
     return [
@@ -164,7 +165,7 @@ def _printed(paper: list[float]) -> str:
 
 
 def _difference(figure: Figure | None, paper: list[float], column: Column) -> str:
-    if figure is None:
+    if figure is None or figure.lost:
         return ABSENT
     difference = figure.mean - paper[0]
     return f"{difference:+.2f}" + (f" {MISS}" if abs(difference) > column.miss else "")
