@@ -173,10 +173,13 @@ def test_costs_stand_in_both_conventions_without_empty_columns(six: str) -> None
     assert sent == {
         "MB down": "0.50",
         "MB up": "0.40",
+        "Adapt: MB": "–",
         "Bytes at the start": "8",
         "s to send, a round": "0.003",
         "s to send, in all": "0.09",
     }
+    # FedAvg+FT was invented with 20,000 bytes before use.
+    assert section_of(six, "Bytes, and the time they take")["FedAvg+FT"]["Adapt: MB"] == "0.02"
     spent = section_of(six, "Operations")["DM-PFL"]
     assert spent["GFLOP masked"] == "1.30"
     assert (spent["GFLOP executed"], spent["Adapt: GFLOP"]) == ("3.50", "–")

@@ -253,6 +253,10 @@ def test_what_adaptation_costs_is_said_apart() -> None:
     note = "Counted apart, once before use: FedAvg+FT 0.02 MB and 0.04 GFLOP."
     assert note in markdown(six_methods())
     assert "apart" not in markdown([result()])
+    # A download alone is a cost too, and methods that cost the same are named together.
+    sent = costs(adapt=spent(5e4, 0.0, flops=Flops(0.0, 0.0, 0.0)))
+    same = [result(name, costs=sent) for name in "ab"]
+    assert "Counted apart, once before use: A, B 0.05 MB." in markdown(same)
 
 
 def test_titles_are_text_and_not_markup() -> None:

@@ -84,13 +84,15 @@ def summarize(
 
 
 def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Evaluation) -> Costs:
-    context = evaluator.simulation.context
-    held = costs.on_device(
-        evaluator.server, state, found.models, lambda it, id: context.as_received(it, id, None)
-    )
-    adapt = found.flops if evaluator.trains(view) else None
+    server, context = evaluator.server, evaluator.simulation.context
+
+    def as_received(message: Message, id: int) -> Message:
+        return context.as_received(message, id, None)
+
+    held = costs.on_device(server, state, found.models, as_received)
+    adapt = costs.before_use(server, state, view, found.flops, as_received)
     initial = _initial_bytes(evaluator.simulation.spec)
-    return costs.total(evaluator.server, state, adapt, held, initial)
+    return costs.total(server, state, adapt, held, initial)
 
 
 def _preprocessing(fitting: Fitting) -> Preprocessing | None:

@@ -94,8 +94,9 @@ _READING = {
     "Corrupt images": "The mean over kinds and severities of corruption of clients' own images.",
     "Novel clients, Gap": "Clients that took no part in training, and what they lack of the others'"
     " mean on own data.",
-    "Setup, Adapt": "What a client does once before training, and before its model is used; both"
-    " are counted apart from training.",
+    "Setup, Adapt": "What a client is sent and does once before training, and before its model is"
+    " used; both are counted apart from training.",
+    "GFLOP": "Only products (matrix products and convolutions) are counted.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
     "±, parentheses": "How different clients are, and how sure the mean is: half of its 95 %"
     " interval, over three or more seeds by Student's t. Of fewer it is a bootstrap over clients,"

@@ -419,15 +419,26 @@ def footnotes(results: Results) -> list[str]:
         notes.append(
             f"Updates that were refused (metrics.jsonl has the reasons): {', '.join(some)}."
         )
+    return notes + _about_apart(results)
+
+
+def _about_apart(results: Results) -> list[str]:
+    """Say what clients are sent and compute before training and before use; the same said once."""
+    notes = []
     for spent, when in ((of_setup, "before training"), (of_adapt, "before use")):
-        costs = [
-            f"{seeds[0].title} {show_cost(mean(seeds, spent(lambda s: s.bytes.both)), 1e6)} MB and"
-            f" {show_cost(mean(seeds, spent(lambda s: s.flops.masked)), 1e9)} GFLOP"
-            for seeds in groups
-            if mean(seeds, spent(lambda s: s.flops.masked))
-        ]
-        if costs:
-            notes.append(f"Counted apart, once {when}: {'; '.join(costs)}.")
+        costs: dict[str, list[str]] = {}
+        for seeds in by_method(results).values():
+            sent, done = (
+                mean(seeds, spent(lambda s: s.bytes.both)),
+                mean(seeds, spent(lambda s: s.flops.masked)),
+            )
+            words = [f"{show_cost(sent, 1e6)} MB"] * bool(sent)
+            words += [f"{show_cost(done, 1e9)} GFLOP"] * bool(done)
+            if words:
+                costs.setdefault(" and ".join(words), []).append(seeds[0].title)
+        told = "; ".join(f"{', '.join(titles)} {text}" for text, titles in costs.items())
+        if told:
+            notes.append(f"Counted apart, once {when}: {told}.")
     return notes
 
 
@@ -437,7 +448,7 @@ def of_setup(amount: Callable[[Spent], float]) -> Pick:
 
 
 def of_adapt(amount: Callable[[Spent], float]) -> Pick:
-    """Pick an amount of what a view costs before use, where it costs any."""
+    """Pick an amount of what a view costs before use, its download and training, if any."""
     return lambda summary: amount(summary.costs.adapt) if summary.costs.adapt else None
 
 
