@@ -12,7 +12,7 @@ import torch
 
 from masquerade.config import toml as configuration
 from masquerade.report import markdown
-from masquerade.report.tables import by_method, heading, winners
+from masquerade.report.tables import by_method, heading
 from masquerade.storage.results import read_results
 
 TEXT = """# {title}
@@ -30,20 +30,11 @@ views of is counted once. Rates were chosen on validation data from one grid for
 
 {table}
 
-## Who leads
-
-{leaders}
-
 ## Settings
 
 ```toml
 {config}```
 """
-
-
-def leaders(results) -> str:
-    """Say who is best in every column."""
-    return "\n".join(f"- {column}: {names}" for column, names in winners(results).items())
 
 
 def main(given: Path, page: Path, command: str) -> None:
@@ -60,7 +51,6 @@ def main(given: Path, page: Path, command: str) -> None:
         page=page,
         minutes=sum(second for second, _ in seconds) / 60,
         table=markdown(results),
-        leaders=leaders(results),
         config=configuration.dump(config),
     )
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -254,7 +254,11 @@ def check_result(result: dict[str, Any]) -> None:
     for spent in (costs["train"], costs.get("adapt", costs["train"])):
         assert set(spent["bytes"]) == {"down", "up"}
         assert set(spent["flops"]) == {"dense", "masked", "executed"}
-    assert ("adapt" in costs) == (line.view in ("tuned", "adaptive"))
+    # Local's model lies with its client; all others need what the server has before they are used.
+    assert ("adapt" in costs) == (result["method"] != "local")
+    if "adapt" in costs:
+        assert costs["adapt"]["bytes"]["down"] > costs["adapt"]["bytes"]["up"] == 0
+        assert (costs["adapt"]["flops"]["dense"] > 0) == (line.view in ("tuned", "adaptive"))
     assert 0 < model["density"] <= 1
     assert model["kept"] == pytest.approx(model["density"] * model["parameters"])
     assert costs["storage"]["model"] > 0
@@ -293,6 +297,15 @@ def test_a_comparison_of_own_data_is_written_for_programs_and_people(
     assert status == 0
     assert [line for line in out.splitlines() if line.startswith("|")]
     assert "DM-PFL+" in out
+
+    status, out, _ = call("report", "both", "--difference", "fedavg_ft,local", "--json")
+    gains = strict(out)
+    own = {result["method"]: result["per_client"]["own"] for result in printed}
+    expected = [a - b for a, b in zip(own["fedavg_ft"], own["local"], strict=True)]
+    assert status == 0
+    assert list(gains["clients"].values()) == pytest.approx(sorted(expected))
+    # Six clients of one seed are too few for an interval.
+    assert gains["columns"] == {}
 
 
 def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) -> None:

@@ -7,7 +7,7 @@ from masquerade.core import Task
 from masquerade.cost.forecast import forecast
 from masquerade.methods import DMPFL, FedAvg, Local
 from masquerade.models import build
-from tests.support import METHOD_TABLE, SIZES, federation, network_of, simulate
+from tests.support import METHOD_TABLE, SIZES, federation, final, network_of, simulate
 
 
 def paper(method):
@@ -62,7 +62,7 @@ def test_our_convention_counts_masks_and_both_directions(costs):
 )
 def test_the_forecast_is_what_a_run_costs(name):
     method = METHOD_TABLE[name]
-    _, progress = simulate(method, rounds=12)
+    made, progress = simulate(method, rounds=12)
     data = federation()
     expected = forecast(
         method, Task(network_of(method)), data.x, data.y, SIZES, 12, participation=0.67, seed=5
@@ -81,3 +81,27 @@ def test_the_forecast_is_what_a_run_costs(name):
         assert expected.up == pytest.approx(spent["up"], rel=1e-9)
         assert expected.down == pytest.approx(spent["down"], rel=1e-9)
     assert expected.masked == pytest.approx(spent["masked"], rel=within)
+    used = {each.view: each.costs.adapt for each in final(made, progress)[0]}
+    for view, needed in expected.before_use.items():
+        down = 0.0 if used[view] is None else used[view].bytes.down
+        assert down <= needed <= 1.02 * down if name in ("dmpfl", "bnn") else needed == down
+
+
+def used_by(name):
+    method, data = METHOD_TABLE[name], federation()
+    return forecast(method, Task(network_of(method)), data.x, data.y, SIZES, 12, 0.67, 5).before_use
+
+
+def test_what_a_view_is_sent_before_use_is_what_it_depends_on():
+    """6 → 8 → 6 → 3 has 131 parameters of eight bytes in six tensors: a header of 24 bytes, a flag
+    for the part and one for every tensor, and 1,048 bytes."""
+    whole = 24 + 1 + 6 + 8 * 131
+    assert used_by("fedavg") == {"global": whole, "tuned": whole}
+    # A personal model that lies with its client needs nothing.
+    assert used_by("ditto") == {"personal": 0, "global": whole}
+    assert used_by("local") == {"personal": 0}
+    # SCAFFOLD's control variate is for training alone; FedEM uses all of its models, here two.
+    assert used_by("scaffold") == {"global": whole}
+    assert used_by("fedem") == {"personal": 2 * whole - 24}
+    # FedPer's head of 6 · 3 + 3 entries stays with the client.
+    assert used_by("fedper") == {"personal": whole - 2 - 8 * 21}

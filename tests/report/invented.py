@@ -104,13 +104,23 @@ def result(
         participation=Participations(30.0, 0, 0),
         history=curve({number: own - 60 / number for number in (5, 10, 20, 40, 60)}),
         rounds_to_80=20,
-        per_client=ClientFigures(
-            ids=tuple(range(20)),
-            samples=tuple(30 + client for client in range(20)),
-            own=tuple(min(100.0, own + (client * 7 % 20) - 10) for client in range(20)),
-        ),
+        per_client=clients([min(100.0, own + (id * 7 % 20) - 10) for id in range(20)], slope),
     )
     return replace(found, **changes)
+
+
+def clients(own: Sequence[float], slope: float = 20.0) -> ClientFigures:
+    """Invent clients with these figures on own data, of which each loses `slope` at full shift."""
+    shift = {str(d): tuple(value - slope * d / 100 for value in own) for d in DEGREES}
+    shift[AVERAGED] = tuple(value - slope / 2 for value in own)
+    return ClientFigures(
+        ids=tuple(range(len(own))),
+        samples=tuple(30 + id for id in range(len(own))),
+        own=tuple(own),
+        tests=tuple(10 + id for id in range(len(own))),
+        shift=shift,
+        pooled={step: tuple(value + 1 for value in values) for step, values in shift.items()},
+    )
 
 
 def corrupted(method: str, own: float = 80.0) -> Summary:

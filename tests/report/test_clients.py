@@ -1,11 +1,13 @@
 """Client by client: means over seeds, and gains with their sign."""
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
 from masquerade.errors import MasqueradeError
 from masquerade.report import clients, markdown, rows
-from masquerade.results import RuleFigures
+from masquerade.results import RuleFigures, Summary
 from tests.report.invented import accuracy, corrupted, listed, novel, result
 
 
@@ -63,6 +65,8 @@ def test_tables_show_every_client_and_who_gains() -> None:
     text = capture.get()
     for shown in ("85.0", "90.0", "-10.0", "+5.0", "better for 1"):
         assert shown in text
+    # Three clients and one common seed are too few for an interval.
+    assert "95 %" not in text
 
 
 def test_novel_clients_have_columns_of_their_own() -> None:
@@ -98,8 +102,52 @@ def test_a_method_on_another_network_is_named() -> None:
     assert text in markdown(results)
 
 
-def test_under_a_rule_no_client_is_listed_and_a_difference_says_so() -> None:
+def test_a_difference_needs_clients_of_both_methods_or_three_seeds() -> None:
     ruled = [result("a", rules={"smoothed": RuleFigures(accuracy(90.0))}), result("b")]
     assert clients.own(ruled)["a+smoothed"] == {}
     with pytest.raises(MasqueradeError, match=r"^E202 no client .*`a\+smoothed` and `b`"):
         clients.difference_table(ruled, "a+smoothed", "b")
+    seeds = [replace(each, seed=seed) for seed in (1, 2, 3) for each in ruled]
+    assert "client by client" not in drawn(seeds, "a+smoothed", "b")
+    assert clients.gains(seeds, "a+smoothed", "b")["Own data"].value == pytest.approx(10)
+
+
+def drawn(results: list[Summary], left: str, right: str) -> str:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(clients.difference_table(results, left, right))
+    return capture.get()
+
+
+def test_a_difference_has_a_paired_interval_and_says_what_was_paired() -> None:
+    # By one seed every client is ten points better off; over three the gains are 9, 10 and 11:
+    # 10 ± 4.303 · 1 / √3.
+    seeds = [
+        result(name, s, own=70.0 + (8 + s) * (name == "b")) for s in (1, 2, 3) for name in "ab"
+    ]
+    found = clients.gains(seeds, "b", "a")
+    assert (found["Own data"].value, found["Own data"].half) == pytest.approx((10, 2.484), abs=1e-3)
+    assert found.keys() == rows(seeds)[0].keys() - {"Method", "MB", "GFLOP", "Density"}
+    assert {gain.by for gain in found.values()} == {"seeds"}
+    text = drawn(seeds, "b", "a")
+    assert "+7.5 to +12.5" in text
+    assert "By seeds: the differences of trainings of the same seed" in text
+    assert "By clients" not in text
+
+    alone = clients.gains(seeds[2:4], "b", "a")
+    assert (alone["Own data"].low, alone["Own data"].high) == pytest.approx((10, 10))
+    # No client stands behind a decile.
+    assert "Bottom decile" not in alone
+    assert {gain.by for gain in alone.values()} == {"clients"}
+    assert "nothing about other trainings or partitions" in " ".join(
+        drawn(seeds[2:4], "b", "a").split()
+    )
+
+
+def test_where_less_is_better_a_smaller_mean_is_a_gain() -> None:
+    error = {"metric": "error", "better": "lower"}
+    results = [result("a", own=0.5, **error), result("b", own=0.6, **error)]
+    gain = clients.gains(results, "a", "b")["Own data"]
+    assert (gain.low, gain.value, gain.high) == pytest.approx((0.1, 0.1, 0.1))
+    with pytest.raises(MasqueradeError, match=r"^E201 "):
+        clients.gains(results, "a", "c")

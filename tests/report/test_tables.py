@@ -16,7 +16,7 @@ from rich.console import Console
 from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
-from masquerade.report.tables import footnotes, half_width, markdown, rows, winners
+from masquerade.report.tables import footnotes, half_width, leads, markdown, rows
 from masquerade.report.terminal import terminal
 from masquerade.results import (
     AVERAGED,
@@ -28,7 +28,8 @@ from masquerade.results import (
     Statistics,
     Summary,
 )
-from tests.report.invented import accuracy, corrupted, costs, result, six_methods, spent
+from tests.report.invented import accuracy, clients, corrupted, costs, result, six_methods, spent
+from tests.report.test_page import Reader
 
 NONE = Statistics(math.nan, math.nan)
 
@@ -47,8 +48,9 @@ def test_importing_reports_needs_neither_rich_nor_matplotlib() -> None:
 
 
 def test_one_seed_shows_the_mean_and_the_std_over_clients() -> None:
-    (row,) = rows([result(own=80.0, slope=20.0)])
+    (row,) = rows([result(own=80.0, slope=20.0, per_client=None)])
     assert row["Own data"] == "80.0 ± 5.0"
+    assert row["Own data, by samples"] == "81.0"
     assert row["Bottom decile"] == "71.0"
     assert row["100 % shift"] == "60.0 ± 10.0"
     assert row["All shifts"] == "70.0 ± 7.5"
@@ -70,21 +72,29 @@ def test_interval_follows_students_t_for_any_number_of_seeds(count: int, t: floa
     assert half_width(values) == pytest.approx(expected, rel=2e-3)
 
 
-def test_two_seeds_get_no_interval_but_their_range_and_a_word_of_it() -> None:
-    # 80 and 83 are 81.5 ± 1.5. Student's t of one degree of freedom would make that ± 19.1.
+def test_fewer_than_three_seeds_get_an_interval_over_clients_and_a_word_of_it() -> None:
+    # Clients lie evenly from 10 below to 9 above, with a standard deviation of √35 = 5.92: the
+    # interval of a mean of twenty is about 2.09 · 5.92 / √20 = 2.77 to either side, of evenly
+    # spread clients a little less, and the same of two seeds that have the same clients.
     two = [result(seed=seed, own=own) for seed, own in ((1, 80.0), (2, 83.0))]
-    (row,) = rows(two)
-    assert row["Own data"] == "81.5 ± 5.0 (1.5)"
+    for results, mean in ((two[:1], 80.0), (two, 81.5)):
+        (row,) = rows(results)
+        assert row["Own data"] == f"{mean} ± 5.0 (2.7)"
+        # Nobody is listed behind a decile.
+        assert "(" not in row["Bottom decile"]
     three = [result("b", seed=seed) for seed in (1, 2, 3)]
-    for results, said in (
-        (two, (False, True)),
-        (three, (True, False)),
-        (two + three, (True, True)),
+    over_seeds = "In parentheses: half of the 95 % interval over seeds (Student's t)."
+    for results, words in (
+        (two[:1], ["over the clients of one training (bootstrap), which says nothing about other"]),
+        (two, ["In parentheses: half of the 95 % interval over the clients of two trainings"]),
+        (three, [over_seeds]),
+        (two + three, [over_seeds, "In parentheses, of fewer than three seeds: half of the 95 %"]),
     ):
         text = markdown(results)
-        words = ("95 % interval over seeds (Student's t)", "of two seeds: how far each is from")
-        assert tuple(word in text for word in words) == said
-    assert "In parentheses" not in markdown(two[:1])
+        assert text.count("In parentheses") == len(words)
+        assert all(word in text for word in words)
+    bare = [replace(each, per_client=None) for each in two]
+    assert "In parentheses" not in markdown(bare)
 
 
 def test_methods_keep_the_order_in_which_they_came() -> None:
@@ -100,31 +110,116 @@ def test_costs_are_in_both_directions_and_small_ones_keep_two_digits() -> None:
     assert (second["MB"], second["GFLOP"]) == ("0.0012", "0")
 
 
-def test_winners_are_all_that_tie_as_shown() -> None:
-    found = winners([result("a", own=80.04), result("b", own=79.96), result("c", own=70.0)])
-    assert found["Own data"] == "A and B"
-    found = winners([result("a", own=80.0, slope=9.0), result("b", own=90.0, slope=30.0)])
-    assert found["Own data"] == "B"
-    assert found["100 % shift"] == "A"
+def ahead(results: list[Summary], column: str = "Own data") -> int | None:
+    """The row that is separated from all others."""
+    return leads(results)[column].row
 
 
-def test_a_metric_that_should_be_low_is_won_by_the_lowest() -> None:
+def test_a_row_leads_where_it_is_separated_from_every_other_one() -> None:
+    # Every client of B is ten points better off, and at full shift every one of A 11.
+    a, b = result("a", own=70.0, slope=9.0), result("b", own=80.0, slope=30.0)
+    assert (ahead([a, b]), ahead([b, a]), ahead([a, b], "100 % shift")) == (1, 0, 0)
+    # C has the mean of B, and other clients: B leads A, but nobody leads all others.
+    level = clients([80.0 + (id * 3 % 20) - 9.5 for id in range(20)])
+    c = result("c", own=80.1, per_client=level)
+    assert ahead([a, b, c]) is None
+    assert ahead([a, c]) == 1
+    # Where all clients are alike nobody leads.
+    assert ahead([b, result("d", own=80.0, slope=30.0)]) is None
+
+
+def test_one_row_leads_nobody() -> None:
+    assert ahead([result()]) is None
+    assert "old" not in markdown([result()])
+
+
+def test_seeds_decide_where_there_are_three_and_clients_where_there_are_fewer() -> None:
+    # B is ahead of A by 1, 2 and 3 points: 2 ± 4.303 · 1 / √3 = 2 ± 2.48 is no lead over seeds, and
+    # every client gains.
+    seeds = [
+        result(name, seed, own=80.0 + gain * (name == "b"))
+        for seed, gain in ((1, 1.0), (2, 2.0), (3, 3.0))
+        for name in "ab"
+    ]
+    assert ahead(seeds) is None
+    assert ahead(seeds[:4]) == 1
+    # By 2, 3 and 4: 3 ± 2.48.
+    more = [result("b", seed, own=81.0 + seed) for seed in (1, 2, 3)]
+    assert ahead([*more, *seeds[::2]]) == 0
+    # A column without clients behind it needs three seeds.
+    assert [ahead(some, "Bottom decile") for some in ([*more, *seeds[::2]], seeds[:4])] == [0, None]
+
+
+def test_a_metric_that_should_be_low_is_led_by_the_lowest() -> None:
     error: dict[str, Any] = {"metric": "error", "better": "lower"}
     results = [result("a", own=0.51234, **error), result("b", own=0.6, **error)]
-    assert winners(results)["Own data"] == "A"
-    assert rows(results)[0]["Own data"] == "0.512 ± 5"
+    assert ahead(results) == 0
+    assert rows(results)[0]["Own data"].startswith("0.512 ± 5")
 
 
-def test_best_value_is_bold_and_nothing_else() -> None:
-    text = markdown([result("a", own=80.0), result("b", own=90.0)])
+def test_what_leads_is_bold_and_nothing_else() -> None:
+    results = [result("a", own=80.0), result("b", own=90.0)]
+    text = markdown(results)
     first, second = text.splitlines()[2:4]
     assert "**" not in first
-    assert second.startswith("| B | **90.0** ± 5.0 | **81.0** |")
+    # No clients stand behind the decile, so that one seed says nothing of a lead.
+    assert second.startswith("| B | **90.0** ± 5.0 (2.7) | **91.0** (2.7) | 81.0 |")
     assert second.endswith("| 2.30 | 2.00 | 1.00 |")
+    assert "Bold is the best row" in text
+    assert "pairs are the same clients of a training" in text
 
-    colored = printed([result("a", own=80.0), result("b", own=90.0)], color="standard")
+    colored = printed(results, color="standard")
     bold = re.findall("\x1b\\[1m([0-9.]+)\x1b", colored)
-    assert bold == ["90.0", "81.0", "70.0", "80.0", "81.0"]
+    assert bold == ["90.0", "70.0", "80.0", "81.0"]
+
+
+def test_where_nothing_is_bold_the_reason_is_given() -> None:
+    alike = [result("a"), result("b")]
+    assert "Nothing is bold: in no column does a paired 95 % interval" in markdown(alike)
+    bare = [replace(each, per_client=None) for each in (result("a"), result("b", own=90.0))]
+    text = markdown(bare)
+    assert "**" not in text
+    assert "Nothing is bold: there are too few seeds and clients" in text
+
+
+def test_a_seed_that_diverged_is_shown_and_not_left_out_of_the_mean() -> None:
+    seeds = [result("a", seed, own=80.0 + seed) for seed in (1, 2, 3)]
+    others = [result("b", seed, own=70.0) for seed in (1, 2, 3)]
+    lost = [*seeds[:2], replace(seeds[2], diverged=4)]
+    row = rows([*lost, *others])[0]
+    assert row["Own data"] == row["100 % shift"] == "diverged (1 of 3)"
+    # What it cost it did cost.
+    assert row["MB"] == "2.30"
+    assert "a mean of the others would say nothing of them" in markdown(lost)
+    assert "Diverged" not in markdown(seeds)
+    assert "diverged" in printed([*lost, *others])
+    assert (ahead([*seeds, *others]), ahead([*lost, *others])) == (0, None)
+    assert Reader(page([*lost, *others], "", "")).faults == []
+
+
+def test_a_figure_that_is_not_finite_is_shown_as_such() -> None:
+    fine = result(seed=1)
+    for bad in (math.nan, math.inf):
+        own = Statistics(bad, math.nan, weighted=bad, bottom_decile=bad)
+        seeds = [fine, result(seed=2, accuracy=replace(fine.accuracy, own=own))]
+        (row,) = rows(seeds)
+        assert row["Own data"] == row["Bottom decile"] == "non-finite (1 of 2)"
+        assert row["All shifts"].startswith("70.0 ")
+
+
+def test_a_metric_that_no_client_has_is_absent() -> None:
+    undefined = Accuracy(Statistics(math.nan, math.nan, weighted=math.nan))
+    (row,) = rows([result(metrics={"auroc": undefined})])
+    assert row["AUROC"] == "–"
+
+
+def test_both_means_and_the_decile_are_defined_where_they_stand() -> None:
+    text = markdown([result()])
+    assert "Own data is the mean over clients; by samples it is the mean over the test" in text
+    assert "Bottom decile: nine clients in ten do at least as well." in text
+    assert "only products (matrix products and convolutions) are counted as FLOPs" in text
+    (row,) = rows([result(accuracy=Accuracy(Statistics(80.0, 5.0)))])
+    assert "Own data, by samples" not in row
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -134,7 +229,8 @@ def test_the_terminal_table_of_the_demo_fits_in_eighty_columns(seeds: int) -> No
     (tuned,) = [line for line in lines if line.strip().startswith("FedAvg+FT ")]
     # Method, own, decile, full shift, all shifts, pooled, MB, GFLOP and density.
     assert len(tuned.split()) == 9
-    assert "without: 20 % shift, 40 % shift, 60 % shift, 80 % shift." in "\n".join(lines)
+    left_out = "Own data, by samples, 20 % shift, 40 % shift, 60 % shift, 80 % shift."
+    assert f"without: {left_out}" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
@@ -144,7 +240,7 @@ def test_a_terminal_shows_what_it_has_room_for_and_folds_no_word(width: int) -> 
     shown = table.shown(width)
     assert sum(shown.values()) + len(shown) - 1 <= width
     assert {"Method", "Own data", "100 % shift", "All shifts", "Corrupt images"} <= set(shown)
-    assert len(shown) == {60: 8, 80: 11, 100: 12, 120: 16, 160: 16}[width]
+    assert len(shown) == {60: 8, 80: 11, 100: 12, 120: 17, 160: 17}[width]
     stream = io.StringIO()
     Console(file=stream, width=width).print(table)
     lines = stream.getvalue().splitlines()
@@ -157,6 +253,10 @@ def test_what_adaptation_costs_is_said_apart() -> None:
     note = "Counted apart, once before use: FedAvg+FT 0.02 MB and 0.04 GFLOP."
     assert note in markdown(six_methods())
     assert "apart" not in markdown([result()])
+    # A download alone is a cost too, and methods that cost the same are named together.
+    sent = costs(adapt=spent(5e4, 0.0, flops=Flops(0.0, 0.0, 0.0)))
+    same = [result(name, costs=sent) for name in "ab"]
+    assert "Counted apart, once before use: A, B 0.05 MB." in markdown(same)
 
 
 def test_titles_are_text_and_not_markup() -> None:
@@ -166,14 +266,14 @@ def test_titles_are_text_and_not_markup() -> None:
 
 
 def test_what_has_no_standard_deviation_is_a_bare_number() -> None:
-    bare = result(accuracy=accuracy(shift={"20": NONE, AVERAGED: Statistics(71.25, math.nan)}))
-    row = rows([bare])[0]
-    assert (row["All shifts"], row["20 % shift"]) == ("71.2", "–")
+    shift = {"20": NONE, AVERAGED: Statistics(71.25, math.nan)}
+    row = rows([result(accuracy=accuracy(shift=shift), per_client=None)])[0]
+    assert (row["All shifts"], row["20 % shift"]) == ("71.2", "non-finite (1 of 1)")
 
 
 def test_shift_by_one_other_client_and_pooled_stand_side_by_side() -> None:
     (row,) = rows([result(own=80.0, slope=20.0)])
-    assert (row["All shifts"], row["Pooled shifts"]) == ("70.0 ± 7.5", "71.0 ± 2.0")
+    assert (row["All shifts"], row["Pooled shifts"]) == ("70.0 ± 7.5 (2.7)", "71.0 ± 2.0 (2.7)")
 
 
 def test_without_degrees_there_is_nothing_to_say_of_shift() -> None:
@@ -225,7 +325,7 @@ def test_results_without_shift_have_no_columns_of_shift() -> None:
     ],
 )
 def test_what_must_not_stand_in_one_table_is_refused(results: list[Summary], words: str) -> None:
-    for report in (rows, winners, markdown, terminal):
+    for report in (rows, leads, markdown, terminal):
         with pytest.raises(MasqueradeError, match="E305") as caught:
             report(results)
         assert words in str(caught.value)
@@ -245,8 +345,6 @@ def test_a_further_metric_has_a_column_where_a_result_has_it() -> None:
     first, second = rows(results)
     assert (first["Macro F1"], first["AUROC"]) == ("70.0 ± 5.0", "95.0 ± 5.0")
     assert (second["Macro F1"], second["AUROC"]) == ("–", "–")
-    assert winners(results)["Macro F1"] == "A"
-    assert winners(results)["Own data"] == "B"
     for text in (markdown(results), page(results, "", "")):
         assert "Macro F1" in text
     assert "Macro F1" not in rows([result()])[0]
@@ -255,8 +353,10 @@ def test_a_further_metric_has_a_column_where_a_result_has_it() -> None:
 def test_the_best_of_a_further_metric_may_be_the_lowest() -> None:
     errors = (replace(accuracy(value), better="lower") for value in (0.2, 0.4))
     one, two = (result(n, metrics={"error": e}) for n, e in zip("ab", errors, strict=True))
-    assert winners([one, two])["Error"] == "A"
-    assert winners([two, one])["Error"] == "A"
+    # Nobody lists clients of a further metric: it takes three seeds.
+    assert ahead([one, two], "Error") is None
+    many = [replace(each, seed=seed) for seed in (1, 2, 3) for each in (two, one)]
+    assert ahead(many, "Error") == 1
 
 
 RULED = [
@@ -268,14 +368,21 @@ RULED = [
 def test_a_method_under_a_rule_is_a_row_of_its_own_after_its_method() -> None:
     found = {row["Method"]: row for row in rows(RULED)}
     assert list(found) == ["A", "A, smoothed", "B"]
-    assert [row["Own data"] for row in found.values()] == ["80.0 ± 5.0", "90.0 ± 5.0", "85.0 ± 5.0"]
-    assert winners(RULED)["Own data"] == "A, smoothed"
+    assert [row["Own data"][:10] for row in found.values()] == [
+        "80.0 ± 5.0",
+        "90.0 ± 5.0",
+        "85.0 ± 5.0",
+    ]
+    # Without clients of its own it cannot be told apart by one seed.
+    assert ahead(RULED) is None
+    listed = {"smoothed": RuleFigures(accuracy(90.0), per_client=result(own=90.0).per_client)}
+    assert ahead([result("a", rules=listed), RULED[1]]) == 1
     # It costs what its method costs.
     assert found["A, smoothed"]["MB"] == found["A"]["MB"]
 
 
 def test_seeds_are_averaged_under_a_rule_too() -> None:
-    seeds = [replace(each, seed=seed) for seed in (1, 2) for each in RULED]
+    seeds = [replace(each, seed=seed) for seed in (1, 2, 3) for each in RULED]
     assert [row["Own data"] for row in rows(seeds)] == [
         "80.0 ± 5.0 (0.0)",
         "90.0 ± 5.0 (0.0)",

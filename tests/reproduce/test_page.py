@@ -85,6 +85,23 @@ def test_several_seeds_have_their_mean_and_its_interval(table: Table) -> None:
     assert cells(table)[3][2] == "+4.00 †"
 
 
+def test_a_row_with_a_seed_that_diverged_has_no_figure_and_misses_nothing(table: Table) -> None:
+    for seed in (1, 2, 3):
+        store(table, "fedavg", seed, 62, 2000)
+    path = table.results / "fedavg-seed2.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["result"]["diverged"] = 3
+    path.write_text(json.dumps(record), encoding="utf-8")
+    lost = "diverged (1 of 3)"
+    assert cells(table)[2:4] == [
+        ["", "seeds 1, 2, 3", lost, lost, lost],
+        ["", "difference", "–", "–", "–"],
+    ]
+    assert page.misses(table, page.done(table)) == {}
+    assert page.values(table)[0].columns["own"] == page.Cell(60, None, None)
+    assert "Diverged, so that the figures mean nothing: fedavg." in page.text(table)
+
+
 def test_a_share_is_of_our_own_figures_and_needs_them(table: Table) -> None:
     store(table, "fedprox", 1, 58, 900)
     assert cells(table)[-2][-1] == "–"

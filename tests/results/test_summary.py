@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from masquerade.errors import MasqueradeError
-from masquerade.results import ClientFigures, RuleFigures, Summary
+from masquerade.results import AVERAGED, ClientFigures, RuleFigures, Summary
 from masquerade.results.json_records import Json
 from masquerade.results.summary import SCHEMA
 from tests.report.invented import accuracy, corrupted, novel, result, six_methods
@@ -41,17 +41,40 @@ def test_another_schema_or_a_damaged_summary_is_refused(data: Json, words: str) 
         Summary.from_json(data)
 
 
+def test_figures_of_clients_are_read_as_they_were_written_and_are_none_in_older_files() -> None:
+    listed = ClientFigures(
+        ids=(0, 2),
+        samples=(9, 8),
+        own=(80.0, None),
+        tests=(3, 0),
+        shift={"0": (80.0, None), "100": (40.0, 50.0), AVERAGED: (60.0, 50.0)},
+        pooled={"0": (80.0, None), AVERAGED: (80.0, None)},
+    )
+    ruled = {"smoothed": RuleFigures(accuracy(90.0), per_client=listed)}
+    summary = result(per_client=listed, rules=ruled)
+    text = json.dumps(summary.to_json(), allow_nan=False)
+    assert Summary.from_json(json.loads(text)) == summary
+    older = json.loads(text)
+    for name in ("tests", "shift", "pooled"):
+        del older["per_client"][name]
+    del older["rules"]["smoothed"]["per_client"]
+    read = Summary.from_json(older)
+    assert read.per_client == ClientFigures(ids=(0, 2), samples=(9, 8), own=(80.0, None))
+    assert read.rules["smoothed"].per_client is None
+
+
 def test_a_summary_under_rules_has_their_figures_and_nothing_that_is_not_theirs() -> None:
     own, further = accuracy(90.0), {"macro_f1": accuracy(70.0)}
     plain = replace(corrupted("fedavg"), global_view=accuracy())
-    ruled = replace(plain, rules={"smoothed": RuleFigures(own, further)})
+    listed = replace(NAMED, own=(7.0, 8.0, 9.0))
+    ruled = replace(plain, rules={"smoothed": RuleFigures(own, further, listed)})
     first, second = ruled.under_rules()
     assert first == plain
     assert (second.method, second.title) == ("fedavg+smoothed", "FEDAVG, smoothed")
     assert (second.accuracy, second.metrics) == (own, further)
-    assert second.costs == plain.costs
-    # Curves, masks, clients and the shared model were measured without the rule.
-    assert (second.history, second.overlap, second.per_client) == ((), None, None)
+    assert (second.costs, second.per_client) == (plain.costs, listed)
+    # Curves, masks, novel clients and the shared model were measured without the rule.
+    assert (second.history, second.overlap) == ((), None)
     assert (second.global_view, second.novel) == (None, None)
     # Rows are made once, however often they are asked for.
     assert [row for each in (first, second) for row in each.under_rules()] == [first, second]

@@ -197,14 +197,22 @@ def test_every_degree_replaces_its_share_and_averages_every_draw(found: dict[str
         # Over clients, not over draws or samples, and over four of them, not three.
         std = math.sqrt(sum((value - mean) ** 2 for value in values) / 4)
         assert (shift[degree].mean, shift[degree].std) == pytest.approx((mean, std)), degree
+    # The clients that this describes are listed, and averaged over the degrees too.
+    listed = found["personal"].per_client
+    assert listed is not None
+    by_client = {degree: pytest.approx(values) for degree, values in figures.items()}
+    assert listed.shift == by_client | {"averaged": pytest.approx((61.95, 44, 52.8, 61.5))}
+    for degree, pooled in found["personal"].accuracy.pooled.items():
+        assert sum(value or 0 for value in listed.pooled[degree]) / 4 == pytest.approx(pooled.mean)
 
 
 def test_own_figures_are_those_of_the_clients_on_their_own_samples(
     found: dict[str, Summary],
 ) -> None:
     personal = found["personal"]
-    assert personal.per_client == ClientFigures(
-        ids=(0, 1, 2, 3), samples=(3, 3, 3, 3), own=(90, 60, 80, 100)
+    assert personal.per_client is not None
+    assert replace(personal.per_client, shift={}, pooled={}) == ClientFigures(
+        ids=(0, 1, 2, 3), samples=(3, 3, 3, 3), own=(90, 60, 80, 100), tests=(10, 5, 20, 4)
     )
     assert vars(personal.accuracy.own) == pytest.approx(
         {
@@ -292,11 +300,42 @@ def test_hello_and_adapt_stand_apart(found: dict[str, Summary]) -> None:
             flops=Flops(dense=6 * 12, masked=6 * 12, executed=6 * 12),
             paper=PaperCosts(bytes=(8 + 28) / 2, flops=6 * 18),
         )
-        assert (summary.costs.adapt is not None) == (view == "tuned")
-    # Five epochs of three samples at every client.
+        assert (summary.costs.adapt is None) == (view == "personal")
+    # Five epochs of three samples at every client. Clients know what they score: nothing is sent.
     adapt = found["tuned"].costs.adapt
     assert adapt is not None
     assert adapt.flops == Flops(dense=15 * 12, masked=15 * 12, executed=15 * 12)
+    assert adapt.bytes == Bytes(0, 0)
+
+
+def test_the_download_that_a_view_needs_before_use_is_charged(found: dict[str, Summary]) -> None:
+    # The shared model of five float32 numbers moved in the last round, so that every client is
+    # sent it: a header of 24 bytes, a flag for the part, one for its tensor, and 20 bytes, of which
+    # the papers' mean of both directions has half.
+    nothing = Flops(dense=0, masked=0, executed=0)
+    assert found["global"].costs.adapt == Spent(
+        bytes=Bytes(down=24 + 1 + 1 + 20, up=0), flops=nothing, paper=PaperCosts(20 / 2, 0)
+    )
+
+
+class Still(Known):
+    """Its shared model never changes."""
+
+    def aggregate(
+        self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
+    ) -> tuple[State, State]:
+        return server, rows
+
+
+def test_a_client_is_not_sent_before_use_what_it_has() -> None:
+    made = world(Still())
+    progress = carry_on(made, made.begin())
+    (adapt,) = [s.costs.adapt for s in final(made, progress)[0] if s.view == "global"]
+    had = int((progress.answered > 0).sum())
+    assert 0 < had < 4
+    # Who took part has it, and is sent a header and a flag; the others get it now.
+    assert adapt is not None
+    assert adapt.bytes.down == (25 * had + message(5) * (4 - had)) / 4
 
 
 def test_history_has_every_look_with_what_was_spent_by_then(found: dict[str, Summary]) -> None:

@@ -20,7 +20,8 @@ def report(
     markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
     clients: Annotated[bool, typer.Option(help="Print the figures of every client.")] = False,
     difference: Annotated[
-        str | None, typer.Option(help="Print what clients gain: METHOD,INSTEAD_OF.")
+        str | None,
+        typer.Option(help="Print what is gained, with paired intervals: METHOD,INSTEAD_OF."),
     ] = None,
     costs: Annotated[
         bool, typer.Option("--costs", help="Print bytes, operations, storage, memory and time.")
@@ -47,6 +48,7 @@ def report(
     from masquerade.report import clients as by_client
     from masquerade.report import costs as by_cost
     from masquerade.report import markdown as as_markdown
+    from masquerade.results.json_records import to_json
     from masquerade.storage.results import read_results
 
     if convention not in by_cost.CONVENTIONS:
@@ -70,7 +72,10 @@ def report(
         if len(names) != 2 or not all(names):
             text = f"`--difference {difference}`: write METHOD,INSTEAD_OF"
             raise MasqueradeError("E201", text)
-        found = by_client.difference(results, names[0], names[1]).clients
+        found = {
+            "columns": to_json(by_client.gains(results, names[0], names[1])),
+            "clients": by_client.difference(results, names[0], names[1]).clients,
+        }
         _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
     else:
         show(path, results, quiet, as_json)

@@ -7,8 +7,8 @@ them costs less. Masks that shrink or grow are not foreseen (`Method.foreseen` t
 how they overlap later (the gradient of DM-PFL's personal refine).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from masquerade.core.random import Label, choose, fold
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
 from masquerade.core.task import Task
 from masquerade.core.tree import State
+from masquerade.cost.before_use import needed
 from masquerade.cost.flops import Meter, shares
 from masquerade.wire import session
 from masquerade.wire.message_size import count
@@ -39,6 +40,8 @@ class Forecast:
     paper_flops: float
     setup: float
     """Masked FLOPs of the setup, which no other figure has."""
+    before_use: Mapping[str, float] = field(kw_only=True)
+    """Bytes of the download that a view needs before use, by view; no other figure has them."""
 
     @property
     def paper_bytes(self) -> float:
@@ -62,6 +65,9 @@ class _Exchange:
     flops: dict[str, Tensor]
     """Per sample of "train" and "validation" data: dense, masked, as papers count."""
     setup: dict[str, Tensor]
+    use: dict[str, tuple[float, float]]
+    """Bytes of the download before use, by view: of one that is new to the client, and of one that
+    it already holds."""
 
 
 def forecast(
@@ -119,8 +125,13 @@ def forecast(
         float((one.setup["train"] * samples[id] + one.setup["validation"] * held[id])[1])
         for id, one in enumerate(cost(id, method.schedule(0, rounds)) for id in range(len(infos)))
     )
+    last = [cost(id, method.schedule(max(0, rounds - 1), rounds)).use for id in range(len(infos))]
+    before_use = {
+        view: sum(one[view][seen[id] == version] for id, one in enumerate(last)) / len(samples)
+        for view in method.views
+    }
     figures = [*total.tolist(), at_setup]
-    return Forecast(*(figure / len(samples) for figure in figures))
+    return Forecast(*(figure / len(samples) for figure in figures), before_use=before_use)
 
 
 def _round(phase: Any, rounds: int) -> Round:
@@ -163,7 +174,7 @@ def _measure(
     spent = {data: torch.zeros(3, dtype=torch.float64) for data in ("train", "validation")}
     if method.setup(task, setup):
         _, _, row, client, spent = exchange(row, client, setup)
-    download, upload, row, _, flops = exchange(row, client, round)
+    download, upload, row, client, flops = exchange(row, client, round)
     known = session.begin(task.initial, 1, download)
     had = session.unchanged(known, download, session.versions(download, lead=0))
     later = method.download(task, server, row, round)
@@ -175,7 +186,19 @@ def _measure(
         _sizes(upload),
         flops,
         spent,
+        {
+            view: _before_use(method, task, server, row, client, round, view)
+            for view in method.views
+        },
     )
+
+
+def _before_use(
+    method: Method, task: Task, server: State, row: State, client: State, round: Round, view: str
+) -> tuple[float, float]:
+    use = replace(round, kind="adapt", phase=(view, False))
+    message = needed(method, task, method.download(task, server, row, use), client, use)
+    return _sizes(message)[0], _sizes(message, dict.fromkeys(message, True))[0]
 
 
 def _sizes(message: Message, same: session.Same | None = None) -> tuple[float, float]:

@@ -54,10 +54,8 @@ class OverClients:
 
     def by_step(self, figures: Figures, ids: Sequence[int]) -> dict[str, Statistics]:
         """Describe figures at every step of something, and their average over the steps."""
-        averages = [mean(values) for values in zip(*figures.values(), strict=True)]
         described = {
-            step: self.describe(values, ids)
-            for step, values in (figures | {AVERAGED: averages}).items()
+            step: self.describe(values, ids) for step, values in with_average(figures).items()
         }
         return {step: Statistics(one.mean, one.std) for step, one in described.items()}
 
@@ -70,6 +68,11 @@ class OverClients:
             pooled=self.by_step(found.pooled, ids),
             corruption={k: self.by_step(each, ids) for k, each in found.corruption.items()},
         )
+
+
+def with_average(figures: Figures) -> Figures:
+    """Return figures at every step of something, and each client's average over the steps."""
+    return figures | {AVERAGED: [mean(values) for values in zip(*figures.values(), strict=True)]}
 
 
 def under_shift(

@@ -1,14 +1,18 @@
 """What a run cost, as means per client: bytes, FLOPs, and what lies on a device."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from masquerade.core import tree
 from masquerade.core.part import Message
+from masquerade.core.round import Round
 from masquerade.core.task import Task
 from masquerade.cost import storage
+from masquerade.cost.before_use import needed
 from masquerade.cost.flops import Flops as CountedFlops
+from masquerade.cost.traffic import Traffic, measure_exchange
 from masquerade.results import Bytes, Costs, Flops, ModelSize, PaperCosts, Spent, Storage
 from masquerade.results.costs import Parts
 from masquerade.simulation.server import Server
@@ -22,15 +26,15 @@ def so_far(state: RunState, clients: int) -> dict[str, float]:
 
 
 def total(
-    server: Server, state: RunState, adapt: CountedFlops | None, held: Storage, initial: float
+    server: Server, state: RunState, adapt: Spent | None, held: Storage, initial: float
 ) -> Costs:
-    """Return the costs of a run; those of setup and of adapting stand apart."""
+    """Return the costs of a run; those of setup and before use stand apart."""
     clients = len(server.known)
     spent = {kind: _spent(sums, clients) for kind, sums in state.costs.items()}
     return Costs(
         train=spent["train"],
         setup=spent.get("setup"),
-        adapt=None if adapt is None else _adapting(adapt),
+        adapt=adapt,
         layers=by_layer(state, clients),
         storage=held,
         initial=initial,
@@ -47,13 +51,52 @@ def _spent(sums: Mapping[str, float], clients: int) -> Spent:
     )
 
 
-def _adapting(adapt: CountedFlops) -> Spent:
-    counted = adapt.summed()
+def before_use(
+    server: Server,
+    state: RunState,
+    view: str,
+    adapting: CountedFlops,
+    as_received: Callable[[Message, int], Message],
+) -> Spent | None:
+    """Return what a view costs before use: the download that it needs, and `adapting` it.
+
+    None where it needs neither, as a model that lies with its client.
+    """
+    round = server.round("adapt", state.number, (view, False))
+    traffic = _downloads(server, state, round, as_received)
+    clients, counted = len(server.known), adapting.summed()
+    down = sum(float(each.down) for each in traffic) / clients
+    values = sum(float(each.values_down) for each in traffic) / clients
+    if not down and not server.method.adapt(server.task, round):
+        return None
     return Spent(
-        bytes=Bytes(0.0, 0.0),
+        bytes=Bytes(down, 0.0),
         flops=Flops(*(float(getattr(counted, way).mean()) for way in WAYS)),
-        paper=PaperCosts(0.0, float(counted.paper.mean())),
+        # Papers average the two directions.
+        paper=PaperCosts(values / 2, float(counted.paper.mean())),
     )
+
+
+def _downloads(
+    server: Server,
+    state: RunState,
+    round: Round,
+    as_received: Callable[[Message, int], Message],
+) -> list[Traffic]:
+    """Return what clients are sent before use: the parts that their models depend on."""
+    found = []
+    message, seen = None, dict[Any, Any]()
+    for id in server.known:
+        ids = torch.tensor([id])
+        row, client = (tree.take(s.take(ids), 0) for s in (state.rows, state.clients))
+        # Where the server knows nothing of single clients, all are sent the same.
+        if message is None or tree.leaves(row):
+            sent = server.method.download(server.task, state.server, row, round)
+            message, seen = as_received(sent, id), {}
+        parts = needed(server.method, server.task, message, client, round)
+        held = {name: words[id].to(server.device) for name, words in state.session.items()}
+        found.append(measure_exchange(parts, {}, held, 0, seen)[0])
+    return found
 
 
 def _parts(costs: Mapping[str, float], way: str) -> dict[str, float]:

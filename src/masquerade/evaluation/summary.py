@@ -9,10 +9,9 @@ from masquerade.core.preprocess import Scale, describe
 from masquerade.data.registry import note_of
 from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
-from masquerade.evaluation.accuracy import Figure, Figures, GroupFigures, mean
+from masquerade.evaluation.accuracy import Figure, Figures, GroupFigures, with_average
 from masquerade.evaluation.overlap import overlap
 from masquerade.results import (
-    AVERAGED,
     Bytes,
     ClientFigures,
     Costs,
@@ -87,13 +86,15 @@ def summarize(
 
 
 def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Evaluation) -> Costs:
-    context = evaluator.simulation.context
-    held = costs.on_device(
-        evaluator.server, state, found.models, lambda it, id: context.as_received(it, id, None)
-    )
-    adapt = found.flops if evaluator.trains(view) else None
+    server, context = evaluator.server, evaluator.simulation.context
+
+    def as_received(message: Message, id: int) -> Message:
+        return context.as_received(message, id, None)
+
+    held = costs.on_device(server, state, found.models, as_received)
+    adapt = costs.before_use(server, state, view, found.flops, as_received)
     initial = _initial_bytes(evaluator.simulation.spec)
-    return costs.total(evaluator.server, state, adapt, held, initial)
+    return costs.total(server, state, adapt, held, initial)
 
 
 def _preprocessing(fitting: Fitting) -> Preprocessing | None:
@@ -112,22 +113,20 @@ def _initial_bytes(spec: "TrainingSpec") -> float:
 
 
 def _clients(evaluator: "Evaluator", ids: Sequence[int], group: GroupFigures) -> ClientFigures:
-    names = evaluator.simulation.federation.names
+    names, tests = evaluator.simulation.federation.names, evaluator.over_clients.samples
     return ClientFigures(
         ids=tuple(ids),
         samples=tuple(evaluator.server.samples[list(ids)].tolist()),
         own=tuple(group.own),
         names=tuple(names[id] for id in ids) if names else (),
-        tests=tuple(evaluator.over_clients.samples[id] for id in ids),
-        shift=_by_client(group.shift),
-        pooled=_by_client(group.pooled),
+        tests=tuple(tests[id] for id in ids),
+        shift=_by_step(group.shift),
+        pooled=_by_step(group.pooled),
     )
 
 
-def _by_client(figures: Figures) -> dict[str, tuple[Figure, ...]]:
-    """Return every client's figures by step, and their mean over the steps."""
-    averages = [mean(values) for values in zip(*figures.values(), strict=True)]
-    return {step: tuple(values) for step, values in (figures | {AVERAGED: averages}).items()}
+def _by_step(figures: Figures) -> dict[str, tuple[Figure, ...]]:
+    return {step: tuple(values) for step, values in with_average(figures).items()}
 
 
 def _novel(

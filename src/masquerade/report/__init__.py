@@ -1,7 +1,7 @@
 """Results as a person reads them: tables, figures, one page."""
 
 from masquerade.report.page import page
-from masquerade.report.tables import markdown, rows, winners
+from masquerade.report.tables import markdown, rows
 from masquerade.report.terminal import terminal
 
-__all__ = ["markdown", "page", "rows", "terminal", "winners"]
+__all__ = ["markdown", "page", "rows", "terminal"]

@@ -1,4 +1,4 @@
-"""Client by client: what each of them gets from every method, and from one instead of another."""
+"""What clients get from every method, each of them, and what they gain from one for another."""
 
 import statistics
 from collections.abc import Iterator
@@ -7,10 +7,21 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from masquerade.errors import MasqueradeError, nearest
-from masquerade.report.tables import ABSENT, Results, by_method, number_format
+from masquerade.report.intervals import Interval, of_difference
+from masquerade.report.tables import (
+    ABSENT,
+    Results,
+    by_method,
+    columns,
+    lower_is_better,
+    number_format,
+    of_clients,
+    trainings,
+)
 from masquerade.results import ClientFigures, Summary
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 
@@ -79,18 +90,39 @@ class Difference:
 def difference(results: Results, left: str, right: str) -> Difference:
     """Compare two methods client by client; positive where `left` is better."""
     found = own(results)
-    for name in (left, right):
-        if name not in found:
-            known = ", ".join(found)
-            raise MasqueradeError(
-                "E201", f"no results of `{name}`{nearest(name, found)}; there are {known}"
-            )
+    _check_names(results, left, right)
     sign = -1 if results[0].better == "lower" else 1
     both = found[left].keys() & found[right].keys()
     gains = {id: sign * (found[left][id] - found[right][id]) for id in both}
     ranked = dict(sorted(gains.items(), key=lambda entry: (entry[1], entry[0])))
     signs = [gain > 0 for gain in gains.values() if gain]
     return Difference(ranked, sum(signs), len(signs) - sum(signs))
+
+
+def _check_names(results: Results, *names: str) -> None:
+    found = by_method(results)
+    for name in names:
+        if name not in found:
+            known = ", ".join(found)
+            raise MasqueradeError(
+                "E201", f"no results of `{name}`{nearest(name, found)}; there are {known}"
+            )
+
+
+def gains(results: Results, left: str, right: str) -> dict[str, Interval]:
+    """Return by column how much better `left` is than `right`, with a paired 95 % interval.
+
+    Columns in which nothing can be paired are left out.
+    """
+    _check_names(results, left, right)
+    groups, behind, lower = by_method(results), of_clients(results), lower_is_better(results)
+    found = {}
+    for name, pick in columns(results).items():
+        ours, theirs = (trainings(groups[each], pick, behind.get(name)) for each in (left, right))
+        gain = of_difference(theirs, ours) if name in lower else of_difference(ours, theirs)
+        if gain is not None:
+            found[name] = gain
+    return found
 
 
 def table(results: Results) -> "Table":
@@ -114,18 +146,51 @@ def table(results: Results) -> "Table":
     return drawn
 
 
-def difference_table(results: Results, left: str, right: str) -> "Table":
-    """Return what clients gain from one method instead of another, the worst off first."""
+def difference_table(results: Results, left: str, right: str) -> "Group":
+    """Return what one method gains over another: by column, and client by client."""
+    from rich.console import Group
+
+    found, by_column = difference(results, left, right), gains(results, left, right)
+    if not found.clients and not by_column:
+        text = f"no client has figures of both `{left}` and `{right}`, and no three seeds do"
+        raise MasqueradeError("E202", f"{text}; take methods whose clients are listed")
+    title = f"{left} instead of {right}"
+    drawn = [_gains_table(results, title, by_column)] if by_column else []
+    drawn += [_clients_table(results, title, found)] if found.clients else []
+    return Group(*drawn)
+
+
+def _gains_table(results: Results, title: str, found: dict[str, Interval]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    found, form = difference(results, left, right), number_format(results)
-    if not found.clients:
-        text = f"no client has figures of both `{left}` and `{right}`; under a rule on outputs none"
-        raise MasqueradeError("E202", f"{text} is listed, so take methods without one")
-    kept_out, known = novel(results), names(results)
+    form = number_format(results)
+    by = {gain.by for gain in found.values()}
+    notes = ["Positive where it is better off; an interval without 0 separates the two."]
+    if "seeds" in by:
+        notes.append("By seeds: the differences of trainings of the same seed, by Student's t.")
+    if "clients" in by:
+        notes.append(
+            "By clients: the differences of the same clients, by bootstrap; it says nothing about"
+            " other trainings or partitions."
+        )
+    drawn = Table(title=f"{title}, paired", caption="\n".join(notes))
+    for heading in ("", "gain", "95 % interval", "paired by"):
+        drawn.add_column(heading, justify="right" if heading else "left")
+    for name, gain in found.items():
+        interval = f"{gain.low:+{form}} to {gain.high:+{form}}"
+        drawn.add_row(Text(name), f"{gain.value:+{form}}", interval, gain.by)
+    return drawn
+
+
+def _clients_table(results: Results, title: str, found: Difference) -> "Table":
+    """Return what each client gains, the worst off first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    form, kept_out, known = number_format(results), novel(results), names(results)
     drawn = Table(
-        title=f"{left} instead of {right}, client by client",
+        title=f"{title}, client by client",
         caption=f"better for {found.better}, worse for {found.worse} of {len(found.clients)} "
         f"clients; on average {found.mean:+{form}}",
     )

@@ -89,6 +89,7 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
         "MB down": _column(groups, 1e6, lambda s: s.costs.train.bytes.down),
         "MB up": _column(groups, 1e6, lambda s: s.costs.train.bytes.up),
         "Setup: MB": _column(groups, 1e6, of_setup(lambda spent: spent.bytes.both)),
+        "Adapt: MB": _column(groups, 1e6, of_adapt(lambda spent: spent.bytes.both)),
         "Bytes at the start": _column(groups, 1.0, lambda s: s.costs.initial),
         "s to send, a round": [_per_round(seeds, rate) for seeds in groups],
         f"{name} to send, in all": [None if total is None else total / size for total in totals],
@@ -96,7 +97,8 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
     note = (
         "Per client, over all of training, as encoded, masks included. A first download that is the"
         " initial model (FedAvg's) costs nothing: clients have that from the start. One that comes"
-        " with a mask (DM-PFL's) is another, and is sent. Times are those of the"
+        " with a mask (DM-PFL's) is another, and is sent. Before use (Adapt) a client is sent what"
+        " its model depends on of what the server has at the end. Times are those of training's"
         f" messages at {rate.text}: in a round that a client takes part in, and in all of them, of"
         " which there may be less than one for a client on average."
         f"{_fitting(groups)}"
@@ -164,7 +166,7 @@ def _flops(groups: Groups, rate: Bandwidth) -> Made:
     note = (
         "Per client, over all of training: as if nothing were masked, as the masks allow, and as"
         " the engine ran them, which pads batches and runs masked weights too, unless it can cut"
-        " them out."
+        " them out. Only products (matrix products and convolutions) are counted."
     )
     return "Operations", note, columns
 

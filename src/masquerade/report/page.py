@@ -87,7 +87,7 @@ _SECTIONS = {
 
 _READING = {
     "Own data": "The mean over clients, each tested on its own test data.",
-    "Own, weighted": "The same, every client counted by its number of samples.",
+    tables.BY_SAMPLES: "The mean over all test samples: a client counts by how many it has.",
     "Bottom decile": "Nine clients in ten do at least this well.",
     "100 % shift": "So much of each client's test data is replaced by one other client's.",
     "All shifts": "The mean over all degrees of shift, 0 % included.",
@@ -95,13 +95,16 @@ _READING = {
     "Corrupt images": "The mean over kinds and severities of corruption of clients' own images.",
     "Novel clients, Gap": "Clients that took no part in training, and what they lack of the others'"
     " mean on own data.",
-    "Setup, Adapt": "What a client does once before training, and before its model is used; both"
-    " are counted apart from training.",
+    "Setup, Adapt": "What a client is sent and does once before training, and before its model is"
+    " used; both are counted apart from training.",
+    "GFLOP": "Only products (matrix products and convolutions) are counted.",
     "Density": "The share of the model's parameters that a client's own model keeps.",
-    "Bold": "The best value of its column as shown; where values tie, all of them.",
-    "Leads": "A lead smaller than the intervals over seeds is no lead, and fewer than three seeds"
-    " have no interval. The ± over clients says how different clients are, not how sure the mean"
-    " is.",
+    "±, parentheses": "How different clients are, and how sure the mean is: half of its 95 %"
+    " interval, over three or more seeds by Student's t. Of fewer it is a bootstrap over clients,"
+    " which says nothing about other trainings or partitions.",
+    "Bold": "The best of its column, if a paired 95 % interval separates it from every other row:"
+    " that of the differences between trainings of the same seed or, with fewer than three seeds,"
+    " between the same clients. Where nothing is bold, no lead is separated.",
 }
 
 _ABOUT_OVERLAP = (
@@ -140,7 +143,7 @@ def page(
     }
     sections = (
         _headline(results, title, notes),
-        _section("Results", _results(results, groups)),
+        _section("Results", _results(results)),
         _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
         _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
         _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
@@ -174,7 +177,12 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
     full = [name for name in names if name.endswith(" % shift")][-1:]
     asked = {"Own data": "On own data", "All shifts": "Averaged over shifts"}
     asked |= {name: f"At {name}" for name in full}
-    tiles = [_tile(results, name, asked[name]) for name in names if name in asked]
+    found, ahead = tables.figures(results), tables.leads(results)
+    tiles = [
+        _tile(results, asked[name], [row[name] for row in found], ahead[name].row)
+        for name in names
+        if name in asked
+    ]
     remarks = "".join(_element("li", note) for note in notes)
     return "\n".join(
         [
@@ -188,41 +196,35 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
     )
 
 
-def _tile(results: Results, name: str, label: str) -> str:
-    leaders = tables.best(results).get(name, [])
-    methods = list(tables.by_method(results))
-    ahead = {methods[row] for row in leaders}
-    others = [each for each in results if each.method not in ahead]
-    who, value = _leader(results, name)
-    second = "next: {} with {}".format(*_leader(others, name)) if others else ""
+def _tile(
+    results: Results, label: str, found: Sequence[tables.Figure | None], row: int | None
+) -> str:
+    """Say who is ahead of all others by an interval, or that nobody is."""
+    form, unit = tables.number_format(results), " %" if tables.is_percent(results) else ""
+    titles = [seeds[0].title for seeds in tables.by_method(results).values()]
+    values = sorted(each.mean for each in found if each is not None and not each.lost)
+    place = 0 if len(titles) == 1 else row
+    if place is not None:
+        who, value = titles[place], tables.split(tables.show(found[place], form))[0] + unit
+    else:
+        who = "No lead is separated"
+        value = f"{values[0]:{form}} to {values[-1]:{form}}{unit}" if values else tables.ABSENT
     return (
         f'<div class="tile">{_element("p", label, "soft")}{_element("p", who, "who")}'
-        f"{_element('p', value)}{_element('p', second, 'soft')}</div>"
+        f"{_element('p', value)}</div>"
     )
 
 
-def _leader(results: Results, name: str) -> tuple[str, str]:
-    leaders = tables.best(results).get(name)
-    if not leaders:
-        return tables.ABSENT, tables.ABSENT
-    value = tables.rows(results)[leaders[0]][name].partition(" ")[0]
-    unit = " %" if tables.is_percent(results) else ""
-    return tables.winners(results)[name], value + unit
-
-
-def _results(results: Results, groups: list[list[Summary]]) -> str:
+def _results(results: Results) -> str:
     headings, body = tables.cells(results)
     # All degrees of shift have tables of their own.
     shown = [place for place, name in enumerate(headings) if name not in tables.between(headings)]
-    form = tables.number_format(results)
-    weighted = [tables.figure(seeds, lambda s: s.accuracy.own.weighted) for seeds in groups]
     rows = [
         [_cell(row[place].value, row[place].rest, row[place].best) for place in shown]
-        + [_figure(found, form)]
-        for row, found in zip(body, weighted, strict=True)
+        for row in body
     ]
     notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
-    names = [*(headings[place] for place in shown), "Own, weighted"]
+    names = [headings[place] for place in shown]
     return _table(names, rows) + f'<div class="notes">{notes}</div>'
 
 
@@ -246,16 +248,21 @@ def _shift(results: Results, groups: list[list[Summary]]) -> str:
     """Return a table of every degree, by one other client and pooled."""
     form = tables.number_format(results)
     found = []
-    sources: dict[str, Callable[[Accuracy], ByStep]] = {
-        "From one other client": lambda accuracy: accuracy.shift,
-        "From all others, pooled": lambda accuracy: accuracy.pooled,
+    sources: dict[str, tuple[str, Callable[[Accuracy], ByStep]]] = {
+        "From one other client": ("shift", lambda accuracy: accuracy.shift),
+        "From all others, pooled": ("pooled", lambda accuracy: accuracy.pooled),
     }
-    for name, by_degree in sources.items():
+    for name, (kind, by_degree) in sources.items():
         degrees = tables.steps(results, by_degree)
         keys = {f"{degree} %": str(degree) for degree in (0, *degrees)} | {"Average": AVERAGED}
         rows = [
             [_cell(seeds[0].title)]
-            + [_figure(tables.figure(seeds, _at(by_degree, key)), form) for key in keys.values()]
+            + [
+                _figure(
+                    tables.figure(seeds, _at(by_degree, key), tables.client_step(kind, key)), form
+                )
+                for key in keys.values()
+            ]
             for seeds in groups
         ]
         found.append(_table([name, *keys], rows) if degrees else "")
@@ -269,14 +276,14 @@ def _at(by_step: Callable[[Accuracy], ByStep], key: str) -> Pick:
 def _heat(results: Results, groups: list[list[Summary]]) -> str:
     """Return a table of kinds by methods, shaded by value."""
     table, form = tables.by_kind(results), tables.number_format(results)
-    values = [found.mean for row in table.values() for found in row if found is not None]
+    values = [found.mean for row in table.values() for found in row if found and not found.lost]
     if not values:
         return ""
     low, span = min(values), (max(values) - min(values)) or 1.0
     rows = [
         [_cell(tables.kind_name(kind))]
         + [
-            _figure(each, form, None if each is None else (each.mean - low) / span)
+            _figure(each, form, (each.mean - low) / span if each and not each.lost else None)
             for each in found
         ]
         for kind, found in table.items()

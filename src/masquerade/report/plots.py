@@ -237,6 +237,7 @@ def _history(seeds: Results) -> list[Point]:
     at: dict[float, list[float]] = {}
     for seed in seeds:
         for point in seed.history:
-            if math.isfinite(point.own):
-                at.setdefault(point.round, []).append(point.own)
-    return [(number, statistics.fmean(values)) for number, values in sorted(at.items())]
+            at.setdefault(point.round, []).append(point.own)
+    # A seed that is not finite is not left out of a mean: there is no point then.
+    means = [(number, statistics.fmean(values)) for number, values in sorted(at.items())]
+    return [point for point in means if math.isfinite(point[1])]

@@ -1,13 +1,14 @@
-"""Results as tables: a row per method, its spread over clients and, given seeds, an interval."""
+"""Results as tables: a row per method, its spread over clients, an interval, who is ahead."""
 
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from masquerade.errors import MasqueradeError
-from masquerade.results import AVERAGED, Accuracy, Spent, Statistics, Summary
+from masquerade.report.intervals import ENOUGH, Trained, of_difference, of_mean, over_seeds
+from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
 
 Results = Sequence[Summary]
@@ -15,13 +16,15 @@ Results = Sequence[Summary]
 Value = Statistics | float | None
 Pick = Callable[[Summary], Value]
 """What of a summary a figure is of; statistics bring their standard deviation along."""
+Weighted = tuple[Sequence[float | None], Sequence[int]]
+"""One figure per client, and what clients count for; all the same where that is empty."""
+ClientPick = Callable[[ClientFigures], Weighted]
+"""What of the clients the mean is taken of that a figure is."""
 
 ABSENT = "–"
+BY_SAMPLES = "Own data, by samples"
 
 _COMMON = ("data", "clients", "rounds", "metric", "better")
-
-ENOUGH = 3
-"""Seeds that an interval needs."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,16 @@ class Figure:
     std: float | None
     """The standard deviation over clients, averaged over seeds."""
     half: float | None
-    """How sure the mean over seeds is, by `half_width`; none for a single seed."""
+    """Half of the 95 % interval of the mean, where there is one."""
+    by: str = ""
+    """What the interval is taken over: "seeds" or "clients"."""
+    lost: str = ""
+    """Why there is no mean, though there are seeds: "diverged (1 of 3)"."""
 
     def show(self, form: str) -> str:
         """Write the figure as `mean ± std (half)`, leaving out what is not there."""
+        if self.lost:
+            return self.lost
         text = format(self.mean, form)
         text += "" if self.std is None else f" ± {self.std:{form}}"
         return text + ("" if self.half is None else f" ({self.half:{form}})")
@@ -85,28 +94,73 @@ def number_format(results: Results) -> str:
     return ".1f" if is_percent(results) else ".3g"
 
 
+def _number(value: Value) -> float | None:
+    return value.mean if isinstance(value, Statistics) else value
+
+
 def numbers(seeds: Results, pick: Pick) -> list[float]:
-    """Return what the seeds have; a seed that has nothing there is left out."""
-    found = map(pick, seeds)
-    values = (each.mean if isinstance(each, Statistics) else each for each in found)
-    return [value for value in values if value is not None and math.isfinite(value)]
+    """Return what the seeds have, finite or not; a seed that has nothing there is left out."""
+    return [value for value in map(_number, map(pick, seeds)) if value is not None]
 
 
 def mean(seeds: Results, pick: Pick) -> float | None:
-    """Return the mean over seeds."""
+    """Return the mean over seeds; none where it is not finite."""
     values = numbers(seeds, pick)
-    return statistics.fmean(values) if values else None
+    found = statistics.fmean(values) if values else math.nan
+    return found if math.isfinite(found) else None
 
 
-def figure(seeds: Results, pick: Pick) -> Figure | None:
-    """Return a figure over seeds, with the standard deviation over clients where it has one."""
+def figure(seeds: Results, pick: Pick, clients: ClientPick | None = None) -> Figure | None:
+    """Return a figure over seeds, with the standard deviation over clients where it has one.
+
+    `clients` is what it is a mean of. A seed that diverged, or whose figure is not finite, is not
+    left out of the mean: there is none then.
+    """
     values = numbers(seeds, pick)
     if not values:
         return None
+    if text := lost(seeds, pick):
+        return Figure(math.nan, None, None, lost=text)
     stds = [found.std for found in map(pick, seeds) if isinstance(found, Statistics)]
     known = [std for std in stds if math.isfinite(std)]
     std = statistics.fmean(known) if known else None
-    return Figure(statistics.fmean(values), std, half_width(values))
+    interval = of_mean(list(trainings(seeds, pick, clients).values()))
+    half, by = (None, "") if interval is None else (interval.half, interval.by)
+    return Figure(statistics.fmean(values), std, half, by)
+
+
+def lost(seeds: Results, pick: Pick) -> str:
+    """Say how many seeds have figures that mean nothing, if any."""
+    given = [seed for seed in seeds if pick(seed) is not None]
+    finite = [math.isfinite(value) for value in numbers(given, pick)]
+    diverged = [seed.diverged is not None for seed in given]
+    if not any(diverged) and all(finite):
+        return ""
+    count = sum(gone or not fine for gone, fine in zip(diverged, finite, strict=True))
+    return f"{'diverged' if any(diverged) else 'non-finite'} ({count} of {len(given)})"
+
+
+def trainings(seeds: Results, pick: Pick, clients: ClientPick | None) -> dict[int, Trained]:
+    """Return by seed what trainings have in a column; nothing where that means nothing."""
+    found = {seed.seed: _number(pick(seed)) for seed in seeds}
+    if lost(seeds, pick):
+        return {}
+    listed = {seed.seed: _clients(seed, clients) for seed in seeds}
+    return {
+        seed: Trained(value, *listed[seed]) for seed, value in found.items() if value is not None
+    }
+
+
+def _clients(
+    summary: Summary, pick: ClientPick | None
+) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    """Return by client the figures that there are, and what clients count for."""
+    if pick is None or summary.per_client is None:
+        return {}, {}
+    ids, (figures, weights) = summary.per_client.ids, pick(summary.per_client)
+    pairs = zip(ids, figures, strict=False)
+    known = {id: figure for id, figure in pairs if figure is not None}
+    return known, dict(zip(ids, weights, strict=False))
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -116,11 +170,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < ENOUGH:
         return abs(values[0] - values[1]) / 2 if len(values) == 2 else None
-    # Machines that only train have no scipy.
-    from scipy.stats import t
-
-    quantile = float(t.ppf(0.975, len(values) - 1))
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return over_seeds(values).half
 
 
 def about_seeds(groups: Iterable[Sequence[object]]) -> list[str]:
@@ -140,10 +190,10 @@ def of_accuracy(results: Results) -> dict[str, Callable[[Accuracy], Value]]:
     def at(by_step: Callable[[Accuracy], ByStep], step: str) -> Callable[[Accuracy], Value]:
         return lambda found: by_step(found).get(step)
 
-    picks: dict[str, Callable[[Accuracy], Value]] = {
-        "Own data": lambda found: found.own,
-        "Bottom decile": lambda found: found.own.bottom_decile,
-    }
+    picks: dict[str, Callable[[Accuracy], Value]] = {"Own data": lambda found: found.own}
+    if any(result.accuracy.own.weighted is not None for result in results):
+        picks[BY_SAMPLES] = lambda found: found.own.weighted
+    picks["Bottom decile"] = lambda found: found.own.bottom_decile
     degrees = steps(results, lambda found: found.shift)
     for degree in degrees:
         picks[f"{degree} % shift"] = at(lambda found: found.shift, str(degree))
@@ -156,6 +206,23 @@ def of_accuracy(results: Results) -> dict[str, Callable[[Accuracy], Value]]:
     return picks
 
 
+def of_clients(results: Results) -> dict[str, ClientPick]:
+    """Return what clients have in the columns that are means over them."""
+    picks: dict[str, ClientPick] = {
+        "Own data": lambda found: (found.own, ()),
+        BY_SAMPLES: lambda found: (found.own if found.tests else (), found.tests),
+        "All shifts": client_step("shift", AVERAGED),
+        "Pooled shifts": client_step("pooled", AVERAGED),
+    }
+    degrees = steps(results, lambda found: found.shift)
+    return picks | {f"{at} % shift": client_step("shift", str(at)) for at in degrees}
+
+
+def client_step(kind: str, step: str) -> ClientPick:
+    """Pick clients' figures at a degree of "shift", or of "pooled" shift."""
+    return lambda found: ((found.shift if kind == "shift" else found.pooled).get(step, ()), ())
+
+
 def columns(results: Results) -> dict[str, Pick]:
     """Return the columns of the metric: heading → what of a summary stands there."""
 
@@ -163,13 +230,20 @@ def columns(results: Results) -> dict[str, Pick]:
         return lambda summary: pick(summary.accuracy)
 
     def of_metric(name: str) -> Pick:
-        return lambda summary: summary.metrics[name].own if name in summary.metrics else None
+        return lambda summary: _own(summary.metrics.get(name))
 
     picks = {heading: of_summary(pick) for heading, pick in of_accuracy(results).items()}
     picks |= {metric_title(name): of_metric(name) for name in _metrics(results)}
     if any(result.novel for result in results):
-        picks["Novel clients"] = lambda s: s.novel.accuracy.own if s.novel else None
+        picks["Novel clients"] = lambda s: _own(s.novel.accuracy if s.novel else None)
     return picks
+
+
+def _own(found: Accuracy | None) -> Statistics | None:
+    """Return the figure on own data; none where no client has one, as a metric may be undefined."""
+    if found is None or (found.own.bottom_decile is None and math.isnan(found.own.mean)):
+        return None
+    return found.own
 
 
 def _metrics(results: Results) -> list[str]:
@@ -211,6 +285,7 @@ def rows(results: Results) -> list[dict[str, str]]:
     """Return one row per method, heading → text, seeds taken together."""
     groups = by_method(results).values()
     form, picks = number_format(results), columns(results)
+    shown = figures(results)
 
     def gap(seeds: Results) -> dict[str, str]:
         if "Novel clients" not in picks:
@@ -219,46 +294,71 @@ def rows(results: Results) -> list[dict[str, str]]:
 
     return [
         {"Method": seeds[0].title}
-        | {heading: show(figure(seeds, pick), form) for heading, pick in picks.items()}
+        | {heading: show(found, form) for heading, found in each.items()}
         | gap(seeds)
         | {
             "MB": show_cost(mean(seeds, lambda s: s.costs.train.bytes.both), 1e6),
             "GFLOP": show_cost(mean(seeds, lambda s: s.costs.train.flops.masked), 1e9),
             "Density": show_cost(mean(seeds, lambda s: s.model.density)),
         }
-        for seeds in groups
+        for seeds, each in zip(groups, shown, strict=True)
     ]
 
 
-def best(results: Results) -> dict[str, list[int]]:
-    """Return for each column of the metric the rows with the best value as shown."""
+def figures(results: Results) -> list[dict[str, Figure | None]]:
+    """Return every method's figure in every column of the metric."""
+    picks, behind = columns(results), of_clients(results)
+    return [
+        {name: figure(seeds, pick, behind.get(name)) for name, pick in picks.items()}
+        for seeds in by_method(results).values()
+    ]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Whether a row of a column is better than all others."""
+
+    row: int | None
+    """The row that a paired 95 % interval separates from every other one, if there is one."""
+    by: frozenset[str]
+    """What was paired: "seeds", "clients"; empty where there was nothing to compare."""
+
+
+def leads(results: Results) -> dict[str, Lead]:
+    """Return for each column of the metric who is ahead, as far as intervals can tell."""
     groups = list(by_method(results).values())
-    form = number_format(results)
-    lower, found = _lower_is_better(results), {}
-    for heading, pick in columns(results).items():
-        sign = -1 if heading in lower else 1
-        values = {row: mean(seeds, pick) for row, seeds in enumerate(groups)}
-        known = {row: value for row, value in values.items() if value is not None}
-        if known:
-            top = format(max(known.values(), key=lambda value: sign * value), form)
-            found[heading] = [row for row, value in known.items() if format(value, form) == top]
-    return found
+    lower, behind = lower_is_better(results), of_clients(results)
+    return {
+        name: _lead(
+            [trainings(seeds, pick, behind.get(name)) for seeds in groups],
+            -1 if name in lower else 1,
+        )
+        for name, pick in columns(results).items()
+    }
 
 
-def _lower_is_better(results: Results) -> set[str]:
+def _lead(rows: Sequence[Mapping[int, Trained]], sign: int) -> Lead:
+    means = {
+        row: sign * statistics.fmean(each.figure for each in found.values())
+        for row, found in enumerate(rows)
+        if found
+    }
+    ranked = sorted(means, key=lambda row: -means[row])
+    by: set[str] = set()
+    # The next best first: it is the one that a lead most often fails against.
+    for row in ranked[1:]:
+        gap = of_difference(rows[ranked[0]], rows[row])
+        by |= {gap.by} if gap else set()
+        if gap is None or gap.sign != sign:
+            return Lead(None, frozenset(by))
+    return Lead(ranked[0] if by else None, frozenset(by))
+
+
+def lower_is_better(results: Results) -> set[str]:
     """Return the columns in which a smaller figure is the better one."""
     further = {metric_title(n): m for each in results for n, m in each.metrics.items()}
     own = columns(results).keys() - further.keys() if results[0].better == "lower" else set()
     return own | {heading for heading, metric in further.items() if metric.better == "lower"}
-
-
-def winners(results: Results) -> dict[str, str]:
-    """Return who is best in each column of the metric; all of them where values tie as shown."""
-    titles = [seeds[0].title for seeds in by_method(results).values()]
-    return {
-        heading: " and ".join(titles[row] for row in leaders)
-        for heading, leaders in best(results).items()
-    }
 
 
 def heading(results: Results) -> str:
@@ -273,12 +373,18 @@ def heading(results: Results) -> str:
 
 def footnotes(results: Results) -> list[str]:
     """Return the sentences that a reader of the table needs."""
-    notes = [
+    spread = (
         "± is the standard deviation over clients; under shift a client's figure is its mean over"
         " the partners drawn."
-    ]
+    )
     groups = by_method(results).values()
-    notes[0] = " ".join([notes[0], *about_seeds(groups)])
+    notes = [" ".join([spread, *_about_intervals(results)]), *_about_bold(results)]
+    if BY_SAMPLES in columns(results):
+        notes.append(
+            "Own data is the mean over clients; by samples it is the mean over the test samples of"
+            " all clients, so that a client counts by how many it has."
+        )
+    notes.append("Bottom decile: nine clients in ten do at least as well.")
     if "Pooled shifts" in columns(results):
         notes.append(
             "Shifted samples come from one other client, pooled ones from all others; both are"
@@ -290,7 +396,7 @@ def footnotes(results: Results) -> list[str]:
     notes += [f"Before the network reads them, {text}." for text in sorted(done)]
     notes.append(
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
-        " training."
+        " training; only products (matrix products and convolutions) are counted as FLOPs."
     )
     if "Novel clients" in columns(results):
         notes.append(
@@ -302,24 +408,37 @@ def footnotes(results: Results) -> list[str]:
     other = [f"{name} on {found}" for name, found in networks.items() if found != usual]
     if other:
         notes.append(f"Trained on another network than the rest ({usual}): {', '.join(other)}.")
-    lost = [seeds[0].title for seeds in groups if any(s.diverged is not None for s in seeds)]
-    if lost:
-        notes.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
+    if any(found and found.lost for row in figures(results) for found in row.values()):
+        notes.append(
+            "Diverged, or not finite, in so many of its seeds: the figures of these mean nothing,"
+            " and a mean of the others would say nothing of them, so none is given."
+        )
     refused = {seeds[0].title: sum(s.refused for s in seeds) for seeds in groups}
     some = [f"{name} {count}" for name, count in refused.items() if count]
     if some:
         notes.append(
             f"Updates that were refused (metrics.jsonl has the reasons): {', '.join(some)}."
         )
+    return notes + _about_apart(results)
+
+
+def _about_apart(results: Results) -> list[str]:
+    """Say what clients are sent and compute before training and before use; the same said once."""
+    notes = []
     for spent, when in ((of_setup, "before training"), (of_adapt, "before use")):
-        costs = [
-            f"{seeds[0].title} {show_cost(mean(seeds, spent(lambda s: s.bytes.both)), 1e6)} MB and"
-            f" {show_cost(mean(seeds, spent(lambda s: s.flops.masked)), 1e9)} GFLOP"
-            for seeds in groups
-            if mean(seeds, spent(lambda s: s.flops.masked))
-        ]
-        if costs:
-            notes.append(f"Counted apart, once {when}: {'; '.join(costs)}.")
+        costs: dict[str, list[str]] = {}
+        for seeds in by_method(results).values():
+            sent, done = (
+                mean(seeds, spent(lambda s: s.bytes.both)),
+                mean(seeds, spent(lambda s: s.flops.masked)),
+            )
+            words = [f"{show_cost(sent, 1e6)} MB"] * bool(sent)
+            words += [f"{show_cost(done, 1e9)} GFLOP"] * bool(done)
+            if words:
+                costs.setdefault(" and ".join(words), []).append(seeds[0].title)
+        told = "; ".join(f"{', '.join(titles)} {text}" for text, titles in costs.items())
+        if told:
+            notes.append(f"Counted apart, once {when}: {told}.")
     return notes
 
 
@@ -329,7 +448,7 @@ def of_setup(amount: Callable[[Spent], float]) -> Pick:
 
 
 def of_adapt(amount: Callable[[Spent], float]) -> Pick:
-    """Pick an amount of what a view costs before use, where it costs any."""
+    """Pick an amount of what a view costs before use, its download and training, if any."""
     return lambda summary: amount(summary.costs.adapt) if summary.costs.adapt else None
 
 
@@ -350,9 +469,49 @@ def _about_corruption(results: Results) -> list[str]:
     ]
 
 
+def _about_intervals(results: Results) -> list[str]:
+    """Say what stands in parentheses: what it is taken over, and what it says nothing of."""
+    taken = {found.by for row in figures(results) for found in row.values() if found}
+    notes = []
+    if "seeds" in taken:
+        notes.append("In parentheses: half of the 95 % interval over seeds (Student's t).")
+    if "clients" in taken:
+        few = [len(seeds) for seeds in by_method(results).values() if len(seeds) < ENOUGH]
+        some = ", of fewer than three seeds" if "seeds" in taken else ""
+        notes.append(
+            f"In parentheses{some}: half of the 95 % interval over the clients of"
+            f" {'one training' if max(few) == 1 else 'two trainings'} (bootstrap), which says"
+            " nothing about other trainings or partitions."
+        )
+    return notes
+
+
+_PAIRS = {"seeds": "trainings of the same seed", "clients": "the same clients of a training"}
+
+
+def _about_bold(results: Results) -> list[str]:
+    """Say what is bold and why, or why nothing is; of a single method there is nothing to say."""
+    if len(by_method(results)) < 2:
+        return []
+    found = leads(results).values()
+    pairs = " or ".join(_PAIRS[by] for by in _PAIRS if any(by in lead.by for lead in found))
+    if not pairs:
+        return ["Nothing is bold: there are too few seeds and clients for a paired interval."]
+    if all(lead.row is None for lead in found):
+        return [
+            "Nothing is bold: in no column does a paired 95 % interval separate the best row from"
+            f" every other (pairs are {pairs})."
+        ]
+    return [
+        "Bold is the best row of a column where a paired 95 % interval separates it from every"
+        f" other row that has a figure (pairs are {pairs}); where nothing is bold, no lead is"
+        " separated."
+    ]
+
+
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the table: its value, what follows the value, and whether none is better."""
+    """A cell of the table: its value, what follows it, and whether it is separated as the best."""
 
     value: str
     rest: str
@@ -361,11 +520,16 @@ class Cell:
 
 def cells(results: Results) -> tuple[list[str], list[list[Cell]]]:
     """Return the headings and the rows of the table in a form that is easy to set."""
-    body, leaders = rows(results), best(results)
+    body, ahead = rows(results), leads(results)
     table = []
     for number, row in enumerate(body):
         parts = {name: split(text) for name, text in row.items()} | {"Method": (row["Method"], "")}
-        table.append([Cell(*part, number in leaders.get(name, ())) for name, part in parts.items()])
+        table.append(
+            [
+                Cell(*part, name in ahead and ahead[name].row == number)
+                for name, part in parts.items()
+            ]
+        )
     return list(body[0]), table
 
 
@@ -381,7 +545,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def markdown(results: Results) -> str:
-    """Return the table in Markdown, the best values bold, with its footnotes."""
+    """Return the table in Markdown, values that lead bold, with its footnotes."""
     headings, body = cells(results)
     lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
     for row in body:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SPARED = ("Density", "Gap", "Pooled shifts", "Novel clients", "GFLOP", "Bottom decile")
-"""What is left out for want of room, after all degrees of shift but the last, in this order."""
+"""What is left out for want of room in this order, after the mean by samples and all degrees of
+shift but the last."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Fitted:
         yield self.table(options.max_width)
 
     def table(self, width: int) -> "Table":
-        """Return the table for so many columns of text: spreads below values, the best bold."""
+        """Return the table for so many columns of text: spreads below values, leads bold."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -65,7 +66,8 @@ class Fitted:
         for place, name in enumerate(self.headings):
             texts = [row[place].value + _below(row[place]) for row in self.body]
             widths[name] = max(map(len, "\n".join([_two_lines(name), *texts]).splitlines()))
-        for names in (tables.between(self.headings), *([name] for name in SPARED)):
+        first = ([tables.BY_SAMPLES], tables.between(self.headings))
+        for names in (*first, *([name] for name in SPARED)):
             # Columns are one blank apart.
             if sum(widths.values()) + len(widths) - 1 <= width:
                 break
@@ -78,7 +80,7 @@ def _two_lines(name: str) -> str:
 
 
 def _below(cell: Cell) -> str:
-    return "\n" + cell.rest.replace("± ", "±").replace(" ", "\n") if cell.rest else ""
+    return "\n" + cell.rest.replace("± ", "±").replace(" (", "\n(") if cell.rest else ""
 
 
 def terminal(results: Results) -> Fitted:

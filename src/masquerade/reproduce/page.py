@@ -38,6 +38,9 @@ def done(table: Table) -> dict[str, list[Summary]]:
 
 def ours(column: Column, row: str, results: Done) -> Figure | None:
     """Return our figure of a row in a column."""
+    first = figure(results[row], pick_of(column.paths[0]))
+    if first is None or first.lost:
+        return first
     by_seed = _values(column, results[row])
     values = list(by_seed.values())
     if column.share_of:
@@ -49,9 +52,8 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
         values = [value - other[seed] for seed, value in by_seed.items() if seed in other]
     if not values:
         return None
-    first = figure(results[row], pick_of(column.paths[0]))
     # The clients of one row are not subtracted from those of another.
-    std = None if first is None or column.difference_from else first.std
+    std = None if column.difference_from else first.std
     return Figure(sum(values) / len(values), std, half_width(values))
 
 
@@ -102,7 +104,8 @@ def _differences(table: Table, results: Done) -> list[tuple[str, Column, float]]
         (row, column, figure.mean - paper[0])
         for row, papers in table.figures.items()
         for column, paper in zip(table.columns, papers, strict=True)
-        if paper and not table.quick and (figure := ours(column, row, results)) is not None
+        if paper and not table.quick
+        if (figure := ours(column, row, results)) and not figure.lost
     ]
 
 
@@ -131,7 +134,7 @@ def values(table: Table) -> list[Row]:
 
     def cell(row: str, column: Column, paper: list[float]) -> Cell:
         found = ours(column, row, results)
-        mean = None if found is None else found.mean
+        mean = found.mean if found and not found.lost else None
         return Cell(next(iter(paper), None), mean, compared.get((row, column.name)))
 
     return [
@@ -172,7 +175,7 @@ def _printed(paper: list[float]) -> str:
 
 
 def _difference(figure: Figure | None, paper: list[float], column: Column) -> str:
-    if figure is None or not paper:
+    if figure is None or figure.lost or not paper:
         return ABSENT
     difference = figure.mean - paper[0]
     return f"{difference:+.2f}" + (f" {MISS}" if abs(difference) > column.miss else "")

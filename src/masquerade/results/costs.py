@@ -72,7 +72,8 @@ class Costs:
     setup: Spent | None = None
     """What clients do once before their first round."""
     adapt: Spent | None = None
-    """What a view costs before it can be used."""
+    """What a view costs before it can be used: its download of the model as it is now, and the
+    operations where it has to be trained; none where it needs neither."""
     layers: Mapping[str, Mapping[str, Flops]] = field(default_factory=dict)
     """Operations by phase and layer; what is in no layer is "beside"."""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class Participations:
 
 @dataclass(frozen=True)
 class ClientFigures:
-    """Clients, each with the metric on its own data and under shift."""
+    """Clients, each with the metric on its own data, and under shift; all in the order of `ids`."""
 
     ids: tuple[int, ...]
     samples: tuple[int, ...]
@@ -45,11 +45,11 @@ class ClientFigures:
     names: tuple[str, ...] = ()
     """What the data call them."""
     tests: tuple[int, ...] = ()
-    """Samples that they are evaluated on."""
+    """Samples of its own that a client is tested on."""
     shift: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """By degree, shifted by samples of one other client, and `AVERAGED` over degrees."""
+    """By degree, and `AVERAGED` over them: means over the draws of one other client each."""
     pooled: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """The same, shifted by samples of all others."""
+    """The same with samples of all other clients."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Summary:
     def under_rules(self) -> "list[Summary]":
         """Return this summary alone, and for every rule one that has the figures under it.
 
-        What was measured without the rule (curve, masks, single clients) is not the rule's.
+        What was measured without the rule (curve, masks, novel clients) is not the rule's.
         """
         return [
             replace(self, rules={}),
@@ -187,7 +187,7 @@ class Summary:
                     rules={},
                     global_view=None,
                     novel=None,
-                    per_client=None,
+                    per_client=found.per_client,
                     history=(),
                     overlap=None,
                 )
