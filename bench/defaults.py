@@ -5,7 +5,8 @@
     python bench/defaults.py --page                     # writes the page from what is saved
 
 On `mnist` and `cifar10` ten clients hold two classes each; samples that validate come from the
-original training part, and the original test part is never read. `table1` is the setting of
+original training part, and the original test part is never read. `mnist_few` and `cifar10_few` are
+the little data of FedSelect's paper, on a smaller network than its own. `table1` is the setting of
 DM-PFL's Table 1 with the validation data of its search. A seed is a partition and a training. A
 trial is its changes to the class's defaults; the first of each system is version 0.1's.
 """
@@ -48,6 +49,20 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     }
     for name, model in (("mnist", "mnist_cnn"), ("cifar10", "cifar_cnn"))
 }
+FEW: dict[str, dict[str, Any]] = {
+    f"{name}_few": {
+        "data": {
+            "name": name,
+            "clients": 10,
+            "partition": "fedselect:2:20:100:20",
+            "partition_per_seed": True,
+        },
+        "train": {"model": model, "rounds": 30, "batch_size": 20},
+        "evaluate": {"every": 10, "degrees": [0, 100], "split": "validation"},
+    }
+    for name, model in (("mnist", "mnist_conv"), ("cifar10", "lenet"))
+}
+"""FedSelect's own: twenty training samples of two classes each. The test pool is never read."""
 RELEASE = {"momentum": 0.9, "weight_decay": 5e-4, "clip": 10.0}
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": math.inf}
 OLD_MASK = {"prune_by": "size", "keep_off": False, "round_mean": True}
@@ -118,7 +133,9 @@ def table1() -> dict[str, Any]:
 
 def wanted(only: Sequence[str]) -> list[tuple[str, str]]:
     """List the problems and systems that are meant; all where none is named."""
-    every = [(problem, name) for problem in PROBLEMS for name in TRIALS] + [("table1", "dmpfl")]
+    every = [(problem, name) for problem in PROBLEMS for name in TRIALS if name != "fedselect"]
+    every += [(problem, name) for problem in FEW for name in ("local", "fedavg", "fedselect")]
+    every.append(("table1", "dmpfl"))
     if not only:
         return every
     chosen = [pair for pair in every if "/".join(pair) in only or pair[0] in only]
@@ -134,7 +151,7 @@ def trials(problem: str, name: str) -> list[dict[str, Any]]:
 
 def trial(problem: str, name: str, changes: dict[str, Any], seed: int, how: dict[str, Any]) -> Any:
     """Train once; return the accuracy of every view on own data and under full shift."""
-    given = table1() if problem == "table1" else PROBLEMS[problem]
+    given = table1() if problem == "table1" else (PROBLEMS | FEW)[problem]
     seeded = {"data": {"seed": seed}} if problem in PROBLEMS else {}
     own = {"methods": [name], "method": {name: changes}, "train": {"seeds": [seed]}}
     config = configuration.parse(configuration.merged(given, {**own, **seeded, "compute": how}))

@@ -177,11 +177,14 @@ def summary(found: Sequence[State]) -> str:
 
 
 def queue(found: Sequence[State]) -> list[Waiting]:
-    """Return the rows that wait, in order of worth; what two tables share is there once."""
+    """Return the rows that wait, in order of worth; what two tables share is there once.
+
+    Of a table, rows that lack most seeds come first.
+    """
     rows: list[Waiting] = []
     known: dict[tuple[str, str], set[int]] = {}
     for state in sorted(found, key=lambda each: each.item.worth):
-        for each in state.waiting:
+        for each in sorted(state.waiting, key=lambda row: -len(row.seeds)):
             seen = known.setdefault((each.results, each.row), set())
             seeds = [seed for seed in each.seeds if seed not in seen]
             if seeds:
