@@ -240,9 +240,9 @@ PAGE = """# Defaults of the four systems
 
 What the papers leave open was tried on validation data, and defaults were chosen by it where a
 paper is silent. `python bench/defaults.py` wrote this page; its first lines say what is trained.
-Accuracy (%), mean over clients and seeds, with the least and the most of the seeds; on own data in
-rounds 10 and 20 as well, where it was looked at. Of {all} trainings {done} are done; the others wait
-for the same command. What follows from them stands on the methods' pages.
+Accuracy (%), mean over clients and seeds, with the least and the most of the seeds; "before" is own
+data in rounds 10 and 20, where it was looked at. Of {all} trainings {done} are done; the others
+wait for the same command. What follows from them stands on the methods' pages.
 
 """
 
