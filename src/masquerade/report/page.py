@@ -4,7 +4,7 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
-from masquerade.report import costs, plots, tables
+from masquerade.report import blocks, costs, plots, tables
 from masquerade.report.drawing import matrix
 from masquerade.report.tables import Pick, Results
 from masquerade.results import AVERAGED, Accuracy, Summary
@@ -222,7 +222,12 @@ def _results(results: Results, groups: list[list[Summary]]) -> str:
     ]
     notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
     names = [*(headings[place] for place in shown), "Own, weighted"]
-    return _table(names, rows) + f'<div class="notes">{notes}</div>'
+    parts = blocks.parted(rows, groups)
+    shown_tables = [
+        _element("p", title, "soft") * (len(parts) > 1) + _table(names, part)
+        for title, part in parts.items()
+    ]
+    return "\n".join(shown_tables) + f'<div class="notes">{notes}</div>'
 
 
 def _drawn(svg: str, caption: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from masquerade.errors import MasqueradeError
+from masquerade.report import blocks
 from masquerade.results import AVERAGED, Accuracy, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
 
@@ -60,8 +61,8 @@ def by_method(results: Results) -> dict[str, list[Summary]]:
 
 
 def under_rules(results: Results) -> list[Summary]:
-    """Return results, and after each the same under its rules on outputs."""
-    return [row for each in results for row in each.under_rules()]
+    """Return results, and after them, in blocks, the same under their rules on outputs."""
+    return blocks.in_blocks(row for each in results for row in each.under_rules())
 
 
 def _check(result: Summary, first: Summary) -> None:
@@ -284,7 +285,7 @@ def footnotes(results: Results) -> list[str]:
             "Shifted samples come from one other client, pooled ones from all others; both are"
             " averaged over all degrees, 0 % included."
         )
-    notes += _about_corruption(results)
+    notes += _about_corruption(results) + blocks.notes(results)
     notes += sorted({result.data_note for result in results if result.data_note})
     done = {result.preprocessing.text for result in results if result.preprocessing}
     notes += [f"Before the network reads them, {text}." for text in sorted(done)]
@@ -384,7 +385,10 @@ def markdown(results: Results) -> str:
     """Return the table in Markdown, the best values bold, with its footnotes."""
     headings, body = cells(results)
     lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
-    for row in body:
+    parts = blocks.parted(body, by_method(results).values())
+    for title, row in ((title, row) for title, part in parts.items() for row in part):
+        if len(parts) > 1 and row is parts[title][0]:
+            lines.append(f"| *{title}* |" + " |" * (len(headings) - 1))
         values = [f"**{cell.value}**" if cell.best else cell.value for cell in row]
         texts = [f"{value} {cell.rest}".strip() for value, cell in zip(values, row, strict=True)]
         lines.append("| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |")
