@@ -191,6 +191,20 @@ def test_where_all_classes_are_alike_no_decision_changes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRIORS)
+def test_a_model_that_diverged_stops_no_evaluation(name: str) -> None:
+    plain = client()
+    who = RuleClient(0, plain.labels, plain.reference * torch.nan, plain.reference_labels)
+    outputs = model(drawn(SKEWED, 20, 3)[0])
+    assert PRIORS[name](outputs * torch.nan, who).shape == outputs.shape
+    assert PRIORS[name](outputs * torch.nan, plain).shape == outputs.shape
+
+
+def test_online_thinks_no_class_impossible_after_many_samples() -> None:
+    outputs = model(MEANS[:1]).expand(40_000, -1)
+    assert PRIORS["online"](outputs, client()).isfinite().all()
+
+
+@pytest.mark.parametrize("name", PRIORS)
 def test_a_rule_changes_neither_type_nor_input(name: str) -> None:
     who, outputs = client(), model(drawn(SKEWED, 20, 3)[0]).float()
     before = outputs.clone()
