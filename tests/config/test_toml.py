@@ -61,7 +61,9 @@ def test_a_configuration_survives_toml() -> None:
             *(0.5, 0.5, False, "0.5:0.5", True),
         ),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
-        evaluate=Evaluate(0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps", ("auroc",)),
+        evaluate=Evaluate(
+            0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps", ("auroc",), ("own", "batch")
+        ),
         compute=Compute("loop", "cpu", 2, 8, 2, "tf32", "host", 0.0, "off"),
         method=method | {"local_epochs": 2},
     )

@@ -101,6 +101,11 @@ class Evaluate(Settings):
     metrics: tuple[str, ...] = ()
     """Further metrics, each of a client's whole test set: "macro_f1", "balanced_accuracy",
     "auroc"."""
+    prior: tuple[str, ...] = ()
+    """Rules on outputs that views are evaluated under too, by what is taken for the mix of classes:
+    "own", the client's; "evidence", the own or the uniform one, sample by sample; "batch", that of
+    all of its test samples, and "online", of those before each, unlabeled. "none" is always there.
+    """
 
 
 @dataclass(frozen=True)

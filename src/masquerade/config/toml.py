@@ -32,6 +32,7 @@ from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.methods import METHODS
 from masquerade.metrics import METRICS
 from masquerade.models import MODELS
+from masquerade.rules import PRIORS
 
 Problems = list[str]
 Tables = dict[str, Any]
@@ -51,7 +52,12 @@ def limits(cls: type[Any], section: str) -> Limits:
     if not issubclass(cls, Method):
         return Limits(
             RANGES,
-            CHOICES | {"evaluate.corruptions": ("all", *KINDS), "evaluate.metrics": tuple(METRICS)},
+            CHOICES
+            | {
+                "evaluate.corruptions": ("all", *KINDS),
+                "evaluate.metrics": tuple(METRICS),
+                "evaluate.prior": ("none", *PRIORS),
+            },
         )
     lines = [line for line in reversed(cls.__mro__) if issubclass(line, Method)]
     return Limits(

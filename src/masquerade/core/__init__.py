@@ -2,7 +2,7 @@
 
 from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
-from masquerade.core.metric import Rule, RuleClient, SetMetric
+from masquerade.core.metric import OutputRule, Rule, RuleClient, SetMetric
 from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.preprocess import Normalize, Raw, Standardize
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
@@ -28,6 +28,7 @@ __all__ = [
     "Method",
     "MetricStep",
     "Normalize",
+    "OutputRule",
     "Part",
     "Raw",
     "Round",

@@ -29,7 +29,33 @@ class RuleClient:
     id: int
     labels: Tensor
     """The targets of its training samples."""
+    reference: Tensor
+    """The model's outputs on samples of its own that it is not evaluated on, none of them changed;
+    empty unless a rule asks for them."""
+    reference_labels: Tensor
+    """Their targets."""
 
 
 Rule = Callable[[Tensor, RuleClient], Tensor]
 """From all outputs on a test set [samples, …], and their client, to the outputs that count."""
+
+
+@dataclass(frozen=True)
+class OutputRule:
+    """A rule that says what it looks at; a plain function may look at all samples of a test set."""
+
+    function: Rule
+    scope: str = "several"
+    """"sample" where every sample is answered by itself, "several" where others count too. The
+    latter gets a test set in random order, as foreign samples would follow own ones otherwise."""
+    reference: bool = False
+    """Whether it reads reference outputs."""
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("sample", "several"):
+            text = f"`scope` is {self.scope!r}; choose sample or several"
+            raise MasqueradeError("E202", text)
+
+    def __call__(self, outputs: Tensor, client: RuleClient) -> Tensor:
+        """Return the outputs that count."""
+        return self.function(outputs, client)

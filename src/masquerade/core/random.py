@@ -39,8 +39,10 @@ class Label(StrEnum):
     MESSAGE = "wire"
     NOVEL = "novel"
     RADIUS = "radius"
+    REFERENCE = "reference"
     SETUP = "hello"
     STEP = "step"
+    TEST_ORDER = "test_order"
     TRAIN = "train"
     UPLOAD = "up"
 

@@ -6,14 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Evaluate
 from masquerade.core import tree
+from masquerade.core.metric import Rule
 from masquerade.core.part import Message
 from masquerade.cost import memory
 from masquerade.data import shift_sets
 from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.engine.base import Engine, Evaluation, Job
 from masquerade.engine.store import Store
+from masquerade.errors import MasqueradeError
 from masquerade.evaluation import accuracy, costs
 from masquerade.evaluation.accuracy import (
     Figure,
@@ -24,11 +27,12 @@ from masquerade.evaluation.accuracy import (
     mean_of,
     means,
 )
-from masquerade.evaluation.outputs import OutputScorer
+from masquerade.evaluation.outputs import OutputScorer, reference_samples
 from masquerade.evaluation.summary import summarize
 from masquerade.metrics import METRICS
 from masquerade.results import EvaluationRecord, Statistics, Summary
 from masquerade.results.json_records import Json
+from masquerade.rules import PRIORS
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.server import Server
 from masquerade.simulation.state import RunState
@@ -66,13 +70,14 @@ class Evaluator:
             task=simulation.server.task,
             engine=simulation.engine,
             metrics={name: METRICS[name] for name in asked.metrics} | spec.task.set_metrics,
-            rules=spec.rules,
+            rules=_rules(spec),
             shifted=shifted,
             kinds=kinds,
             severities=asked.severities,
             corrupted=corrupted,
+            reference=reference_samples(spec.federation, asked.split, spec.seed),
         )
-        scorer.try_out()
+        scorer.try_out(simulation.server.known)
         return cls(simulation, shifted, kinds, corrupted, scorer)
 
     @property
@@ -273,3 +278,13 @@ class Evaluator:
                 )
                 rows.put(taken, known)
                 clients.put(taken, done.clients)
+
+
+def _rules(spec: TrainingSpec) -> dict[str, Rule]:
+    """Return all rules that views are evaluated under: named ones, and a program's own."""
+    named = [name for name in dict.fromkeys(spec.evaluate.prior) if name != "none"]
+    twice = [name for name in named if name in spec.rules]
+    if twice:
+        text = f"`{twice[0]}` is a rule of `evaluate.prior` and one of your own"
+        raise MasqueradeError("E202", f"{text}; call yours otherwise")
+    return {name: PRIORS[name] for name in named} | dict(spec.rules)

@@ -3,15 +3,17 @@
 Scores of single samples are the fast way, and need none of this.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from masquerade.core.metric import Rule, RuleClient, SetMetric
+from masquerade.core.metric import OutputRule, Rule, RuleClient, SetMetric
 from masquerade.core.part import Message
+from masquerade.core.random import Label, choose, fold, order
 from masquerade.core.task import Task
+from masquerade.data import Federation
 from masquerade.data.corrupted_sets import CorruptedSets
 from masquerade.engine.base import Engine
 from masquerade.errors import MasqueradeError, told
@@ -24,10 +26,13 @@ from masquerade.evaluation.accuracy import (
     mean_of,
     under_corruption,
 )
-from masquerade.results import Accuracy, RuleFigures
+from masquerade.results import Accuracy, ClientFigures, RuleFigures
 
 Key = tuple[str, str]
 """A rule and a metric; "" is no rule, or the task's own metric."""
+REFERENCE = 256
+"""Samples of each client that rules are given reference outputs of, at most: those of all clients
+are held while a view is scored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +47,8 @@ class OutputScorer:
     kinds: Sequence[str]
     severities: Sequence[int]
     corrupted: CorruptedSets | None
+    reference: Sequence[Tensor]
+    """By client: its samples that rules may know outputs and labels of, none being evaluated."""
 
     @property
     def keys(self) -> list[Key]:
@@ -55,21 +62,28 @@ class OutputScorer:
         ids: Sequence[int],
         asked: Sequence[Tensor],
         over_clients: OverClients,
+        per_client: Callable[[GroupFigures], ClientFigures],
     ) -> tuple[dict[str, Accuracy], dict[str, RuleFigures]]:
         """Return the accuracy of some clients by metric, and by rule.
 
-        `asked` are, for every client, all samples that its test sets have, in ascending order.
+        `asked` are, for every client, all samples that its test sets have, in ascending order;
+        `per_client` lists figures client by client.
         """
         if not self.keys:
             return {}, {}
+        groups = self._figures(models, ids, asked)
         found = {
-            key: self._described(key, group, ids, over_clients)
-            for key, group in self._figures(models, ids, asked).items()
+            key: self._described(key, group, ids, over_clients) for key, group in groups.items()
         }
         metrics = {name: found["", name] for name in self.metrics}
         rules = {
-            rule: RuleFigures(found[rule, ""], {name: found[rule, name] for name in self.metrics})
-            for rule in self.rules
+            name: RuleFigures(
+                accuracy=found[name, ""],
+                metrics={each: found[name, each] for each in self.metrics},
+                per_client=per_client(groups[name, ""]),
+                scope=scope_of(rule),
+            )
+            for name, rule in self.rules.items()
         }
         return metrics, rules
 
@@ -87,18 +101,34 @@ class OutputScorer:
         data = self.engine.federation
         found: dict[tuple[str, str], dict[Key, list[Figure]]] = {}
         samples = [asked[id].to(data.x.device) for id in ids]
+        clients = self._clients(models, ids)
         clean = self.engine.outputs(models, samples, data.x)
-        for id, own, outputs in zip(ids, samples, clean, strict=True):
-            for (source, degree), draws in self._draws(id).items():
+        for client, own, outputs in zip(clients, samples, clean, strict=True):
+            for (source, degree), draws in self._draws(client.id).items():
                 places = [torch.searchsorted(own, chosen.to(own.device)) for chosen in draws]
-                scores = [self._score(id, outputs[at], data.y[own[at]]) for at in places]
+                scores = [self._score(client, outputs[at], data.y[own[at]]) for at in places]
                 for key in self.keys:
                     into = found.setdefault((source, degree), {}).setdefault(key, [])
                     into.append(mean([score[key] for score in scores]))
         for kind in self.kinds:
             for severity in self.severities:
-                found[kind, str(severity)] = self._corrupted(models, ids, kind, severity)
+                found[kind, str(severity)] = self._corrupted(models, clients, kind, severity)
         return {key: self._group(found, key) for key in self.keys}
+
+    def _clients(self, models: Sequence[Message], ids: Sequence[int]) -> list[RuleClient]:
+        """Return what rules may know of clients and their models; of the latter once for all."""
+        data, most = self.engine.federation, REFERENCE if self._reads_more else 0
+        samples = [self.reference[id][:most].to(data.x.device) for id in ids]
+        outputs = self.engine.outputs(models, samples, data.x)
+        return [
+            RuleClient(id, data.y[data.train[id]], found, data.y[own])
+            for id, own, found in zip(ids, samples, outputs, strict=True)
+        ]
+
+    @property
+    def _reads_more(self) -> bool:
+        """Tell whether any rule reads reference outputs."""
+        return any(isinstance(rule, OutputRule) and rule.reference for rule in self.rules.values())
 
     def _draws(self, id: int) -> dict[tuple[str, str], list[Tensor]]:
         """Return a client's shifted test sets: by source and degree, one for each draw."""
@@ -124,37 +154,42 @@ class OutputScorer:
         return GroupFigures(**shifted, corruption=corruption)
 
     def _corrupted(
-        self, models: Sequence[Message], ids: Sequence[int], kind: str, severity: int
+        self, models: Sequence[Message], clients: Sequence[RuleClient], kind: str, severity: int
     ) -> dict[Key, list[Figure]]:
         """Score clients on one corrupted copy of their own samples."""
         assert self.corrupted is not None
         x, y = self.corrupted.x(kind, severity), self.corrupted.y
-        own = [self.corrupted.own[id] for id in ids]
+        own = [self.corrupted.own[client.id] for client in clients]
         scores = [
-            self._score(id, outputs, y[places])
-            for id, places, outputs in zip(
-                ids, own, self.engine.outputs(models, own, x), strict=True
+            self._score(client, outputs, y[places])
+            for client, places, outputs in zip(
+                clients, own, self.engine.outputs(models, own, x), strict=True
             )
         ]
         return {key: [score[key] for score in scores] for key in self.keys}
 
-    def _score(self, id: int, outputs: Tensor, y: Tensor) -> dict[Key, Figure]:
+    def _score(self, client: RuleClient, outputs: Tensor, y: Tensor) -> dict[Key, Figure]:
         """Score all outputs of a client on one test set."""
         if not len(y):
             return dict.fromkeys(self.keys, None)
-        ruled = {"": outputs} | {name: self._ruled(name, id, outputs) for name in self.rules}
+        ruled = {"": outputs} | {name: self._ruled(name, client, outputs) for name in self.rules}
         return {
             (rule, metric): self._measured(metric, ruled[rule], y) for rule, metric in self.keys
         }
 
-    def _ruled(self, name: str, id: int, outputs: Tensor) -> Tensor:
+    def _ruled(self, name: str, client: RuleClient, outputs: Tensor) -> Tensor:
         """Put outputs through a rule; refuse what are no outputs for the same samples."""
-        data = self.engine.federation
-        found = self.rules[name](outputs, RuleClient(id, data.y[data.train[id]]))
+        rule = self.rules[name]
+        mixed = isinstance(rule, OutputRule) and rule.scope == "several"
+        if mixed:
+            key = fold(0, Label.TEST_ORDER, client.id)
+            at = order(key, len(outputs), outputs.device)
+            outputs = outputs[at]
+        found = rule(outputs, client)
         if not isinstance(found, Tensor) or found.shape != outputs.shape:
             text = f"the rule `{name}` returned {told(found)} for outputs {list(outputs.shape)}"
             raise MasqueradeError("E205", f"{text}; return outputs of the same shape")
-        return found
+        return found[at.argsort()] if mixed else found
 
     def _measured(self, name: str, outputs: Tensor, y: Tensor) -> Figure:
         """Measure outputs; refuse what is no number."""
@@ -167,17 +202,48 @@ class OutputScorer:
             text = f"the metric `{name}` returned {told(found)}"
             raise MasqueradeError("E205", f"{text}; return one number for all samples") from None
 
-    def try_out(self) -> None:
-        """Call every rule and metric once on a few samples, so that none fails after training."""
+    def try_out(self, ids: Sequence[int]) -> None:
+        """Call every rule and metric once on a few samples, so that none fails after training.
+
+        `ids` are the clients that will be evaluated.
+        """
         data = self.engine.federation
-        own = next(own[:3] for own in data.train if len(own))
+        self._check_labels(ids)
+        id, own = next((id, own[:3]) for id, own in enumerate(data.train) if len(own))
         with torch.no_grad():
             outputs, _ = self.task(self.task.initial, data.x[own])
+        client = RuleClient(id, data.y[data.train[id]], outputs, data.y[own])
         for rule, metric in self.keys:
             try:
-                ruled = self._ruled(rule, 0, outputs) if rule else outputs
+                ruled = self._ruled(rule, client, outputs) if rule else outputs
                 self._measured(metric, ruled, data.y[own])
             except Exception as error:
                 words = [f"rule `{rule}`"] * bool(rule) + [f"metric `{metric}`"] * bool(metric)
                 error.add_note(f"while the {' and the '.join(words)} was tried on three samples")
                 raise
+
+    def _check_labels(self, ids: Sequence[int]) -> None:
+        """Refuse clients that a rule could know nothing of."""
+        bare = [id for id in ids if not len(self.engine.federation.train[id])]
+        if bare and self._reads_more:
+            text = f"client {bare[0]} has no training labels, which rules on its outputs read"
+            raise MasqueradeError("E202", f"{text}; leave out `evaluate.prior`, or the client")
+
+
+def scope_of(rule: Rule) -> str:
+    """Return what a rule looks at; a plain function is given all samples."""
+    return rule.scope if isinstance(rule, OutputRule) else "several"
+
+
+def reference_samples(federation: Federation, split: str, seed: int) -> list[Tensor]:
+    """Return by client the samples that rules may know outputs and labels of.
+
+    Its validation samples, unless it has none or is evaluated on them; its training samples then.
+    """
+    found = []
+    for id, (train, held_out) in enumerate(
+        zip(federation.train, federation.validation, strict=True)
+    ):
+        own = held_out if len(held_out) and split != "validation" else train
+        found.append(choose(fold(seed, Label.REFERENCE, id), own.cpu(), REFERENCE))
+    return found

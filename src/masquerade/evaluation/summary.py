@@ -48,7 +48,11 @@ def summarize(
     over_clients = evaluator.over_clients
     accuracy = over_clients.accuracy(group, server.known)
     metrics, rules = evaluator.scorer.describe(
-        models, server.known, evaluator.asked(), over_clients
+        models,
+        server.known,
+        evaluator.asked(),
+        over_clients,
+        lambda some: _clients(evaluator, server.known, some),
     )
     shared = figures.get(("global", False))
     history = _history(evaluator, state, view, accuracy.own, models)

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
-from masquerade.report import costs, plots, tables
+from masquerade.report import blocks, costs, plots, tables
 from masquerade.report.drawing import matrix
 from masquerade.report.tables import Pick, Results
 from masquerade.results import AVERAGED, Accuracy, Summary
@@ -179,7 +179,7 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
     asked |= {name: f"At {name}" for name in full}
     found, ahead = tables.figures(results), tables.leads(results)
     tiles = [
-        _tile(results, asked[name], [row[name] for row in found], ahead[name].row)
+        _tile(results, asked[name], [row[name] for row in found], ahead[name].rows)
         for name in names
         if name in asked
     ]
@@ -197,13 +197,17 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
 
 
 def _tile(
-    results: Results, label: str, found: Sequence[tables.Figure | None], row: int | None
+    results: Results, label: str, found: Sequence[tables.Figure | None], ahead: frozenset[int]
 ) -> str:
-    """Say who is ahead of all others by an interval, or that nobody is."""
+    """Say who, without a rule, is ahead of all others by an interval, or that nobody is."""
     form, unit = tables.number_format(results), " %" if tables.is_percent(results) else ""
-    titles = [seeds[0].title for seeds in tables.by_method(results).values()]
-    values = sorted(each.mean for each in found if each is not None and not each.lost)
-    place = 0 if len(titles) == 1 else row
+    groups = list(tables.by_method(results).values())
+    plain = [place for place, seeds in enumerate(groups) if not seeds[0].scope]
+    titles = [seeds[0].title for seeds in groups]
+    shown = [found[place] for place in plain]
+    values = sorted(each.mean for each in shown if each is not None and not each.lost)
+    leaders = plain if len(plain) == 1 else [place for place in plain if place in ahead]
+    place = leaders[0] if leaders else None
     if place is not None:
         who, value = titles[place], tables.split(tables.show(found[place], form))[0] + unit
     else:
@@ -225,7 +229,12 @@ def _results(results: Results) -> str:
     ]
     notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
     names = [headings[place] for place in shown]
-    return _table(names, rows) + f'<div class="notes">{notes}</div>'
+    parts = blocks.parted(rows, tables.by_method(results).values())
+    shown_tables = [
+        _element("p", title, "soft") * (len(parts) > 1) + _table(names, part)
+        for title, part in parts.items()
+    ]
+    return "\n".join(shown_tables) + f'<div class="notes">{notes}</div>'
 
 
 def _drawn(svg: str, caption: str) -> str:

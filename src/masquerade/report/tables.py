@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from masquerade.errors import MasqueradeError
+from masquerade.report import blocks
 from masquerade.report.intervals import ENOUGH, Trained, of_difference, of_mean, over_seeds
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
@@ -69,8 +70,8 @@ def by_method(results: Results) -> dict[str, list[Summary]]:
 
 
 def under_rules(results: Results) -> list[Summary]:
-    """Return results, and after each the same under its rules on outputs."""
-    return [row for each in results for row in each.under_rules()]
+    """Return results, and after them, in blocks, the same under their rules on outputs."""
+    return blocks.in_blocks(row for each in results for row in each.under_rules())
 
 
 def _check(result: Summary, first: Summary) -> None:
@@ -316,31 +317,38 @@ def figures(results: Results) -> list[dict[str, Figure | None]]:
 
 @dataclass(frozen=True)
 class Lead:
-    """Whether a row of a column is better than all others."""
+    """Whether a row of a column is better than all others of its block."""
 
-    row: int | None
-    """The row that a paired 95 % interval separates from every other one, if there is one."""
+    rows: frozenset[int]
+    """The rows that a paired 95 % interval separates from every other one of their block."""
     by: frozenset[str]
     """What was paired: "seeds", "clients"; empty where there was nothing to compare."""
 
 
 def leads(results: Results) -> dict[str, Lead]:
-    """Return for each column of the metric who is ahead, as far as intervals can tell."""
+    """Return for each column of the metric who is ahead, as far as intervals can tell.
+
+    Rows are compared within their block alone: rules may look at what methods cannot.
+    """
     groups = list(by_method(results).values())
     lower, behind = lower_is_better(results), of_clients(results)
-    return {
-        name: _lead(
-            [trainings(seeds, pick, behind.get(name)) for seeds in groups],
-            -1 if name in lower else 1,
-        )
-        for name, pick in columns(results).items()
-    }
+    parts = blocks.parted(range(len(groups)), groups).values()
+
+    def lead(name: str, pick: Pick) -> Lead:
+        found = [trainings(seeds, pick, behind.get(name)) for seeds in groups]
+        sign = -1 if name in lower else 1
+        each = [_lead({row: found[row] for row in part}, sign) for part in parts]
+        rows = frozenset(row for row, _ in each if row is not None)
+        return Lead(rows, frozenset(by for _, pairs in each for by in pairs))
+
+    return {name: lead(name, pick) for name, pick in columns(results).items()}
 
 
-def _lead(rows: Sequence[Mapping[int, Trained]], sign: int) -> Lead:
+def _lead(rows: Mapping[int, Mapping[int, Trained]], sign: int) -> tuple[int | None, set[str]]:
+    """Return the row that is ahead of all others, if there is one, and what was paired."""
     means = {
         row: sign * statistics.fmean(each.figure for each in found.values())
-        for row, found in enumerate(rows)
+        for row, found in rows.items()
         if found
     }
     ranked = sorted(means, key=lambda row: -means[row])
@@ -350,8 +358,8 @@ def _lead(rows: Sequence[Mapping[int, Trained]], sign: int) -> Lead:
         gap = of_difference(rows[ranked[0]], rows[row])
         by |= {gap.by} if gap else set()
         if gap is None or gap.sign != sign:
-            return Lead(None, frozenset(by))
-    return Lead(ranked[0] if by else None, frozenset(by))
+            return None, by
+    return (ranked[0] if by else None), by
 
 
 def lower_is_better(results: Results) -> set[str]:
@@ -390,7 +398,7 @@ def footnotes(results: Results) -> list[str]:
             "Shifted samples come from one other client, pooled ones from all others; both are"
             " averaged over all degrees, 0 % included."
         )
-    notes += _about_corruption(results)
+    notes += _about_corruption(results) + blocks.notes(results)
     notes += sorted({result.data_note for result in results if result.data_note})
     done = {result.preprocessing.text for result in results if result.preprocessing}
     notes += [f"Before the network reads them, {text}." for text in sorted(done)]
@@ -497,7 +505,7 @@ def _about_bold(results: Results) -> list[str]:
     pairs = " or ".join(_PAIRS[by] for by in _PAIRS if any(by in lead.by for lead in found))
     if not pairs:
         return ["Nothing is bold: there are too few seeds and clients for a paired interval."]
-    if all(lead.row is None for lead in found):
+    if not any(lead.rows for lead in found):
         return [
             "Nothing is bold: in no column does a paired 95 % interval separate the best row from"
             f" every other (pairs are {pairs})."
@@ -526,7 +534,7 @@ def cells(results: Results) -> tuple[list[str], list[list[Cell]]]:
         parts = {name: split(text) for name, text in row.items()} | {"Method": (row["Method"], "")}
         table.append(
             [
-                Cell(*part, name in ahead and ahead[name].row == number)
+                Cell(*part, name in ahead and number in ahead[name].rows)
                 for name, part in parts.items()
             ]
         )
@@ -548,7 +556,10 @@ def markdown(results: Results) -> str:
     """Return the table in Markdown, values that lead bold, with its footnotes."""
     headings, body = cells(results)
     lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
-    for row in body:
+    parts = blocks.parted(body, by_method(results).values())
+    for title, row in ((title, row) for title, part in parts.items() for row in part):
+        if len(parts) > 1 and row is parts[title][0]:
+            lines.append(f"| *{title}* |" + " |" * (len(headings) - 1))
         values = [f"**{cell.value}**" if cell.best else cell.value for cell in row]
         texts = [f"{value} {cell.rest}".strip() for value, cell in zip(values, row, strict=True)]
         lines.append("| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |")

@@ -1,9 +1,10 @@
 """The table of results in a terminal: as many columns as there is room for."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from masquerade.report import tables
+from masquerade.report import blocks, tables
 from masquerade.report.tables import Cell, Results
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Fitted:
     notes: list[str]
     headings: list[str]
     body: list[list[Cell]]
+    blocks: dict[str, int]
+    """Blocks of the table, and how many rows each has."""
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         """Draw the table for a console."""
@@ -50,14 +53,15 @@ class Fitted:
             table.add_column(
                 _two_lines(name), justify="left" if first else "right", overflow="fold"
             )
-        for row in self.body:
+        ends = set(accumulate(self.blocks.values()))
+        for number, row in enumerate(self.body, 1):
             by_name = dict(zip(self.headings, row, strict=True))
             cells = [by_name[name] for name in shown]
             texts = [
                 Text.assemble((cell.value, "bold" if cell.best else ""), (_below(cell), "dim"))
                 for cell in cells
             ]
-            table.add_row(*texts)
+            table.add_row(*texts, end_section=number in ends)
         return table
 
     def shown(self, width: int) -> dict[str, int]:
@@ -86,4 +90,6 @@ def _below(cell: Cell) -> str:
 def terminal(results: Results) -> Fitted:
     """Return the table for a terminal of any width."""
     headings, body = tables.cells(results)
-    return Fitted(tables.heading(results), tables.footnotes(results), headings, body)
+    parts = blocks.parted(body, tables.by_method(results).values())
+    sizes = {title: len(part) for title, part in parts.items()}
+    return Fitted(tables.heading(results), tables.footnotes(results), headings, body, sizes)

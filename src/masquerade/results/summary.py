@@ -105,6 +105,9 @@ class RuleFigures:
     accuracy: Accuracy
     metrics: Mapping[str, Accuracy] = field(default_factory=dict)
     per_client: ClientFigures | None = None
+    scope: str = "several"
+    """"sample" where the rule answers every sample by itself, "several" where it may look at more.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +140,8 @@ class Summary:
     """Further metrics by name."""
     rules: Mapping[str, RuleFigures] = field(default_factory=dict)
     """The same under rules on outputs, by name."""
+    scope: str = ""
+    """What the rule looks at whose figures these are; "" is no rule."""
     overlap: Overlap | None = None
     novel: Novel | None = None
     diverged: int | None = None
@@ -185,6 +190,7 @@ class Summary:
                     accuracy=found.accuracy,
                     metrics=found.metrics,
                     rules={},
+                    scope=found.scope,
                     global_view=None,
                     novel=None,
                     per_client=found.per_client,
