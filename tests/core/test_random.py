@@ -200,8 +200,10 @@ LABELS = {
     "MESSAGE": "wire",
     "NOVEL": "novel",
     "RADIUS": "radius",
+    "REFERENCE": "reference",
     "SETUP": "hello",
     "STEP": "step",
+    "TEST_ORDER": "test_order",
     "TRAIN": "train",
     "UPLOAD": "up",
 }
