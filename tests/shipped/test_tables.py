@@ -77,6 +77,11 @@ def test_the_index_and_the_queue_are_those_of_the_results() -> None:
         assert path.read_text(encoding="utf-8") == text, index.COMMAND
 
 
+def test_the_readme_has_the_line_of_the_index() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert index.summary(index.states(ROOT)) in text
+
+
 def test_every_table_is_in_the_list_once_and_so_is_every_place_in_the_queue() -> None:
     items = index.items(ROOT)
     listed = [item.table for item in items if item.table]
