@@ -58,7 +58,8 @@ def test_every_name_survives_the_config(name: str) -> None:
 
 def test_neutral_settings_give_fedavg_bit_for_bit_unless_differences_are_added_up() -> None:
     rounded = {name for name, entry in METHODS.items() if entry.neutral_within}
-    assert rounded == {"topk", "pfedme"}
+    # One of them takes gradients sample by sample, and then their mean.
+    assert rounded == {"topk", "pfedme", "pfedgate_sample"}
     assert all(METHODS[name].neutral_within == 1e-12 for name in rounded)
 
 

@@ -64,7 +64,14 @@ def at(phase: Any = "train", kind: str = "train") -> Round:
 THETA_0 = torch.tensor([[1.0, 0.0, 2.0, -1.0]], dtype=torch.float64)
 X = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64)
 Y = torch.tensor([[9], [8], [-3]], dtype=torch.float64)
-HAND = FedSelect(lr=0.75, local_epochs=1, iterations=2, search_epochs=2, personal_share=0.75)
+HAND = FedSelect(
+    lr=0.75,
+    local_epochs=1,
+    iterations=2,
+    search_epochs=2,
+    personal_share=0.75,
+    share_of="survivors",
+)
 
 
 def square(output: Tensor, y: Tensor) -> Tensor:
@@ -155,11 +162,12 @@ def assert_compounds(method: FedSelect) -> None:
     ]
 
 
-def test_p_compounds_unless_it_is_of_all_entries() -> None:
+def test_p_compounds_where_it_is_of_survivors_and_not_of_all_entries() -> None:
+    assert FedSelect().share_of == "all"
     assert_compounds(HAND)
     with pytest.raises(AssertionError):
         assert_compounds(replace(HAND, share_of="all"))
-    # The other reading: p of all entries, however often.
+    # The default: p of all entries, however often.
     assert [bits(work) for work in searched(replace(HAND, share_of="all"))] == [
         "1111",
         "1110",
@@ -185,7 +193,7 @@ def test_the_search_trains_once_more_than_it_prunes() -> None:
 def test_changes_compete_within_a_tensor_or_overall(
     ranking: str, expected: dict[str, list[int]]
 ) -> None:
-    method = FedSelect(ranking=ranking, personal_share=0.5)
+    method = FedSelect(ranking=ranking, personal_share=0.5, share_of="survivors")
     begun = {"w": torch.zeros(4), "b": torch.zeros(2)}
     own = {"w": torch.tensor([8.0, -6.0, 4.0, 2.0]), "b": torch.tensor([1.0, -1.0])}
     zero = torch.zeros((), dtype=torch.float64)
@@ -450,7 +458,13 @@ def replayed(world: World, method: FedSelect, rounds: int) -> tuple[Any, Any, An
 
 def test_three_rounds_equal_a_second_text_of_the_algorithms() -> None:
     method = FedSelect(
-        lr=0.2, local_epochs=2, momentum=0.5, iterations=2, search_epochs=1, personal_share=0.6
+        lr=0.2,
+        local_epochs=2,
+        momentum=0.5,
+        iterations=2,
+        search_epochs=1,
+        personal_share=0.6,
+        share_of="survivors",
     )
     made, world = stage(method, 3)
     progress = made.begin()

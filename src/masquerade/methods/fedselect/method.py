@@ -38,9 +38,9 @@ class FedSelect(Method):
     """How masks are found: by "tickets" (GradLTN, anew in every round) or by "growth"."""
     personal_share: float = 0.5
     """Share of entries that stay personal at each pruning (p)."""
-    # Differs: the paper does not say of what p is a share, nor whether tensors compete.
-    share_of: str = "survivors"
-    """What it is a share of: "survivors", so that it compounds, or "all" entries."""
+    # Differs: the paper's words fit both; it does not say whether tensors compete.
+    share_of: str = "all"
+    """What it is a share of: "all" entries, or "survivors", so that it compounds."""
     ranking: str = "tensor"
     """Whether changes compete within each "tensor" or "overall"."""
     iterations: int = 5
