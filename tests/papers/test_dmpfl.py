@@ -723,3 +723,10 @@ def assert_told_apart(paper: DualMasks) -> None:
         assert not torch.equal(paper.m_g[name], first.m_g[name])
         assert any((mask[name] * paper.m_g[name]).any() for mask in paper.m)
         assert any((mask[name] * (1 - paper.m_g[name])).any() for mask in paper.m)
+
+
+def test_masks_that_begin_from_the_global_one_and_never_differ_are_refused() -> None:
+    # Without a readjustment in every dual round nobody has a mask of their own.
+    assert DMPFL(mask_start="global").problems()
+    assert DMPFL(mask_start="global", readjust_every=1, readjust=0.0).problems()
+    assert not DMPFL(mask_start="global", readjust_every=1).problems()

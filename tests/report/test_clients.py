@@ -151,3 +151,17 @@ def test_where_less_is_better_a_smaller_mean_is_a_gain() -> None:
     assert (gain.low, gain.value, gain.high) == pytest.approx((0.1, 0.1, 0.1))
     with pytest.raises(MasqueradeError, match=r"^E201 "):
         clients.gains(results, "a", "c")
+
+
+def test_clients_of_different_partitions_are_never_averaged() -> None:
+    first, second = result(seed=1, own=80.0), result(seed=2, own=60.0)
+    assert clients.of_one_partition([first, second]) == [first, second]
+    assert second.per_client is not None
+    dealt = tuple(count + 1 for count in second.per_client.samples)
+    other = replace(second, per_client=replace(second.per_client, samples=dealt))
+    assert clients.of_one_partition([other, first]) == [first]
+    assert clients.own([first, other]) == clients.own([first])
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(clients.table([first, other]))
+    assert "seed 1" in shown.get()

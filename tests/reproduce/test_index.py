@@ -1,5 +1,6 @@
 """The index and the queue: what is run, what is near, what waits and for how long."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,19 +48,29 @@ def state_of(root: Path, place: int = 0) -> index.State:
 
 
 def test_cells_are_counted_where_the_table_has_a_bar(table: Table, tmp_path: Path) -> None:
-    # Three rows, and two columns with a bar.
-    assert (state_of(tmp_path).cells, state_of(tmp_path).run) == (6, 0)
+    # Three rows, and two columns with a bar, of which one is a share of FedAvg, whose own is none.
+    assert (state_of(tmp_path).cells, state_of(tmp_path).run) == (5, 0)
     store(table, "fedavg", 1, 56.9, 2000)
     found = state_of(tmp_path)
-    assert (found.run, found.within, found.explained) == (2, 1, 0)
+    assert (found.run, found.within, found.explained) == (1, 0, 0)
     table.results.joinpath("notes.md").write_text("## fedavg\n\nThe rate.\n", encoding="utf-8")
     assert state_of(tmp_path).explained == 1
     # Its share is of FedAvg's, which is there.
     store(table, "fedprox", 1, 58, 2000)
     found = state_of(tmp_path)
-    assert (found.run, found.within, found.explained) == (4, 3, 1)
-    assert "| 4 of 6 | 3 | 1 of 1 |" in index.index_page(index.states(tmp_path))
-    assert "within the bar 3, misses explained 1 of 1" in listing(tmp_path)
+    assert (found.run, found.within, found.explained) == (3, 2, 1)
+    assert "| 3 of 5 | 2 | 1 of 1 |" in index.index_page(index.states(tmp_path))
+    assert "within the bar 2, misses explained 1 of 1" in listing(tmp_path)
+
+
+def test_what_diverged_is_run_and_missed(table: Table, tmp_path: Path) -> None:
+    store(table, "fedavg", 1, 60, 2000)
+    path = table.results / "fedavg-seed1.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["result"]["diverged"] = 3
+    path.write_text(json.dumps(record), encoding="utf-8")
+    found = state_of(tmp_path)
+    assert (found.run, found.within, found.explained) == (1, 0, 0)
 
 
 def test_rows_wait_with_their_seeds_and_minutes(table: Table, tmp_path: Path) -> None:

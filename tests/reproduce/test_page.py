@@ -1,15 +1,18 @@
 """The arithmetic of a page, worked by hand on results that were made up."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
+from masquerade.methods import METHODS
 from masquerade.reproduce import page
 from masquerade.reproduce.record import Circumstances, RowRecord
-from masquerade.reproduce.table import Column, Run, Table, read, settings
+from masquerade.reproduce.table import Column, Run, Table, meaning, parsed, read, settings
 from masquerade.results import AVERAGED, PaperCosts, Spent, Statistics
 from tests.report.invented import costs, result, spent
 from tests.reproduce.tiny import edit, lay_out
@@ -98,7 +101,7 @@ def test_a_row_with_a_seed_that_diverged_has_no_figure_and_misses_nothing(table:
         ["", "difference", "–", "–", "–"],
     ]
     assert page.misses(table, page.done(table)) == {}
-    assert page.values(table)[0].columns["own"] == page.Cell(60, None, None)
+    assert page.values(table)[0].columns["own"] == page.Cell(60, None, None, lost=True)
     assert "Diverged, so that the figures mean nothing: fedavg." in page.text(table)
 
 
@@ -266,3 +269,11 @@ def test_a_table_names_its_rows_and_says_what_a_reader_has_to_know(tmp_path: Pat
         "FedProx, μ = 0.5",
     ]
     assert "\n\nBest rounds. ± is" in page.page(table)
+
+
+def test_settings_survive_their_file_also_where_they_are_infinite() -> None:
+    for clip in (math.inf, 3.0):
+        for name in METHODS:
+            config = Config(methods=(name,), method={name: {"clip": clip}})
+            again = parsed(json.loads(json.dumps(settings(config), allow_nan=False)))
+            assert meaning(again) == meaning(config)

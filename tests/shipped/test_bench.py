@@ -104,3 +104,9 @@ def test_a_summary_of_0_1_is_migrated_figure_by_figure() -> None:
     old |= {"accuracy": now["accuracy"] | {"global": now["global_view"]}, "diverged": None}
     assert Summary.from_json(migrated(old)) == summary
     assert migrated(now) == now
+
+
+def test_the_page_of_defaults_is_what_its_files_say() -> None:
+    bench = runpy.run_path(str(ROOT / "bench" / "defaults.py"))
+    page = (ROOT / "docs/results/defaults.md").read_text(encoding="utf-8")
+    assert page == bench["page"]()

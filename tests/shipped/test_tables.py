@@ -92,23 +92,18 @@ def test_every_table_is_in_the_list_once_and_so_is_every_place_in_the_queue() ->
     assert sorted(worth) == list(range(1, len(worth) + 1))
 
 
-WITHOUT_RAW: set[str] = set()
-"""Tables whose results are older than files of clients' figures."""
-
-
 def test_every_number_of_a_page_is_what_its_raw_files_give(table: Table) -> None:
     results = page.done(table)
     seeds = [seed for row in results.values() for seed in row]
     if not seeds:
         return
-    assert all(seed.per_client is None for seed in seeds) == (table.name in WITHOUT_RAW)
-    if table.name in WITHOUT_RAW:
-        pytest.skip("its results are older than raw files")
+    assert all(seed.per_client is not None for seed in seeds)
     for seed in seeds:
         assert_same(seed, raw.recompute(seed))
     again = {row: [raw.recompute(seed) for seed in each] for row, each in results.items()}
     for row, column in ((row, column) for row in results for column in table.columns):
         one, other = (page.ours(column, row, each) for each in (results, again))
+        assert (one is None) == (other is None)
         if one is not None and other is not None:
             assert (one.mean, one.std) == pytest.approx((other.mean, other.std), abs=NEAR)
     for row in table.figures:

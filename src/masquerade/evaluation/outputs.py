@@ -180,7 +180,8 @@ class OutputScorer:
     def _ruled(self, name: str, client: RuleClient, outputs: Tensor) -> Tensor:
         """Put outputs through a rule; refuse what are no outputs for the same samples."""
         rule = self.rules[name]
-        mixed = isinstance(rule, OutputRule) and rule.scope == "several"
+        # Sets list own samples first, and often class by class: the order would tell labels.
+        mixed = scope_of(rule) == "several"
         if mixed:
             key = fold(0, Label.TEST_ORDER, client.id)
             at = order(key, len(outputs), outputs.device)

@@ -61,11 +61,11 @@ class DMPFL(Method):
     """Whether the first layer stays dense; where it holds most weights, so does the model."""
     biases_dense: bool = True
     """Whether biases stay dense."""
-    # Differs: Algorithm 1 keeps m_c from round to round ("own"); the paper's robustness under shift
-    # is only reached where a client begins from what it receives ("global").
+    # Differs: Algorithm 1 keeps m_c from round to round ("own"). Where a client begins from what it
+    # receives ("global"), less of m_g is missing from θ_c, which is then more robust under shift.
     mask_start: str = "own"
     """What a client begins a dual round with: its "own" m_c and w_c, or the "global" m_g and w_g
-    that it receives."""
+    that it receives, which asks for a readjustment in every round."""
     # Differs: the paper gives neither ratio nor interval; this is RigL's, every third round, and
     # annealed over the whole run rather than anew in every iteration.
     readjust: float = 0.3
@@ -115,10 +115,15 @@ class DMPFL(Method):
     }
 
     def problems(self) -> list[str]:
-        """Refuse phases that are not three shares."""
-        fit = len(self.phases) == 3 and min(self.phases) >= 0 and sum(self.phases) > 0
-        text = "give 3 values, none negative, some more than 0"
-        return [] if fit else [f"`method.phases` is {self.phases}; {text}"]
+        """Refuse phases that are not three shares, and masks that begin anew and never differ."""
+        found = []
+        if not (len(self.phases) == 3 and min(self.phases) >= 0 and sum(self.phases) > 0):
+            text = "give 3 values, none negative, some more than 0"
+            found.append(f"`method.phases` is {self.phases}; {text}")
+        if self.mask_start == "global" and not (self.readjust and self.readjust_every == 1):
+            text = "masks begin as m_g in every dual round and would stay it"
+            found.append(f"`method.mask_start` is global: {text}; set `readjust_every` to 1")
+        return found
 
     def schedule(self, number: int, rounds: int) -> Hashable:
         """Return ("dual", whether masks are readjusted), ("global",) or ("personal", iteration)."""

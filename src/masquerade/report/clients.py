@@ -25,13 +25,29 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+def of_one_partition(results: Results) -> list[Summary]:
+    """Return results that are of the same clients: those of the first seed, where seeds differ.
+
+    With `data.partition_per_seed` client 3 of one seed is another than client 3 of the next.
+    """
+    parts = {tuple(group.samples for group in _groups(each)) for each in results}
+    first = min(each.seed for each in results)
+    return [each for each in results if len(parts) < 2 or each.seed == first]
+
+
+def _whose(results: Results) -> str:
+    """Say whose clients are shown, where they are not those of all seeds."""
+    some = of_one_partition(results)
+    return "" if len(some) == len(results) else f" (seed {some[0].seed}; each has its own)"
+
+
 def own(results: Results) -> dict[str, dict[int, float]]:
     """Return every client's metric on its own data, by method and client, averaged over seeds.
 
     Novel clients are among them.
     """
     found: dict[str, dict[int, float]] = {}
-    for name, seeds in by_method(results).items():
+    for name, seeds in by_method(of_one_partition(results)).items():
         values: dict[int, list[float]] = {}
         for id, value in chain(*map(_listed, seeds)):
             if value is not None:
@@ -54,13 +70,14 @@ def _groups(result: Summary) -> list[ClientFigures]:
 
 def novel(results: Results) -> set[int]:
     """Return the clients that were kept out of training."""
-    return {id for result in results if result.novel for id in result.novel.clients.ids}
+    some = of_one_partition(results)
+    return {id for result in some if result.novel for id in result.novel.clients.ids}
 
 
 def names(results: Results) -> dict[int, str]:
     """Return what the data call their clients, where they have names."""
     found: dict[int, str] = {}
-    for result in results:
+    for result in of_one_partition(results):
         for group in _groups(result):
             if group.names:
                 found |= dict(zip(group.ids, group.names, strict=True))
@@ -133,7 +150,7 @@ def table(results: Results) -> "Table":
     found, form = own(results), number_format(results)
     kept_out, known = novel(results), names(results)
     titles = {name: seeds[0].title for name, seeds in by_method(results).items()}
-    drawn = Table(title="Each client on its own data")
+    drawn = Table(title=f"Each client on its own data{_whose(results)}")
     drawn.add_column("client", justify="right")
     for name in found:
         drawn.add_column(titles[name], justify="right")
@@ -190,7 +207,7 @@ def _clients_table(results: Results, title: str, found: Difference) -> "Table":
 
     form, kept_out, known = number_format(results), novel(results), names(results)
     drawn = Table(
-        title=f"{title}, client by client",
+        title=f"{title}, client by client{_whose(results)}",
         caption=f"better for {found.better}, worse for {found.worse} of {len(found.clients)} "
         f"clients; on average {found.mean:+{form}}",
     )

@@ -64,8 +64,8 @@ _CAPTIONS = {
     " received for the result.",
     "time": "What a client waits for over all of training: its messages, at {rate}, and the"
     " computing, which is the wall time that this run took to train, divided by its clients.",
-    "clients": "The clients that a mean hides: every dot is one client, over all seeds, every ring"
-    " one that took no part in training; the bar is the mean of the dots.",
+    "clients": "The clients that a mean hides: every dot is one client, over all seeds of one"
+    " partition, every ring one that took no part in training; the bar is the mean of the dots.",
     "gains": "Who wins and who loses when the first method is replaced: every dot is one client, to"
     " the right of 0 where it is better off; rings took no part in training.",
     "shift": "Whose line stays flat while more and more of a client's test data come from one other"

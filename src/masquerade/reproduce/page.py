@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from masquerade.config import toml
 from masquerade.errors import MasqueradeError
 from masquerade.report.tables import (
     ABSENT,
@@ -18,7 +17,7 @@ from masquerade.report.tables import (
     show,
 )
 from masquerade.reproduce.record import RowRecord
-from masquerade.reproduce.table import Column, Table
+from masquerade.reproduce.table import Column, Table, parsed
 from masquerade.reproduce.table import settings as complete
 from masquerade.results import Statistics, Summary
 from masquerade.results.json_records import Json
@@ -41,6 +40,10 @@ def ours(column: Column, row: str, results: Done) -> Figure | None:
     first = figure(results[row], pick_of(column.paths[0]))
     if first is None or first.lost:
         return first
+    for reference in column.references:
+        compared = figure(results[reference], pick_of(column.paths[0]))
+        if compared is not None and compared.lost:
+            return compared
     by_seed = _values(column, results[row])
     values = list(by_seed.values())
     if column.share_of:
@@ -116,6 +119,8 @@ class Cell:
     paper: float | None
     ours: float | None
     difference: float | None
+    lost: bool = False
+    """Whether a seed of ours diverged, or of the row that it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ def values(table: Table) -> list[Row]:
     def cell(row: str, column: Column, paper: list[float]) -> Cell:
         found = ours(column, row, results)
         mean = found.mean if found and not found.lost else None
-        return Cell(next(iter(paper), None), mean, compared.get((row, column.name)))
+        lost = found is not None and bool(found.lost)
+        return Cell(next(iter(paper), None), mean, compared.get((row, column.name)), lost)
 
     return [
         Row(
@@ -411,7 +417,7 @@ def _settings(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
 def _of_row(settings: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     """Return the settings that rows are told apart by; a row has one method and any seeds."""
     # Results that are older than a setting have its default.
-    now = complete(toml.parse(settings))
+    now = complete(parsed(settings))
     found = {name: _table(now[name]) for name in ("data", "train", "evaluate", "method")}
     (method,) = found["method"].values()
     train = {key: value for key, value in found["train"].items() if key != "seeds"}

@@ -23,6 +23,7 @@ from masquerade.results import Summary
 from masquerade.results.json_records import Json
 
 FILE = "table.toml"
+INFINITE = "inf"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Column:
     """The row of which figures are given in percent."""
     difference_from: str = ""
     """The row that figures are differences from, seed by seed."""
+
+    @property
+    def references(self) -> list[str]:
+        """List the rows that others are compared with."""
+        return [row for row in (self.share_of, self.difference_from) if row]
 
 
 @dataclass(frozen=True)
@@ -228,7 +234,7 @@ class Table:
             text = f"{self.path(run)} is damaged ({said}); restore it, or remove it"
             raise MasqueradeError("E401", text) from None
         try:
-            then = toml.parse(found.settings)
+            then = parsed(found.settings)
         except MasqueradeError:
             # Settings that are no longer known are other settings.
             return None
@@ -277,11 +283,32 @@ def meaning(config: Config) -> tuple[object, ...]:
 
 
 def settings(config: Config) -> dict[str, Json]:
-    """Return a configuration as tables for JSON, which has no infinity: that is a default."""
+    """Return a configuration as tables for JSON, which has no infinity.
+
+    Where that is a default it is left out, and elsewhere a word.
+    """
     tables = toml.complete(config)
     for name, method in tables["method"].items():
-        tables["method"][name] = {key: v for key, v in method.items() if v != math.inf}
+        default = METHODS[name].method()
+        tables["method"][name] = {
+            key: INFINITE if value == math.inf else value
+            for key, value in method.items()
+            if value != math.inf or getattr(default, key) != math.inf
+        }
     return {key: value for key, value in tables.items() if key != "compute"}
+
+
+def parsed(given: Mapping[str, Json]) -> Config:
+    """Return the configuration of tables that `settings` made."""
+    tables: dict[str, Any] = dict(given)
+    methods = tables.get("method", {})
+    tables["method"] = {
+        name: {key: math.inf if value == INFINITE else value for key, value in own.items()}
+        if isinstance(own, dict)
+        else own
+        for name, own in methods.items()
+    }
+    return toml.parse(tables)
 
 
 def names(root: Path) -> list[str]:

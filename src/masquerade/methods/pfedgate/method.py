@@ -64,7 +64,7 @@ class PFedGate(Method):
     """1: importances G are the weights M; 2: each has a path of its own."""
     gate_lr: float = 0.1
     """Learning rate of the gate (η)."""
-    # Differs: the paper says SGD; these are the release's, and without them the gate hardly learns.
+    # Differs: the paper says SGD; these are the release's, with which both learn faster.
     # Momentum begins anew in every round, the release keeps it.
     momentum: float = 0.9
     """Share of the last step that the next one keeps, of model and gate."""
