@@ -136,3 +136,15 @@ def test_students_t_covers_as_often_as_it_says() -> None:
     rng = np.random.default_rng(4)
     found = [of_mean([Trained(value) for value in rng.normal(0, 1, 3)]) for _ in range(1000)]
     assert sum(each.sign == 0 for each in found if each) / 1000 == pytest.approx(0.95, abs=0.02)
+
+
+def test_a_client_without_a_figure_in_one_seed_keeps_the_others_in_their_places() -> None:
+    rng = np.random.default_rng(3)
+    values = dict(enumerate(rng.normal(70, 10, 30)))
+    whole = Trained(70.0, values)
+    # The same clients in both trainings are no more clients, also where the first one is missing.
+    partly = Trained(70.0, {id: value for id, value in values.items() if id})
+    alone, both = of_mean([whole]), of_mean([whole, partly])
+    assert alone is not None
+    assert both is not None
+    assert both.high - both.low == pytest.approx(alone.high - alone.low, rel=0.1)

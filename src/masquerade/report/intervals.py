@@ -94,7 +94,8 @@ def _over_clients(trainings: Sequence[Trained]) -> Interval | None:
     """Resample clients, and take percentiles of the mean over them, and over trainings."""
     if any(len(each.clients) < FEWEST for each in trainings):
         return None
-    found = [_resampled(each) for each in trainings]
+    everybody = sorted({id for each in trainings for id in each.clients})
+    found = [_resampled(each, everybody) for each in trainings]
     value = statistics.fmean(whole for whole, _ in found)
     resampled = np.mean([means for _, means in found], axis=0)
     tail = _tail(min(len(each.clients) for each in trainings))
@@ -115,13 +116,20 @@ def _tail(clients: int) -> float:
     return float(norm.cdf(-quantile))
 
 
-def _resampled(training: Trained) -> tuple[float, Floats]:
-    """Return the mean over clients, and what it is for every resample of them."""
-    ids = sorted(training.clients)
+def _resampled(training: Trained, everybody: Sequence[int]) -> tuple[float, Floats]:
+    """Return the mean over clients, and what it is for every resample of everybody.
+
+    A client that has no figure in this training still has its place in the resamples.
+    """
+    places = [place for place, id in enumerate(everybody) if id in training.clients]
+    ids = [everybody[place] for place in places]
     values = np.array([training.clients[id] for id in ids])
     weights = np.array([training.weights.get(id, 1.0) for id in ids])
-    counts = _counts(len(ids))
-    return float(values @ weights / weights.sum()), counts @ (values * weights) / (counts @ weights)
+    whole = float(values @ weights / weights.sum())
+    counts = _counts(len(everybody))[:, places]
+    totals = counts @ weights
+    means = np.full(RESAMPLES, whole)
+    return whole, np.divide(counts @ (values * weights), totals, out=means, where=totals > 0)
 
 
 @lru_cache(maxsize=4)
