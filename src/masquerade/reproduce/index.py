@@ -53,6 +53,8 @@ class Waiting:
     seed_minutes: float | None
     """GPU minutes of one seed; None where the table does not say it."""
     try_minutes: float = 0.0
+    begun: bool = False
+    """Whether some of its seeds have a result."""
 
     @property
     def minutes(self) -> float | None:
@@ -150,7 +152,8 @@ def _waiting(found: Table) -> Iterable[Waiting]:
         if seeds:
             one = found.minutes.get(row)
             of_try = (one or 0.0) * _length_of_try(found, row)
-            yield Waiting(found.name, found.results.name, row, seeds, tries, one, of_try)
+            names = (found.name, found.results.name, row)
+            yield Waiting(*names, seeds, tries, one, of_try, begun=bool(done))
 
 
 def _length_of_try(found: Table, row: str) -> float:
@@ -174,10 +177,16 @@ def summary(found: Sequence[State]) -> str:
     return (
         f"Of {len(found)} tables and figures, or parts of them, {len(begun)} are run or begun: "
         f"{run} of {cells} cells that are held to the paper's, {within} within the bar{share}, "
-        f"{explained} of {run - within} misses with a paragraph. Not all have the three seeds that "
-        f"they are to have. {len(found) - len(here)} cannot be run here; what waits takes about "
+        f"{explained} of {run - within} misses with a paragraph. {_seeds(found)}"
+        f"{len(found) - len(here)} cannot be run here; what waits takes about "
         f"{minutes:.0f} GPU minutes."
     )
+
+
+def _seeds(found: Sequence[State]) -> str:
+    """Say whether what is run has all seeds that its table plans."""
+    begun = sum(row.begun for state in found for row in state.waiting)
+    return f"{begun} rows lack some of their seeds. " if begun else "Every row run has all seeds. "
 
 
 def queue(found: Sequence[State]) -> list[Waiting]:

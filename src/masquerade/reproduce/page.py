@@ -289,7 +289,9 @@ the same runs and without figures of the paper: the mean in which every test sam
 
 def _other_means(table: Table, results: Done) -> str:
     """Show own data weighted, and shift by all other clients, where a table is of accuracy."""
-    paths = {column.name: column.paths[0] for column in table.columns}
+    # The pooled form of a difference would need its reference's; its own row has both figures.
+    plain = [column for column in table.columns if not column.difference_from]
+    paths = {column.name: column.paths[0] for column in plain}
     if not any(path.startswith("accuracy.") for path in paths.values()):
         return ""
     picks = {
