@@ -30,7 +30,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def reading(client: Any = Y % 3, **more: Any) -> Reading:
-    return Reading(from_arrays(X, Y, client, name="mine", **more), ("a", "b", "c", "d"))
+    dataset = from_arrays(X, Y, client, name="mine", **more)
+    return Reading(replace(dataset, class_names=("a", "b", "c", "d")))
 
 
 def tree(folder: Path) -> dict[str, bytes]:

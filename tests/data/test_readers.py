@@ -133,7 +133,7 @@ def test_cifar_batches_give_their_images_in_order(
     assert np.array_equal(reading.dataset.y, CLASSES)
     assert reading.dataset.classes == 10
     assert flags(reading.dataset) == [True] * 9 + [False] * 3
-    assert list(reading.class_names) == originals.CIFAR10
+    assert list(reading.dataset.class_names) == originals.CIFAR10
 
 
 @pytest.mark.parametrize("pickled", [True, False])
@@ -252,7 +252,7 @@ def test_har_is_read_from_folder_and_zip_as_features_and_as_signals(tmp_path: Pa
         assert reading.dataset.y.tolist() == [0, 1, 2, 3, 4]
         assert owners(reading.dataset) == [2, 2, 1, 0, 1]
         assert flags(reading.dataset) == [True, True, True, False, False]
-        assert reading.class_names[:2] == ("WALKING", "UP")
+        assert reading.dataset.class_names[:2] == ("WALKING", "UP")
         signals = of(path, "har", **NAMED["har_signals"].options)
         assert np.allclose(signals.x, made["signals"], atol=1e-6)
 
@@ -446,7 +446,10 @@ def test_images_have_the_class_of_their_folder(tmp_path: Path) -> None:
     }
     reading = read(write(tmp_path, files), "mine")
     assert np.array_equal(reading.dataset.x, COLORS[:4])
-    assert (reading.dataset.y.tolist(), reading.class_names) == ([0, 1, 0, 1], ("cat", "dog"))
+    assert (reading.dataset.y.tolist(), reading.dataset.class_names) == (
+        [0, 1, 0, 1],
+        ("cat", "dog"),
+    )
     assert flags(reading.dataset) == [False, False, True, True]
 
 
@@ -467,7 +470,7 @@ def test_a_csv_has_features_targets_and_clients(tmp_path: Path) -> None:
     text = "height,y,client,width,train\n1.5,cat,ann,2,true\n0.5,dog,bob,3,False\n-1,cat,ann,4,1\n"
     reading = read(write(tmp_path, {"mine.csv": text.encode()}) / "mine.csv", "mine")
     assert reading.dataset.x.tolist() == [[1.5, 2], [0.5, 3], [-1, 4]]
-    assert (reading.dataset.y.tolist(), reading.class_names) == ([0, 1, 0], ("cat", "dog"))
+    assert (reading.dataset.y.tolist(), reading.dataset.class_names) == ([0, 1, 0], ("cat", "dog"))
     assert owners(reading.dataset) == [0, 1, 0]
     assert flags(reading.dataset) == [True, False, True]
 
@@ -496,7 +499,7 @@ def test_parquet_is_read_or_says_what_it_needs(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table(columns), path)
     reading = read(path, "mine")
     assert reading.dataset.x.tolist() == [[1.0], [2.0]]
-    assert (reading.dataset.y.tolist(), reading.class_names) == ([0, 1], ("cat", "dog"))
+    assert (reading.dataset.y.tolist(), reading.dataset.class_names) == ([0, 1], ("cat", "dog"))
     assert owners(reading.dataset) == [1, 0]
 
 

@@ -16,10 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from masquerade.core.features import Feature
 from masquerade.data.dataset import COLUMNS, Dataset
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
@@ -56,6 +58,8 @@ class Manifest:
     """The format that the files had."""
     sha256: dict[str, str] = field(default_factory=dict)
     """By array."""
+    features: list[Feature] = field(default_factory=list)
+    """The columns of a table; empty for other data."""
     format: int = FORMAT
 
 
@@ -90,20 +94,32 @@ def describe(name: str) -> Manifest:
     """Read the manifest of a dataset."""
     path = root() / name / MANIFEST
     try:
-        manifest = Manifest(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError) as fault:
+        given = json.loads(path.read_bytes())
+        manifest = Manifest(**given | {"features": _columns(given)})
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as fault:
         raise _damaged(name, path, str(fault)) from None
     if manifest.format != FORMAT:
         raise _damaged(name, path, f"it has format {manifest.format}, and this is for {FORMAT}")
     return manifest
 
 
+def _columns(given: dict[str, Any]) -> list[Feature]:
+    # Manifests that are older than this key have no columns.
+    return [Feature(each["name"], tuple(each["categories"])) for each in given.get("features", [])]
+
+
 def read(name: str) -> Dataset:
     """Map a dataset into memory, after comparing every array with its hash."""
     manifest = describe(name)
     columns = {key: _mapped(name, key, known) for key, known in manifest.sha256.items()}
-    named = tuple(manifest.client_names)
-    return Dataset(name=name, classes=manifest.classes, names=named, **columns)
+    return Dataset(
+        name=name,
+        classes=manifest.classes,
+        names=tuple(manifest.client_names),
+        class_names=tuple(manifest.class_names),
+        features=tuple(manifest.features),
+        **columns,
+    )
 
 
 def _mapped(name: str, key: str, known: str) -> torch.Tensor:
@@ -188,8 +204,9 @@ def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> M
         classes=dataset.classes,
         clients=None if client is None else int(client.max()) + 1,
         trained=None if train is None else int(train.sum()),
-        class_names=list(reading.class_names),
+        class_names=list(dataset.class_names),
         client_names=list(dataset.names),
+        features=list(dataset.features),
         blocks=list(reading.blocks),
         read_as=reading.format,
         sha256=hashes,

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from masquerade.core.features import Feature
 from masquerade.errors import MasqueradeError
 
 Array = npt.NDArray[Any]
@@ -31,6 +32,10 @@ class Dataset:
     """Whether each sample was in the original training part [samples], where the data say so."""
     names: tuple[str, ...] = ()
     """What the data call their clients, in the order of their numbers; empty where these are it."""
+    class_names: tuple[str, ...] = ()
+    """What the data call their classes, in the order of their numbers; empty where these are it."""
+    features: tuple[Feature, ...] = ()
+    """The columns of a table, in the order of the numbers of a sample; empty for other data."""
 
     def take(self, samples: Tensor) -> "Dataset":
         """Return a dataset of some of the samples."""

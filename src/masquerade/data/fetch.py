@@ -109,10 +109,11 @@ def _read(name: str, named: Named, path: Path, format: str) -> Reading:
 
 def _keep(name: str, named: Named, reading: Reading, replace: bool, origin: str) -> Manifest:
     """Put a known dataset away, with what is known of it."""
-    class_names = reading.class_names or named.class_names
+    class_names = reading.dataset.class_names or named.class_names
+    dataset = dataclasses.replace(reading.dataset, class_names=class_names)
     return cache.write(
         name,
-        dataclasses.replace(reading, class_names=class_names),
+        dataclasses.replace(reading, dataset=dataset),
         replace,
         origin=origin,
         license=named.license,

@@ -10,7 +10,7 @@ from masquerade.config.code import refuse_program
 from masquerade.config.resolve import resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.random import Label, fold
-from masquerade.data import Federation, cache
+from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
@@ -56,9 +56,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
         seed = fold(training.seed, Label.INITIAL)
         assert federation.classes is not None
         origin = sparse.Origin(train.model, shape, federation.classes, seed)
-    held = cache.describe(config.data.name) if cache.holds(config.data.name) else None
-    named = held.class_names if held is not None else []
-    labels = list(named) or [str(each) for each in range(federation.classes or 0)]
+    labels = list(federation.class_names) or [str(each) for each in range(federation.classes or 0)]
     return Found(model, describe(summary, place, model, config.data), labels, origin)
 
 

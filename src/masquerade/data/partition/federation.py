@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from masquerade.core.features import Feature
 from masquerade.data.dataset import Dataset
 from masquerade.data.partition.names import parse
 from masquerade.data.partition.papers import AnyRule, Counted, Split
@@ -47,6 +48,10 @@ class Federation:
     test: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
     """What the data call the clients, one name for each; empty where they have numbers only."""
+    class_names: tuple[str, ...] = ()
+    """What the data call the classes, in the order of their numbers; empty where these are it."""
+    features: tuple[Feature, ...] = ()
+    """The columns of a table, in the order of the numbers of a sample; empty for other data."""
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
@@ -81,8 +86,9 @@ class Federation:
         for tensor in (self.x, self.y, *self.train, *self.validation, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
             digest.update(tensor.cpu().contiguous().numpy().data)
-        if self.names:
-            digest.update(repr(self.names).encode())
+        for known in (self.names, self.features):
+            if known:
+                digest.update(repr(known).encode())
         return digest.hexdigest()
 
 
@@ -158,7 +164,11 @@ def partition(
         text = f"W301 {len(empty)} of {clients} clients have no training data (ids {listed(empty)})"
         warnings.warn(MasqueradeWarning(text), stacklevel=2)
     x, y, classes = dataset.x, dataset.y, dataset.classes
-    return Federation(dataset.name, x, y, classes, train, validation, test, names)
+    return Federation(
+        *(dataset.name, x, y, classes, train, validation, test, names),
+        class_names=dataset.class_names,
+        features=dataset.features,
+    )
 
 
 def _deal(

@@ -6,7 +6,7 @@ Python batches are pickles. They are not loaded; `safe_pickle` walks through the
 import io
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -110,7 +110,7 @@ def read(files: Files, name: str) -> Reading:
     train = np.repeat([not base.startswith("test") for base in order], sizes)
     classes = 100 if many else 10
     dataset = from_arrays(x, y, name=name, train=train, classes=classes, copy=False)
-    return Reading(dataset, _class_names(files))
+    return Reading(replace(dataset, class_names=_class_names(files)))
 
 
 def read_corrupted(files: Files, name: str) -> Reading:

@@ -94,4 +94,5 @@ def read(files: Files, name: str) -> Reading:
     names, numbers = np.unique(list(long), return_inverse=True)
     client = np.repeat(numbers, sizes)
     dataset = from_arrays(x, y, client, name, classes=len(ALPHABET), copy=False)
-    return Reading(replace(dataset, names=tuple(names.tolist())), tuple(map(repr, ALPHABET)))
+    letters = tuple(map(repr, ALPHABET))
+    return Reading(replace(dataset, names=tuple(names.tolist()), class_names=letters))

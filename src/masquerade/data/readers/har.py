@@ -1,6 +1,7 @@
 """UCI HAR: windows of a phone's motion, by subject; hand-made features, or the raw signals."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,4 +42,4 @@ def read(files: Files, name: str, signals: bool = False) -> Reading:
     train = np.repeat([True, False], [len(part) for part in parts])
     x = np.concatenate(parts)
     dataset = from_arrays(x, y - 1, subject, name, train=train, classes=6, copy=False)
-    return Reading(dataset, names)
+    return Reading(replace(dataset, class_names=names))

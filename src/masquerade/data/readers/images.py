@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -33,7 +34,7 @@ def read(files: Files, name: str) -> Reading:
     known = all("train" in above[:-1] or "test" in above[:-1] for above in folders)
     train = np.array(["train" in above[:-1] for above in folders]) if known else None
     dataset = from_arrays(images, y, name=name, train=train, copy=False)
-    return Reading(dataset, tuple(class_names.tolist()))
+    return Reading(replace(dataset, class_names=tuple(class_names.tolist())))
 
 
 def _decoded(files: Files, paths: list[str]) -> Array:

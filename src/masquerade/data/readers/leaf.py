@@ -67,7 +67,8 @@ def read(files: Files, name: str, digits: bool = False, classes: int | None = No
     client = np.repeat(numbers, sizes)
     dataset = from_arrays(x, y, client, name, train=train, classes=classes, copy=False)
     dataset = replace(dataset, names=tuple(names.tolist()))
-    return Reading(dataset, tuple(map(repr, ALPHABET)) if x.dtype == np.int8 else ())
+    letters = tuple(map(repr, ALPHABET)) if x.dtype == np.int8 else ()
+    return Reading(replace(dataset, class_names=letters))
 
 
 Users = Iterator[tuple[str, str, Array, Array]]

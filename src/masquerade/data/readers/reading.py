@@ -10,7 +10,6 @@ class Reading:
     """A dataset, and what its files say beside it."""
 
     dataset: Dataset
-    class_names: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     """Names of equally long, consecutive blocks of samples, where the data come in such."""
     format: str = ""

@@ -3,10 +3,12 @@
 import csv
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from masquerade.core.features import Feature
 from masquerade.data.dataset import COLUMNS, Array, Dataset, from_arrays
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
@@ -87,7 +89,9 @@ def _read(columns: dict[str, Array], name: str) -> Reading:
     client, train = columns.get("client"), columns.get("train")
     y, class_names = _targets(columns["y"])
     flags = None if train is None else _flags(train)
-    return Reading(from_arrays(x, y, client, name, train=flags, copy=False), class_names)
+    dataset = from_arrays(x, y, client, name, train=flags, copy=False)
+    named = tuple(map(Feature, features))
+    return Reading(replace(dataset, class_names=class_names, features=named))
 
 
 def _numbers(column: Array, key: str) -> Array:
