@@ -1,21 +1,52 @@
 """Tests are of the CPU, also where there is a GPU, unless they are marked with `cuda`."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
 
 from masquerade.report import plots
+from tests import messages
 
 # The same examples every time: what passed once on this text passes again.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
+REWRITE = "--rewrite-messages"
+NOTED = pytest.StashKey[dict[str, str]]()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the golden file of messages anew."""
+    parser.addoption(REWRITE, action="store_true", help="write tests/golden/messages.txt anew")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none; rewrite messages by the tests that have some."""
     for item in items:
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+    if config.getoption(REWRITE):
+        items[:] = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
+        config.stash[NOTED] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the golden file where that was asked for, and all tests passed."""
+    if NOTED in session.config.stash and exitstatus == 0:
+        ran = {_key(item).split("::")[0] for item in session.items}
+        messages.write(session.config.stash[NOTED], ran)
+
+
+def _key(item: pytest.Item) -> str:
+    return item.nodeid.removeprefix("tests/")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> messages.Golden:
+    """Compare a message with its whole text in the golden file."""
+    return messages.Golden(_key(request.node), tmp_path, request.config.stash.get(NOTED, None))
 
 
 @pytest.fixture

@@ -1,10 +1,16 @@
-"""The table of all methods with small settings, and one way to simulate them on the laws' toy."""
+"""What tests share: refusals by their codes, settings by name, and all methods on the laws' toy."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+
+import pytest
 
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.laws.engines import owed as owed
 from masquerade.laws.toy import BUDGETS, federation, network_of
@@ -26,6 +32,32 @@ from masquerade.results import (
 )
 from masquerade.simulation.build import Simulation, build, simulating
 from masquerade.simulation.server import train
+
+
+@contextmanager
+def raises(code: str, *named: object) -> Iterator[pytest.ExceptionInfo[MasqueradeError]]:
+    """Expect an error with this code, which names these values. Its text is not looked at."""
+    with pytest.raises(MasqueradeError) as caught:
+        yield caught
+    assert caught.value.code == code, caught.value
+    _names(str(caught.value), code, named)
+
+
+@contextmanager
+def warns(code: str, *named: object) -> Iterator[pytest.WarningsRecorder]:
+    """Expect a warning with this code, which names these values; others are passed on."""
+    with pytest.warns(MasqueradeWarning, match=f"^{code} ") as caught:
+        yield caught
+    heard = [str(each.message) for each in caught]
+    _names("\n".join(each for each in heard if each.startswith(code)), code, named)
+
+
+def _names(text: str, code: str, named: tuple[object, ...]) -> None:
+    """Fail where a value is not in a text, as a word or number of its own."""
+    rest = text.replace(f"{code} ", "")
+    for value in map(str, named):
+        before, after = (r"(?<!\w)" * value[:1].isalnum(), r"(?!\w)" * value[-1:].isalnum())
+        assert re.search(f"{before}{re.escape(value)}{after}", rest), f"no {value} in: {text}"
 
 
 def _small(cls, **settings):

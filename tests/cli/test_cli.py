@@ -19,6 +19,7 @@ from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
 from masquerade.methods import METHODS
 from masquerade.storage.run_directory import RunDirectory
+from tests.messages import Golden
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -135,47 +136,50 @@ def test_every_command_is_known_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "word"),
     [
         (["run", "--nonsense"], 2, "--nonsense"),
         (["run", "--rounds", "many"], 2, "many"),
         (["dance"], 2, "dance"),
-        (["run", "--set", "train.rouns=3"], 2, "E201 command line: .*`train.rouns`.*`rounds`"),
-        (["run", "--method", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
-        (["compare", "--methods", "local,dmfpl"], 2, "E201 .*`dmfpl` .did you mean `dmpfl`"),
-        (["methods", "fedporx"], 2, "E201 .*`fedporx` .did you mean `fedprox`"),
-        (["check", "fedagv"], 2, "E201 .*`fedagv` .did you mean `fedavg`"),
-        (["check", "no.py:Mine"], 2, "E201 .*`no.py:Mine` names no code"),
-        (["check", "fedavg", "--set", "method.mu=1"], 2, "E201 .*`method.mu`"),
-        (["check", "fedavg", "--set", "train.rounds=1"], 2, "E201 .*set method.KEY or data.KEY"),
-        (["run", "--config", "no.toml"], 2, "E201 .*no.toml"),
-        (["run", "--partition", "dirichlett:1"], 2, "E201 .*`dirichlett:1`"),
-        (["run", "--set", "train.model=mpl"], 2, "E201 .*`mpl` .did you mean `mlp`"),
-        (["run", "--set", "evaluate.bandwidth=10"], 2, "E201 .*`evaluate.bandwidth` must be str"),
-        (["run", "--set", "evaluate.bandwidth=fast"], 2, "E201 .*`bandwidth` is 'fast'; give 10MB"),
-        (["run", "--set", "train.seeds=[1,2]"], 2, "E201 .*`compare` takes several"),
-        (["run", "--data", "digit"], 3, "E301 .*`digit` .did you mean `digits`"),
-        (["run", "--data", "no.npz"], 3, "E301 .*no.npz"),
-        (["run", "--data", "cifar10"], 3, "E301 .*masquerade data fetch cifar10"),
-        (["data", "fetch", "cifra10"], 3, "E301 .*did you mean `cifar10`"),
-        (["data", "add", "mine", "--from", "no"], 3, "E301 .*does not exist"),
-        (["data", "add", "../mine", "--from", "."], 2, "E203 .*`../mine`"),
-        (["data", "show", "torn.npz"], 3, "E301 .*torn.npz"),
-        (["run", "--clients", "5000"], 3, "E303 .*clients"),
-        (["resume", "nowhere"], 4, "E408 .*nowhere"),
-        (["report", "nowhere"], 4, "E408 .*nowhere"),
+        (["run", "--set", "train.rouns=3"], 2, "E201"),
+        (["run", "--method", "fedagv"], 2, "E201"),
+        (["compare", "--methods", "local,dmfpl"], 2, "E201"),
+        (["methods", "fedporx"], 2, "E201"),
+        (["check", "fedagv"], 2, "E201"),
+        (["check", "no.py:Mine"], 2, "E201"),
+        (["check", "fedavg", "--set", "method.mu=1"], 2, "E201"),
+        (["check", "fedavg", "--set", "train.rounds=1"], 2, "E201"),
+        (["run", "--config", "no.toml"], 2, "E201"),
+        (["run", "--partition", "dirichlett:1"], 2, "E201"),
+        (["run", "--set", "train.model=mpl"], 2, "E201"),
+        (["run", "--set", "evaluate.bandwidth=10"], 2, "E201"),
+        (["run", "--set", "evaluate.bandwidth=fast"], 2, "E201"),
+        (["run", "--set", "train.seeds=[1,2]"], 2, "E201"),
+        (["run", "--data", "digit"], 3, "E301"),
+        (["run", "--data", "no.npz"], 3, "E301"),
+        (["run", "--data", "cifar10"], 3, "E301"),
+        (["data", "fetch", "cifra10"], 3, "E301"),
+        (["data", "add", "mine", "--from", "no"], 3, "E301"),
+        (["data", "add", "../mine", "--from", "."], 2, "E203"),
+        (["data", "show", "torn.npz"], 3, "E301"),
+        (["run", "--clients", "5000"], 3, "E303"),
+        (["resume", "nowhere"], 4, "E408"),
+        (["report", "nowhere"], 4, "E408"),
     ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else None,
 )
 def test_a_refusal_has_a_status_and_one_line(
-    call: Call, tmp_path: Path, arguments: list[str], status: int, said: str
+    call: Call, tmp_path: Path, arguments: list[str], status: int, word: str, golden: Golden
 ) -> None:
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04torn")
     ended = call(*arguments, *(["--quiet"] if arguments[0] in ("run", "resume") else []))
     assert ended.status == status
     assert ended.out == ""
-    assert re.search(said, ended.err)
+    assert word in ended.err
     assert "Traceback" not in ended.err
-    assert len(ended.err.splitlines()) == 1 or not said.startswith("E")
+    if word.startswith("E"):
+        (line,) = ended.err.splitlines()
+        golden(line)
     assert list(tmp_path.iterdir()) == [tmp_path / "torn.npz"]
 
 

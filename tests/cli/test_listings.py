@@ -9,8 +9,8 @@ from rich.console import Console
 
 from masquerade.cli import listings
 from masquerade.data import IID, Dataset, Federation, Pathological, load, partition
-from masquerade.errors import MasqueradeError
 from masquerade.methods import METHODS
+from tests.support import raises
 
 
 def drawn(what: Any) -> str:
@@ -80,7 +80,7 @@ def test_every_method_has_a_page_that_names_it(name: str) -> None:
 
 
 def test_an_unknown_method_is_refused_with_the_nearest() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 .*`DMPLF` .did you mean `dmpfl`"):
+    with raises("E201", "`DMPLF`", "`dmpfl`"):
         listings.setting_records("DMPLF")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from masquerade.config.toml import parse, read_file
-from masquerade.errors import MasqueradeError
+from tests.support import raises
 
 FILES = {
     "base.toml": "[train]\nrounds = 7\nbatch_size = 3\n[method]\nlocal_epochs = 2\n",
@@ -39,5 +39,5 @@ def test_a_file_stands_over_its_base_key_by_key(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["self", "here", "number", "lost"])
 def test_a_base_that_leads_nowhere_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 .*\.toml"):
+    with raises("E201", ".toml"):
         read_file(folder / f"{name}.toml")

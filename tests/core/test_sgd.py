@@ -16,8 +16,7 @@ from masquerade.core.sgd import Losses, in_chunks
 from masquerade.core.tree import State, Tree
 from masquerade.core.vmap import over
 from masquerade.engine.vmapped import mapped as over_clients
-from masquerade.errors import MasqueradeError
-from tests.support import federation, network
+from tests.support import federation, network, raises
 
 RATE, DECAY = 0.3, 0.5
 """A learning rate, and what a round multiplies it by."""
@@ -621,11 +620,11 @@ def test_a_loss_that_is_not_one_value_per_sample_is_refused(how: str, mapped: bo
     def step(given: Batch) -> State:
         return sgd_step(task, loss, lr=RATE)(work, given, now())
 
-    with pytest.raises(MasqueradeError, match="E205"):
+    with raises("E205"):
         over_clients(1, step, tree.stack([batch])) if mapped else step(batch)
 
 
 def test_a_step_has_a_loss_or_a_model_and_not_both() -> None:
     task = Task(network())
-    with pytest.raises(MasqueradeError, match="E202"):
+    with raises("E202"):
         sgd_step(task, lambda *given: task.losses(given[0], given[1]), lr=1.0, model=dict)

@@ -12,8 +12,8 @@ from masquerade.core.round import Batch
 from masquerade.core.sgd import gradient
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
-from masquerade.errors import MasqueradeError
 from masquerade.models import MLP, ChannelGroupNorm, CifarCNN, DigitsCNN
+from tests.support import raises
 
 Case = tuple[Task, slicing.Cut, Tree, Batch]
 
@@ -182,7 +182,7 @@ def test_a_tree_may_hold_some_of_the_tensors() -> None:
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.01, math.nan])
 def test_share_outside_its_range_is_refused(share: float) -> None:
-    with pytest.raises(MasqueradeError, match="E201 `share`"):
+    with raises("E201", "`share`"):
         slicing.widths(Task(MLP(2)), share)
 
 
@@ -200,7 +200,7 @@ def test_share_outside_its_range_is_refused(share: float) -> None:
     ],
 )
 def test_network_whose_slice_would_differ_is_refused(network: nn.Module, layer: str) -> None:
-    with pytest.raises(MasqueradeError, match=f"E202 layer `{layer}`"):
+    with raises("E202", f"`{layer}`"):
         slicing.widths(Task(network), 0.5)
 
 

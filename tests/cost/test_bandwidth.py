@@ -5,7 +5,7 @@ import torch
 
 from masquerade.cost import memory
 from masquerade.cost.bandwidth import FEDMASK, bandwidth, unit
-from masquerade.errors import MasqueradeError
+from tests.support import raises
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_bandwidth_is_in_bits_or_bytes(text: str, down: float, up: float) -> N
     "text", ["", "10", "fast", "0Mbps", "-1Mbps", "1Mbps:", "1Mbps:2Mbps:3Mbps"]
 )
 def test_what_is_no_bandwidth_is_refused(text: str) -> None:
-    with pytest.raises(MasqueradeError, match=r"E201.*DOWN:UP"):
+    with raises("E201", "DOWN:UP"):
         bandwidth(text)
 
 

@@ -13,7 +13,7 @@ from masquerade.data import corruption as module
 from masquerade.data.corruption import KINDS, corrupt
 from masquerade.data.readers.reading import Reading
 from masquerade.data.source import published
-from masquerade.errors import MasqueradeError
+from tests.support import raises
 
 PUBLISHED = {
     "gaussian_noise": [0.04, 0.06, 0.08, 0.09, 0.10],
@@ -232,20 +232,20 @@ def test_a_blur_leaves_an_even_image_as_it_is(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "kind", "severity", "code", "words"),
+    ("images", "kind", "severity", "code", "value"),
     [
-        (gray(0, 1), "gausian_noise", 1, "E201", "did you mean `gaussian_noise`"),
-        (gray(0, 1), "fog", 0, "E201", "severity 0"),
-        (gray(0, 1), "fog", 6, "E201", "severity 6"),
+        (gray(0, 1), "gausian_noise", 1, "E201", "`gaussian_noise`"),
+        (gray(0, 1), "fog", 0, "E201", "0"),
+        (gray(0, 1), "fog", 6, "E201", "6"),
         (gray(2, 1).float(), "fog", 1, "E202", "float32"),
-        (gray(0, 1)[..., :30], "fog", 1, "E202", r"\[1, 3, 32, 30\] uint8"),
-        (gray(0, 1)[0], "fog", 1, "E202", r"\[3, 32, 32\]"),
+        (gray(0, 1)[..., :30], "fog", 1, "E202", "[1, 3, 32, 30]"),
+        (gray(0, 1)[0], "fog", 1, "E202", "[3, 32, 32]"),
     ],
 )
 def test_what_cannot_be_corrupted_is_refused(
-    images: Tensor, kind: str, severity: int, code: str, words: str
+    images: Tensor, kind: str, severity: int, code: str, value: str
 ) -> None:
-    with pytest.raises(MasqueradeError, match=f"^{code} .*{words}"):
+    with raises(code, value):
         corrupt(images, kind, severity)
 
 
@@ -253,7 +253,7 @@ def test_published_images_are_found_by_kind_and_severity(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path))
-    with pytest.raises(MasqueradeError, match=r"^E301 .*data fetch cifar10c"):
+    with raises("E301", "data fetch cifar10c"):
         published("fog", 2)
     images = smooth(20)
     blocks = tuple(f"{kind}:{level}" for kind in ("fog", "snow") for level in LEVELS)
@@ -262,5 +262,5 @@ def test_published_images_are_found_by_kind_and_severity(
     found = published("snow", 3)
     assert torch.equal(found.x, images[14:16])
     assert (found.y.tolist(), found.name) == ([0, 1], "cifar10c:snow:3")
-    with pytest.raises(MasqueradeError, match=r"^E301 .*no `frost:1`"):
+    with raises("E301", "`frost:1`"):
         published("frost", 1)

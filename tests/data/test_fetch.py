@@ -15,8 +15,8 @@ import pytest
 from masquerade.data import cache, load
 from masquerade.data.fetch import fetch
 from masquerade.data.registry import NAMED, File, Named
-from masquerade.errors import MasqueradeError
 from tests.data import originals
+from tests.support import raises
 
 X = np.random.default_rng(2).integers(0, 256, (40, 28, 28), dtype=np.uint8)
 Y = (np.arange(40) % 4).astype(np.uint8)
@@ -109,7 +109,7 @@ def test_a_dataset_is_fetched_checked_and_kept(host: Host, tmp_path: Path) -> No
 
 def test_a_download_that_broke_off_goes_on_where_it_was(host: Host) -> None:
     host.breaks_after = 5000
-    with pytest.raises(MasqueradeError, match=r"^E601 .*what has come is kept"):
+    with raises("E601"):
         fetch("toy")
     assert not cache.holds("toy")
     host.breaks_after = None
@@ -121,7 +121,7 @@ def test_a_download_that_broke_off_goes_on_where_it_was(host: Host) -> None:
 
 def test_a_host_that_cannot_go_on_starts_again(host: Host) -> None:
     host.breaks_after = 5000
-    with pytest.raises(MasqueradeError, match=r"^E601"):
+    with raises("E601"):
         fetch("toy")
     host.breaks_after, host.ranges = None, False
     fetch("toy")
@@ -138,7 +138,7 @@ def test_a_file_that_had_come_whole_is_not_fetched_again(host: Host, tmp_path: P
 
 def test_a_file_with_another_hash_is_refused_and_not_kept(host: Host) -> None:
     host.files["/train-images-idx3-ubyte"] = originals.idx(X[::-1].copy())
-    with pytest.raises(MasqueradeError, match=r"^E301 .*not the published file"):
+    with raises("E301"):
         fetch("toy")
     assert not cache.holds("toy")
     host.files["/train-images-idx3-ubyte"] = FILES["train-images-idx3-ubyte"]
@@ -162,7 +162,7 @@ def test_a_host_that_has_gone_is_named_with_what_to_do(
     address = place.format(host.address)
     files = (replace(toy.files[0], hosts=(address,)), toy.files[1])
     monkeypatch.setitem(NAMED, "toy", replace(toy, files=files))
-    with pytest.raises(MasqueradeError, match=rf"^E601 .*{address}.*data add") as fault:
+    with raises("E601", address, "data add") as fault:
         fetch("toy")
     assert fault.value.exit_status == 6
     assert cache.names() == []
@@ -170,7 +170,7 @@ def test_a_host_that_has_gone_is_named_with_what_to_do(
 
 def test_too_few_samples_are_refused(toy: Named, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NAMED, "toy", replace(toy, samples=41))
-    with pytest.raises(MasqueradeError, match=r"^E301 .*holds 40 samples, and Toy has 41"):
+    with raises("E301", 40, "Toy", 41):
         fetch("toy")
     assert cache.names() == []
 
@@ -181,7 +181,7 @@ def test_a_bad_file_without_a_published_hash_is_asked_for_again(
     images, labels = toy.files
     monkeypatch.setitem(NAMED, "toy", replace(toy, files=(replace(images, known=""), labels)))
     host.files["/train-images-idx3-ubyte"] = b"<html>come again later</html>"
-    with pytest.raises(MasqueradeError, match=r"^E301 "):
+    with raises("E301"):
         fetch("toy")
     host.files["/train-images-idx3-ubyte"] = FILES["train-images-idx3-ubyte"]
     assert fetch("toy").samples == 40
@@ -193,7 +193,7 @@ def test_a_bad_file_without_a_published_hash_is_asked_for_again(
 def test_a_cache_that_is_a_file_is_the_disks_refusal(tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).touch()
-    with pytest.raises(MasqueradeError, match=r"^E502 cannot write .*Not a directory"):
+    with raises("E502", "Not a directory"):
         fetch("toy")
 
 
@@ -201,18 +201,18 @@ def test_a_disk_that_fills_up_during_a_download_is_named() -> None:
     def full(*step: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(MasqueradeError, match=r"^E501 .*No space left.*what has come is kept"):
+    with raises("E501", "No space left"):
         fetch("toy", watch=full)
     assert fetch("toy").samples == 40
 
 
 def test_nothing_is_fetched_twice_or_without_being_asked(host: Host) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E301 .*data fetch toy"):
+    with raises("E301", "data fetch toy"):
         load("toy")
     assert host.asked == []
     fetch("toy")
     count = len(host.asked)
-    with pytest.raises(MasqueradeError, match=r"^E201 .*already.*--force"):
+    with raises("E201", "--force"):
         fetch("toy")
     assert len(host.asked) == count
     fetch("toy", replace=True)
@@ -220,7 +220,7 @@ def test_nothing_is_fetched_twice_or_without_being_asked(host: Host) -> None:
 
 
 def test_an_unknown_dataset_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E301 .*`mnits` .did you mean `mnist`"):
+    with raises("E301", "`mnits`", "`mnist`"):
         fetch("mnits")
 
 

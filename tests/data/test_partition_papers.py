@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from masquerade.data.partition.federation import Federation, partition
 from masquerade.data.partition.papers import Groups, Lottery, Outliers, PerClass
-from masquerade.errors import MasqueradeError
 from tests.data.federations import classes_of, labeled, owned
+from tests.support import raises
 
 
 def counts_of(federation: Federation, parts: tuple[torch.Tensor, ...]) -> np.ndarray:
@@ -53,13 +53,13 @@ def test_the_samples_of_fedselect_depend_on_the_seed_alone() -> None:
     [([174] * 10, PerClass(2)), ([240] * 9 + [9], PerClass())],
 )
 def test_too_few_samples_for_fedselect_are_said_so(sizes: list[int], rule: PerClass) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E303 10 clients .*Lower `clients`"):
+    with raises("E303", "10", "`clients`"):
         partition(labeled(sizes), 10, rule)
 
 
 def test_the_number_of_clients_that_is_advised_is_possible() -> None:
     dataset = labeled([174] * 10)
-    with pytest.raises(MasqueradeError, match="to 5 at most"):
+    with raises("E303", 5):
         partition(dataset, 6, PerClass(2))
     assert partition(dataset, 5, PerClass(2)).clients == 5
 
@@ -127,10 +127,10 @@ def test_fedmasks_cifar_clients_have_25_samples_on_average() -> None:
 
 
 def test_too_few_samples_for_a_lottery_are_said_so() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E303 9 clients .*Lower `clients`.*lottery:"):
+    with raises("E303", 9, "`clients`", "lottery:"):
         partition(labeled([40, 40]), 9, Lottery(20, 1.0))
     for rule in (Lottery(2, 1.0, 3), PerClass(3)):
-        with pytest.raises(MasqueradeError, match=r"^E303 .*cannot have 3 classes"):
+        with raises("E303", "3"):
             partition(labeled([400, 400]), 2, rule)
 
 
@@ -233,17 +233,17 @@ def test_dmpfls_five_outliers_of_twenty_clients_are_the_last_and_far_from_the_re
 
 
 @pytest.mark.parametrize(
-    ("rule", "clients", "words"),
+    ("rule", "clients", "named"),
     [
-        (Groups(5), 4, "no 5 groups of 4 clients"),
-        (Groups(2, 1e-3), 12, "raise `alpha`"),
-        (Outliers(4), 4, "no 4 clients with 4 outliers"),
-        (Outliers(3, 1e-3), 6, "raise `alpha`"),
-        (Outliers(1), 16, "change `clients`"),
+        (Groups(5), 4, (5, 4)),
+        (Groups(2, 1e-3), 12, ("`alpha`",)),
+        (Outliers(4), 4, (4, "outliers")),
+        (Outliers(3, 1e-3), 6, ("`alpha`",)),
+        (Outliers(1), 16, ("`clients`",)),
     ],
 )
 def test_what_cannot_be_drawn_ends_with_the_knobs(
-    rule: Groups | Outliers, clients: int, words: str
+    rule: Groups | Outliers, clients: int, named: tuple[object, ...]
 ) -> None:
-    with pytest.raises(MasqueradeError, match=f"^E303 .*{words}"):
+    with raises("E303", *named):
         partition(labeled([60]), clients, rule)

@@ -21,9 +21,10 @@ from masquerade.data.readers.cifar import BATCHES
 from masquerade.data.readers.gutenberg import roles
 from masquerade.data.readers.text import ALPHABET
 from masquerade.data.registry import NAMED
-from masquerade.errors import MasqueradeError
 from tests.data import originals
 from tests.data.originals import Array
+from tests.messages import Golden
+from tests.support import raises
 
 RNG = np.random.default_rng(5)
 IMAGES = RNG.integers(0, 256, (7, 28, 28), dtype=np.uint8)
@@ -53,8 +54,8 @@ def of(path: Path, format: str | None = None, **options: Any) -> Dataset:
     return read(path, "mine", format, options).dataset
 
 
-def refused(path: Path, code: str, words: str, format: str | None = None, **options: Any) -> None:
-    with pytest.raises(MasqueradeError, match=f"(?s)^{code} .*{words}"):
+def refused(path: Path, code: str, value: str, format: str | None = None, **options: Any) -> None:
+    with raises(code, value):
         read(path, "mine", format, options)
 
 
@@ -93,7 +94,7 @@ def test_idx_numbers_have_their_big_end_first(tmp_path: Path, kind: str) -> None
 def test_emnist_images_are_stood_up_and_letters_count_from_zero(tmp_path: Path) -> None:
     for part, labels in {"balanced": LABELS, "letters": LABELS + 1}.items():
         originals.write_idx(tmp_path, f"emnist-{part}-", "train", IMAGES.swapaxes(1, 2), labels)
-    refused(tmp_path, "E301", "emnist-balanced-.*emnist-letters-")
+    refused(tmp_path, "E301", "emnist-letters-")
     for part in ("balanced", "letters"):
         dataset = of(tmp_path, "idx", **NAMED[f"emnist_{part}"].options)
         assert np.array_equal(dataset.x[:, 0], IMAGES)
@@ -195,7 +196,7 @@ def test_a_pickle_that_is_no_batch_is_refused_and_never_run(tmp_path: Path, what
     write(tmp_path, {"data_batch_1": HOSTILE[what]})
     sys.addaudithook(hook)
     try:
-        refused(tmp_path, "E301", "cannot be read as cifar", "cifar")
+        refused(tmp_path, "E301", "cifar", "cifar")
     finally:
         # A hook stays for good.
         watching = False
@@ -206,7 +207,7 @@ def test_an_array_that_lies_about_its_size_is_refused(tmp_path: Path) -> None:
     honest = originals.cifar_batch(COLORS, CLASSES)
     lying = honest.replace(b"K\x0cM\x00\x0c\x86", b"K\x0dM\x00\x0c\x86")
     assert lying != honest
-    refused(write(tmp_path, {"data_batch_1": lying}), "E301", r"shape \(13, 3072\)")
+    refused(write(tmp_path, {"data_batch_1": lying}), "E301", "(13, 3072)")
 
 
 def npy(array: Array) -> bytes:
@@ -260,7 +261,7 @@ def test_har_is_read_from_folder_and_zip_as_features_and_as_signals(tmp_path: Pa
 def test_har_without_features_says_that_there_are_signals(tmp_path: Path) -> None:
     files, _ = har(np.array([True, True, True, False, False]))
     only = {name: content for name, content in files.items() if "/X_" not in name}
-    refused(write(tmp_path, only), "E301", "no `X_train.txt`; signals are read as `har_signals`")
+    refused(write(tmp_path, only), "E301", "`har_signals`")
 
 
 def test_leaf_images_become_the_bytes_they_were(tmp_path: Path) -> None:
@@ -292,10 +293,10 @@ def test_a_leaf_user_without_digits_leaves_no_name_among_them(tmp_path: Path) ->
 def test_a_label_out_of_range_is_not_taken_for_a_letter_that_is_left_out(tmp_path: Path) -> None:
     files = {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 62])})}
     options = NAMED["femnist_digits"].options
-    refused(write(tmp_path, files), "E302", "label 62 .*outside 0 to 61", "leaf", **options)
+    refused(write(tmp_path, files), "E302", "label 62", "leaf", **options)
     stored = originals.fed_emnist({"u": (IMAGES[:2], [1, 62])})
     path = write(tmp_path, {"fed_emnist_train.h5": stored})
-    refused(path, "E302", "_train.h5, user `u`: label 62 ", "leaf", **options)
+    refused(path, "E302", "_train.h5, user `u`: label 62", "leaf", **options)
 
 
 def test_femnist_in_hdf5_is_read_by_writer_and_part(tmp_path: Path) -> None:
@@ -347,7 +348,7 @@ def test_leaf_texts_become_places_in_its_alphabet(tmp_path: Path) -> None:
     assert ["".join(ALPHABET[place] for place in row) for row in dataset.x.tolist()] == windows
     assert [ALPHABET[place] for place in dataset.y.tolist()] == following
     strange = originals.leaf({"HAMLET": ([windows[0][:79] + "é"], ["a"])})
-    refused(write(tmp_path, {"all_data.json": strange}), "E301", "'é' is not in LEAF's alphabet")
+    refused(write(tmp_path, {"all_data.json": strange}), "E301", "'é'")
 
 
 PLAYS = """\
@@ -412,7 +413,7 @@ def test_gutenberg_text_becomes_windows_of_roles(tmp_path: Path) -> None:
     assert "".join(ALPHABET[place] for place in dataset.x[3].tolist()) == queen[3:83]
     assert ALPHABET[int(dataset.y[3])] == queen[83]
     assert dataset.names == ("A_SAD_PLAY_QUEEN",)
-    refused(write(tmp_path, {"100.txt": b"Hamlet"}), "E301", "is this Gutenberg's #100")
+    refused(write(tmp_path, {"100.txt": b"Hamlet"}), "E301", "#100")
 
 
 def png(pixels: Array) -> bytes:
@@ -458,7 +459,7 @@ def test_gray_images_have_one_channel_and_all_have_one_size(tmp_path: Path) -> N
     dataset = of(tmp_path)
     assert np.array_equal(dataset.x[:, 0], IMAGES[[0, 2, 1, 3]])
     assert dataset.train is None
-    refused(write(tmp_path, {"0/odd.png": png(IMAGES[0][:20])}), "E301", "different sizes .*odd")
+    refused(write(tmp_path, {"0/odd.png": png(IMAGES[0][:20])}), "E301", "odd.png")
 
 
 def test_a_ppm_of_bytes_is_read(tmp_path: Path) -> None:
@@ -521,7 +522,7 @@ def without_end(content: bytes) -> bytes:
 
 
 FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
-    # Format, files, code, words.
+    # Format, files, code, and a value that the message names.
     "idx cut off": (
         "idx",
         {
@@ -529,7 +530,7 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
             "train-labels-idx1-ubyte": originals.idx(LABELS),
         },
         "E301",
-        "announces 5504 bytes",
+        "5504 bytes",
     ),
     "idx absurd": (
         "idx",
@@ -538,7 +539,7 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
             "train-labels-idx1-ubyte": originals.idx(LABELS),
         },
         "E301",
-        "announces 33672",
+        "3367254359296 bytes",
     ),
     "idx other labels": (
         "idx",
@@ -547,7 +548,7 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
             "train-labels-idx1-ubyte": originals.idx(LABELS[:3]),
         },
         "E301",
-        r"\(3,\)",
+        "(3,)",
     ),
     "idx no labels": (
         "idx",
@@ -562,7 +563,7 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
             "train-labels-idx1-ubyte": originals.idx(LABELS + (LABELS == 9)),
         },
         "E302",
-        "sample 2 has label 10, outside 0 to 9",
+        "label 10",
     ),
     "idx cut off at the end": (
         "idx",
@@ -571,62 +572,62 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
             "train-labels-idx1-ubyte.gz": gzip.compress(originals.idx(LABELS)),
         },
         "E301",
-        "checksum of gzip, is missing",
+        "gzip",
     ),
     "idx of nothing": (
         "idx",
         {"train-images-idx3-ubyte": b"", "train-labels-idx1-ubyte": b""},
         "E301",
-        "begin as idx",
+        "idx",
     ),
     "binary cut off": ("cifar", {"data_batch_1.bin": b"\0" * 3000}, "E301", "3000 bytes"),
     "binary label": (
         "cifar",
         {"data_batch_1.bin": b"\x0a" + b"\0" * 3072},
         "E302",
-        "label 10, outside 0 to 9",
+        "label 10",
     ),
     "pickled label": (
         "cifar",
         {"data_batch_1": originals.cifar_batch(COLORS, CLASSES + 3)},
         "E302",
-        "label 10, outside 0 to 9",
+        "label 10",
     ),
     "leaf label": (
         "leaf",
         {"a.json": originals.leaf({"u": ([[0.0] * 784], [62])})},
         "E302",
-        "outside 0 to 61",
+        "label 62",
     ),
     "leaf NaN": (
         "leaf",
         {"a.json": originals.leaf({"u": ([[float("nan")] * 784], [1])})},
         "E302",
-        r"a\.json, user `u`: a value is NaN",
+        "a.json, user `u`",
     ),
     "leaf NaN without pixels": (
         "leaf",
         {"b.json": originals.leaf({"u": ([[0.5]], [1]), "v": ([[float("nan")]], [1])})},
         "E302",
-        r"b\.json, user `v`: a value is NaN",
+        "b.json, user `v`",
     ),
     "leaf level": (
         "leaf",
         {"a.json": originals.leaf({"u": ([[0.5] * 784], [1])})},
         "E302",
-        "user `u`: .*not k/255",
+        "a.json, user `u`",
     ),
     "leaf label between": (
         "leaf",
         {"a.json": originals.leaf({"u": ([[0.0] * 784] * 2, [1, 1.5])})},
         "E302",
-        r"a\.json, user `u`: label 1\.5 is no whole number",
+        "a.json, user `u`: label 1.5",
     ),
     "leaf cut off": (
         "leaf",
         {"a.json": originals.leaf({"u": ([[0.0] * 784], [1])})[:-9]},
         "E301",
-        "read as leaf",
+        "leaf",
     ),
     "leaf without users": ("leaf", {"a.json": json.dumps({"rows": []}).encode()}, "E301", "users"),
     "leaf short window": (
@@ -638,46 +639,46 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
     "csv NaN": ("csv", {"a.csv": b"a,y\n1,0\nnan,1\n"}, "E302", "sample 1"),
     "csv word": ("csv", {"a.csv": b"a,y\nhigh,0\n"}, "E301", "column `a`"),
     "csv uneven": ("csv", {"a.csv": b"a,y\n1,0\n1\n"}, "E301", "line 3"),
-    "csv without y": ("csv", {"a.csv": b"a,b\n1,0\n"}, "E301", "no column `y`"),
-    "csv column twice": ("csv", {"a.csv": b"a,y,a\n1,0,2\n"}, "E301", "one column is named `a`"),
+    "csv without y": ("csv", {"a.csv": b"a,b\n1,0\n"}, "E301", "`y`"),
+    "csv column twice": ("csv", {"a.csv": b"a,y,a\n1,0,2\n"}, "E301", "`a`"),
     "csv label": ("csv", {"a.csv": b"a,y\n1,-1\n"}, "E302", "label -1"),
-    "image damaged": ("images", {"cat/a.png": without_end(png(IMAGES[0]))}, "E301", "as images"),
+    "image damaged": ("images", {"cat/a.png": without_end(png(IMAGES[0]))}, "E301", "images"),
     "image of 16 bits": (
         "images",
         {"cat/a.png": png(IMAGES[0].astype(np.uint16) * 257)},
         "E301",
-        r"cat/a\.png has pixels of more than 8 bits",
+        "cat/a.png",
     ),
     "image of 16 bits and colors": (
         "images",
         {"cat/a.png": deep_colors(), "cat/b.png": png(COLORS[0].transpose(1, 2, 0).copy())},
         "E301",
-        r"cat/a\.png has pixels of more than 8 bits",
+        "cat/a.png",
     ),
     "image in 16 bits of PPM": (
         "images",
         {"cat/a.ppm": b"P6 # wide\n1 1\n65535\n" + bytes(6), "cat/b.ppm": b"P6 1 1 255\n###"},
         "E301",
-        r"cat/a\.ppm has pixels of more than 8 bits",
+        "cat/a.ppm",
     ),
-    "image without folder": ("images", {"a.png": png(IMAGES[0])}, "E301", "lies in no folder"),
+    "image without folder": ("images", {"a.png": png(IMAGES[0])}, "E301", "a.png"),
     "zip that leads out": (
         "images",
         {"a.zip": originals.zipped({"../../cat/a.png": png(IMAGES[0])})},
         "E301",
-        "leads out",
+        "cat/a.png",
     ),
     "zip that leads up": (
         "images",
         {"a.zip": originals.zipped({"..\\cat\\a.png": png(IMAGES[0])})},
         "E301",
-        "leads out",
+        "..",
     ),
     "zip at the root": (
         "images",
         {"a.zip": originals.zipped({"/cat/a.png": png(IMAGES[0])})},
         "E301",
-        "leads out",
+        "/cat/a.png",
     ),
     "zip cut off": (
         "images",
@@ -692,7 +693,7 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
             for name, text in har(np.array([True] * 3 + [False] * 2))[0].items()
         },
         "E302",
-        "`y` has shape",
+        "`y`",
     ),
     "har NaN": (
         "har",
@@ -707,28 +708,30 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_bad_files_are_refused_with_a_code(tmp_path: Path, fault: str) -> None:
-    format, files, code, words = FAULTS[fault]
+def test_bad_files_are_refused_with_a_code(tmp_path: Path, fault: str, golden: Golden) -> None:
+    format, files, code, value = FAULTS[fault]
     write(tmp_path, files)
     single = format == "csv" or "zip" in fault
     path = tmp_path / next(iter(files)) if single else tmp_path
     named = {"leaf": "femnist", "idx": "mnist"}.get(format)
-    refused(path, code, words, format, **NAMED[named].options if named else {})
+    with raises(code, value) as refusal:
+        read(path, "mine", format, NAMED[named].options if named else {})
+    golden(refusal.value)
 
 
 def test_an_idx_header_is_not_believed_even_when_packed(tmp_path: Path) -> None:
     # Three terabytes are announced; none of them may be asked for.
     content = gzip.compress(lying_header())
     files = {"train-images-idx3-ubyte.gz": content, "train-labels-idx1-ubyte.gz": content}
-    refused(write(tmp_path, files), "E301", "announces 3367254359296 bytes")
+    refused(write(tmp_path, files), "E301", "3367254359296 bytes")
 
 
 def test_a_tar_that_leads_out_or_is_cut_off_is_refused(tmp_path: Path) -> None:
     out = tarred(tmp_path / "out.tar.gz", {"../data_batch_1": b""})
-    refused(out, "E301", "leads out")
+    refused(out, "E301", "../data_batch_1")
     torn = tarred(tmp_path / "torn.tar.gz", cifar_files(pickled=True))
     torn.write_bytes(without_end(torn.read_bytes()))
-    refused(torn, "E301", r"torn\.tar\.gz cannot be read")
+    refused(torn, "E301", "torn.tar.gz")
 
 
 def test_an_archive_with_a_giant_inside_is_refused(
@@ -738,13 +741,13 @@ def test_an_archive_with_a_giant_inside_is_refused(
     files = {"cat/a.png": bytes(101)}
     (tmp_path / "a.zip").write_bytes(originals.zipped(files))
     for path in (tmp_path / "a.zip", tarred(tmp_path / "a.tar.gz", files)):
-        refused(path, "E301", "says it has 101 bytes")
+        refused(path, "E301", "101 bytes")
 
 
 def test_what_is_not_there_or_not_known_is_said(tmp_path: Path) -> None:
-    refused(tmp_path / "no", "E301", "does not exist")
-    refused(write(tmp_path, {"a.doc": b""}), "E301", "no format is known.*--format")
-    refused(tmp_path, "E201", "did you mean `parquet`", "parket")
+    refused(tmp_path / "no", "E301", "no")
+    refused(write(tmp_path, {"a.doc": b""}), "E301", "--format")
+    refused(tmp_path, "E201", "`parquet`", "parket")
 
 
 def test_every_named_dataset_has_a_format_and_a_hash_or_a_count() -> None:

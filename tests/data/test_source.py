@@ -14,6 +14,8 @@ from masquerade.data import Dataset, from_arrays, load
 from masquerade.data.registry import EMBEDDED
 from masquerade.data.source import about
 from masquerade.errors import MasqueradeError
+from tests.messages import Golden
+from tests.support import raises
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
 Y = np.array([0, 2, 1, 0])
@@ -22,10 +24,6 @@ Y = np.array([0, 2, 1, 0])
 def save(path: Path, **arrays: Any) -> Path:
     np.savez(path, **arrays)
     return path
-
-
-def refusal(code: str, *words: str) -> Any:
-    return pytest.raises(MasqueradeError, match=f"^{code} .*" + ".*".join(words))
 
 
 def test_digits_are_scaled_images_of_ten_classes() -> None:
@@ -139,44 +137,45 @@ def test_original_parts_and_classes_that_do_not_occur_are_kept(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("arrays", "value"),
     [
-        ({"x": np.array([[0.0], [np.nan], [np.inf], [1.0]])}, "2 values .* sample 1"),
-        ({"x": np.array([[0.0], [1e300], [0.0], [0.0]])}, "beyond float32"),
-        ({"x": np.array([["a"]] * 4)}, "`x` has type"),
-        ({"x": np.zeros((3, 2))}, r"\(4,\).*\(3, 2\)"),
-        ({"x": np.float32(1), "y": np.int64(1)}, "no samples"),
-        ({"x": np.zeros((0, 2)), "y": Y[:0]}, "no samples"),
-        ({"y": np.array([0, 1, -2, 0])}, "sample 2 has label -2"),
-        ({"classes": 2}, "sample 1 has label 2, outside 0 to 1"),
-        ({"train": np.array([1, 0, 1, 1])}, "`train` has type int64"),
-        ({"train": np.array([True])}, r"`train` has shape \(1,\)"),
-        ({"y": np.array(["a", "b", "c", "d"])}, "`y` has type"),
-        ({"y": np.array([0.0, np.nan, 0.0, 0.0])}, "`y` has 1 values"),
-        ({"client": np.array([0, 1, 2])}, r"`client` has shape \(3,\)"),
-        ({"client": np.array([0.5, 1, 2, 3])}, "`client` has type float64"),
+        ({"x": np.array([[0.0], [np.nan], [np.inf], [1.0]])}, "sample 1"),
+        ({"x": np.array([[0.0], [1e300], [0.0], [0.0]])}, "float32"),
+        ({"x": np.array([["a"]] * 4)}, "`x`"),
+        ({"x": np.zeros((3, 2))}, "(3, 2)"),
+        ({"x": np.float32(1), "y": np.int64(1)}, "`x`"),
+        ({"x": np.zeros((0, 2)), "y": Y[:0]}, "`x`"),
+        ({"y": np.array([0, 1, -2, 0])}, "label -2"),
+        ({"classes": 2}, "label 2"),
+        ({"train": np.array([1, 0, 1, 1])}, "`train`"),
+        ({"train": np.array([True])}, "(1,)"),
+        ({"y": np.array(["a", "b", "c", "d"])}, "`y`"),
+        ({"y": np.array([0.0, np.nan, 0.0, 0.0])}, "`y`"),
+        ({"client": np.array([0, 1, 2])}, "(3,)"),
+        ({"client": np.array([0.5, 1, 2, 3])}, "float64"),
     ],
 )
-def test_faulty_arrays_are_refused(arrays: dict[str, Any], words: str) -> None:
-    with refusal("E302", words):
+def test_faulty_arrays_are_refused(arrays: dict[str, Any], value: str, golden: Golden) -> None:
+    with raises("E302", value) as refusal:
         from_arrays(**({"x": X, "y": Y} | arrays))
+    golden(refusal.value)
 
 
 def test_unknown_name_is_refused_with_the_nearest_and_all_known_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path))
-    with refusal("E301", "`digit`", "did you mean `digits`", "here are digits", "knows mnist"):
+    with raises("E301", "`digit`", "`digits`", "mnist"):
         load("digit")
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:
-    with refusal("E301", "absent.npz", "does not exist"):
+    with raises("E301", "absent.npz"):
         load(tmp_path / "absent.npz")
 
 
 def test_missing_array_is_named(tmp_path: Path) -> None:
-    with refusal("E301", "no array named y;"):
+    with raises("E301", "y"):
         load(save(tmp_path / "half.npz", x=X))
 
 
@@ -184,7 +183,7 @@ def test_file_that_is_not_an_npz_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", X)
     (tmp_path / "text.npz").write_text("x,y\n1,2\n")
     for path in (tmp_path / "array.npy", tmp_path / "text.npz", tmp_path):
-        with refusal("E301", "is no .npz file"):
+        with raises("E301", path.name):
             load(path)
 
 
@@ -197,10 +196,10 @@ class Trap:
 
 def test_pickled_content_is_refused_without_running_it(tmp_path: Path) -> None:
     trap = np.array([Trap()] * 4, dtype=object)
-    with refusal("E301", "without object arrays"):
+    with raises("E301", "trap.npz"):
         load(save(tmp_path / "trap.npz", x=X, y=trap))
     trap.dump(tmp_path / "trap.pkl")
-    with refusal("E301", "is no .npz file"):
+    with raises("E301", "trap.pkl"):
         load(tmp_path / "trap.pkl")
 
 

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from masquerade.core import Method, Part, Round, Stage, Task, tree
 from masquerade.engine.replay.recorded import MOST, Recordings, form
-from masquerade.errors import MasqueradeError
-from tests.support import advance, scheduled
+from tests.support import advance, raises, scheduled
 
 ROWS = torch.arange(6.0).reshape(3, 2)
 
@@ -46,7 +45,7 @@ class Planned(Method):
 @pytest.mark.parametrize("reads", ["plan", "step", "in place"])
 def test_numbers_of_a_round_cannot_be_read_in_a_plan(engine: str, reads: str) -> None:
     with (
-        pytest.raises(MasqueradeError, match=r"^E204 `plan`.* asks for a number of the round"),
+        raises("E204", "`plan`"),
         scheduled(Planned(reads=reads), 6, engine=engine) as made,
     ):
         advance(made, made.begin())
@@ -70,7 +69,7 @@ def test_numbers_of_a_round_cannot_be_read_in_a_plan(engine: str, reads: str) ->
     ],
 )
 def test_nothing_can_be_asked_of_a_number_that_is_not_known(ask: Any) -> None:
-    with pytest.raises(MasqueradeError, match="E204"):
+    with raises("E204"):
         ask(now().static.number)
 
 

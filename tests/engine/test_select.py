@@ -32,6 +32,7 @@ from tests.support import (
     simulate,
     simulation,
     specified,
+    warns,
 )
 
 CPU = torch.device("cpu")
@@ -276,7 +277,7 @@ def test_too_little_memory_halves_the_width_and_changes_no_number(
     made = simulation(method, rounds=3, engine="batched", clients_per_chunk=64)
     progress = made.begin()
     monkeypatch.setattr(Batched, "_chunk", small)
-    with pytest.warns(MasqueradeWarning, match="W503 memory: 4 → 2 clients") as seen:
+    with warns("W503", 4, 2) as seen:
         carry_on(made, progress)
     assert len(seen) == 1
     for name, value in whole.tensors().items():

@@ -17,11 +17,10 @@ from masquerade.core.tree import State
 from masquerade.engine.base import Job, Outcome
 from masquerade.engine.loop import Loop
 from masquerade.engine.shared_memory import Layout, Memory, Place, shared
-from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg
 from masquerade.simulation.server import train
 from tests import support
-from tests.support import advance
+from tests.support import advance, raises
 
 
 def state() -> Any:
@@ -124,7 +123,7 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
     progress = made.begin()
     before = open_files()
     advance(made, progress)
-    with pytest.warns(match="W505"), pytest.raises(MasqueradeError, match="E505"):
+    with pytest.warns(match="W505"), raises("E505"):
         advance(made, progress)
     made.close()
     assert open_files() <= before

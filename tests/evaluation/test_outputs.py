@@ -12,13 +12,12 @@ import masquerade as mq
 from masquerade.core import Message
 from masquerade.core.random import normal
 from masquerade.engine.batched import Batched
-from masquerade.errors import MasqueradeError
 from masquerade.metrics import METRICS
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 from tests import support
 from tests.evaluation import test_corruption as images
-from tests.support import METHOD_TABLE, federation, measure, network
+from tests.support import METHOD_TABLE, federation, measure, network, raises
 
 each_engine = pytest.mark.parametrize("engine", ["loop", "batched"])
 simulate: Callable[..., tuple[Simulation, RunState]] = support.simulate
@@ -237,7 +236,7 @@ def test_metrics_that_settings_name_are_means_over_clients(engine: str) -> None:
 
 
 def test_a_metric_that_is_not_there_is_refused_with_the_nearest() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 .*`evaluate.metrics`.*`macro_f1`"):
+    with raises("E201", "`evaluate.metrics`", "`macro_f1`"):
         trained(evaluate=mq.Evaluate(metrics=("macro_f2",)))
 
 
@@ -289,6 +288,6 @@ def test_what_rules_and_metrics_must_not_return_is_refused_before_training(more:
             trained_rounds.append(record.round)
 
     method, task = METHOD_TABLE["fedavg"], mq.Task(network(), set_metrics=more.get("set_metrics"))
-    with pytest.raises(mq.MasqueradeError, match=r"^E205"):
+    with raises("E205"):
         mq.run(method, task, federation(), 1, rules=more.get("rules"), callbacks=[Counts()])
     assert not trained_rounds

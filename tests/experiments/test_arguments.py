@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import masquerade as mq
-from masquerade.errors import MasqueradeError
-from tests.support import federation, network
+from tests.support import federation, network, raises
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
 METHOD = mq.methods.FedAvg(local_epochs=1)
@@ -26,27 +25,27 @@ class Net(nn.Linear):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (("fedavg", network(), federation()), r"mq\.methods\.FedAvg\(\)"),
-        (("DMPFL", network(), federation()), r"mq\.methods\.DMPFL\(\)"),
+        (("fedavg", network(), federation()), "mq.methods.FedAvg()"),
+        (("DMPFL", network(), federation()), "mq.methods.DMPFL()"),
         (("fedagv", network(), federation()), "`fedavg`"),
-        ((mq.methods.FedAvg, network(), federation()), r"FedAvg\(\)"),
-        ((3, network(), federation()), r"mq\.methods"),
-        ((network(), METHOD, federation()), r"mq\.methods"),
+        ((mq.methods.FedAvg, network(), federation()), "FedAvg()"),
+        ((3, network(), federation()), "mq.methods"),
+        ((network(), METHOD, federation()), "mq.methods"),
         ((METHOD, federation(), network()), "swapped"),
         ((METHOD, DATASET, network()), "swapped"),
-        ((METHOD, Net, federation()), r"Net\(\.\.\.\)"),
-        ((METHOD, "mlp", federation()), r"mq\.models\.build"),
-        ((METHOD, None, federation()), r"nn\.Module"),
-        ((METHOD, network(), DATASET), r"mq\.partition"),
-        ((METHOD, network(), "digits"), r"mq\.load"),
-        ((METHOD, network(), DataLoader(TensorDataset(X, Y))), r"mq\.from_arrays"),
-        ((METHOD, network(), [X, Y]), r"mq\.from_arrays"),
+        ((METHOD, Net, federation()), "Net(...)"),
+        ((METHOD, "mlp", federation()), "mq.models.build"),
+        ((METHOD, None, federation()), "nn.Module"),
+        ((METHOD, network(), DATASET), "mq.partition"),
+        ((METHOD, network(), "digits"), "mq.load"),
+        ((METHOD, network(), DataLoader(TensorDataset(X, Y))), "mq.from_arrays"),
+        ((METHOD, network(), [X, Y]), "mq.from_arrays"),
     ],
 )
 def test_another_kind_of_argument_is_refused_with_what_to_write(
     given: tuple[Any, Any, Any], wanted: str
 ) -> None:
-    with pytest.raises(MasqueradeError, match=f"^E201 .*; .*{wanted}|^E201 .*{wanted}"):
+    with raises("E201", wanted):
         mq.run(*given, rounds=1)
 
 
@@ -62,22 +61,22 @@ def test_another_kind_of_argument_is_refused_with_what_to_write(
         (mq.Stage, {"epoch_": "epochs"}),
         (mq.methods.FedAvg, {"lrr": "lr"}),
         (mq.methods.FedAvg, {"foo": "local_epochs"}),
-        (mq.methods.FedAvg, {"learning_rate": "`lr` here"}),
-        (mq.methods.FedAvg, {"num_rounds": r"`mq.run\(rounds=...\)` here"}),
-        (mq.methods.FedAvg, {"num_clients": r"`mq.partition\(clients=...\)` here"}),
-        (mq.Compute, {"learning_rate": r"`mq.methods.FedAvg\(lr=...\)` here"}),
-        (partial(METHOD.sgd_step, mq.Task(network())), {"learning_rate": "`lr` here"}),
+        (mq.methods.FedAvg, {"learning_rate": "`lr`"}),
+        (mq.methods.FedAvg, {"num_rounds": "`mq.run(rounds=...)`"}),
+        (mq.methods.FedAvg, {"num_clients": "`mq.partition(clients=...)`"}),
+        (mq.Compute, {"learning_rate": "`mq.methods.FedAvg(lr=...)`"}),
+        (partial(METHOD.sgd_step, mq.Task(network())), {"learning_rate": "`lr`"}),
         (partial(mq.sgd_step, mq.Task(network()), lr=0.1), {"wihtin": "within"}),
     ],
 )
 def test_an_unknown_key_is_refused_with_those_there_are(make: Any, wanted: dict[str, str]) -> None:
     ((key, known),) = wanted.items()
-    with pytest.raises(MasqueradeError, match=rf"^E201 .*`{key}`.*(?<!\w){known}(?!\w)"):
+    with raises("E201", f"`{key}`", known):
         make(**{key: 1})
 
 
 def test_an_old_value_is_refused_with_what_it_is_called() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 .*'full', which is 'same' here"):
+    with raises("E201", "'full'", "'same'"):
         mq.run(METHOD, network(), federation(), 1, message_dtype="full")
 
 
@@ -85,7 +84,7 @@ def test_an_old_value_is_refused_with_what_it_is_called() -> None:
     "split", [(0.8, 0.2), (1.0,), (0.8, 0.1, 0.05, 0.05), (0.5, 0.2, 0.2), (0.0, 0.5, 0.5)]
 )
 def test_shares_that_are_not_three_that_sum_to_one_are_refused(split: Any) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 `split`"):
+    with raises("E201", "`split`"):
         mq.partition(DATASET, clients=2, by=mq.IID(), split=split)
 
 
@@ -113,7 +112,7 @@ def test_whole_numbers_are_numbers_where_a_network_reads_numbers(personal: mq.Pe
 def test_samples_of_another_shape_are_refused_with_the_shape_wanted(
     personal: mq.Personal, x: Any
 ) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E202 `x` .*\[n, 3\]"):
+    with raises("E202", "`x`", "[n, 3]"):
         personal.predict(x)
 
 
@@ -150,13 +149,13 @@ def test_pixels_may_come_as_bytes_or_as_whole_numbers_of_a_list() -> None:
 )
 def test_what_compare_does_not_take_is_refused_before_any_work(given: dict[str, Any]) -> None:
     usual = {"methods": [METHOD], "model": network(), "federation": federation(), "rounds": 1}
-    with pytest.raises(MasqueradeError, match=r"^E201"):
+    with raises("E201"):
         mq.compare(**usual | given)
 
 
 def test_rows_of_one_name_are_refused() -> None:
     methods = {"A": METHOD, "A (tuned)": mq.methods.FedAvg(lr=0.2)}
-    with pytest.raises(MasqueradeError, match=r"^E202 .*A \(tuned\)"):
+    with raises("E202", "A (tuned)"):
         mq.compare(methods, network(), federation(), 1)
 
 
@@ -170,6 +169,6 @@ def test_a_program_that_trains_something_else_does_not_go_on(tmp_path: Any) -> N
 
     go()
     for other in ({"novel": [0]}, {"model": mq.Task(network(), tripled)}):
-        with pytest.raises(MasqueradeError, match=r"^E402"):
+        with raises("E402"):
             go(**other)
     go()

@@ -23,7 +23,7 @@ from masquerade.methods import FedAvg, Local
 from masquerade.storage.results import is_comparison, read_results
 from tests.experiments.test_callbacks import Noting
 from tests.experiments.test_resume import Halt, HaltAfter, problem, timeless, write_data
-from tests.support import federation, network
+from tests.support import federation, network, raises
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -177,25 +177,25 @@ def test_callbacks_know_how_much_of_all_trainings_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "seeds", "said"),
+    ("methods", "seeds", "named"),
     [
-        ([], (1,), "nothing to compare"),
-        ({}, (1,), "nothing to compare"),
-        ([SLOW], (), "nothing to compare"),
-        ([SLOW, ALONE, replace(SLOW)], (1,), r"FedAvg\(.* is there twice; .*dict"),
+        ([], (1,), ()),
+        ({}, (1,), ()),
+        ([SLOW], (), ()),
+        ([SLOW, ALONE, replace(SLOW)], (1,), ("FedAvg(", "dict")),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    methods: Any, seeds: tuple[int, ...], said: str, tmp_path: Path
+    methods: Any, seeds: tuple[int, ...], named: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with pytest.raises(mq.MasqueradeError, match=f"^E202 {said}"):
+    with raises("E202", *named):
         compare(methods, seeds=seeds, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_wrong_setting_of_the_last_method_is_refused_before_the_first_is_trained() -> None:
     noting = Noting()
-    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*`method.lr`"):
+    with raises("E201", "`method.lr`"):
         compare([ALONE, replace(SLOW, lr=-1.0)], callbacks=[noting])
     assert noting.events == []
 
@@ -256,8 +256,8 @@ def test_a_seed_that_is_a_partition_is_found_again_in_its_run_directory(tmp_path
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     compare([FAST], out=tmp_path / "both")
-    with pytest.raises(mq.MasqueradeError, match=r"^E402"):
+    with raises("E402"):
         compare([FAST, ALONE], out=tmp_path / "both")
     mq.run(FAST, network(), federation(), 1, batch_size=4, out=tmp_path / "run")
-    with pytest.raises(mq.MasqueradeError, match=r"^E402"):
+    with raises("E402"):
         compare([FAST], out=tmp_path / "run")

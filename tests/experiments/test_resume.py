@@ -27,7 +27,6 @@ from masquerade.config import resolve as plan
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
 from masquerade.core import ClientInfo, Round
-from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.methods import METHODS
@@ -37,6 +36,7 @@ from masquerade.results import RoundRecord
 from masquerade.results.json_records import from_json
 from masquerade.storage.results import is_comparison
 from masquerade.storage.run_directory import RunDirectory
+from tests.support import raises, warns
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
 ROUNDS = 8
@@ -193,7 +193,7 @@ def test_a_damaged_commit_is_passed_over_to_the_same_bits(
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
     state.write_bytes(data)
-    with pytest.warns(MasqueradeWarning, match=r"^E401 Checkpoint 5 damaged .* Using 4\."):
+    with warns("E401", "5", "4"):
         experiment.resume(run)
     same(run, whole)
 
@@ -202,7 +202,7 @@ def test_other_data_are_refused_and_the_run_is_left_alone(tmp_path: Path, config
     halted(config, tmp_path / "run", 3)
     write_data(tmp_path / "mine.npz", seed=2)
     before = contents(tmp_path / "run")
-    with pytest.raises(MasqueradeError, match=r"^E402 the data differ"):
+    with raises("E402"):
         experiment.resume(tmp_path / "run")
     assert contents(tmp_path / "run") == before
 
@@ -223,7 +223,7 @@ def test_a_run_from_pretrained_weights_begins_there_and_knows_its_file(
     # It is found again from anywhere; another file in its place is refused.
     monkeypatch.chdir("/")
     torch.save(build("mlp", (4,), 3, seed=78).state_dict(), path)
-    with pytest.raises(MasqueradeError, match=r"^E402 the initial weights differ"):
+    with raises("E402"):
         experiment.resume(run)
     torch.save(model.state_dict(), path)
     summary, _ = experiment.resume(run)
@@ -236,7 +236,7 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path, config: 
     halted(config, run, 3)
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("epochs = 2", "epochs = 3"))
-    with pytest.raises(MasqueradeError, match=r"^E402 .*epochs"):
+    with raises("E402", "local_epochs"):
         experiment.resume(run)
 
 
@@ -247,7 +247,7 @@ def test_a_run_whose_commits_have_the_former_format_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("masquerade.storage.run_directory.VERSION", 3)
         halted(config, tmp_path / "run", 2)
-    with pytest.raises(MasqueradeError, match=r"^E402 .* has format 3, but 4 is read here"):
+    with raises("E402", "3", "4"):
         experiment.resume(tmp_path / "run")
 
 
@@ -256,7 +256,7 @@ def test_another_torch_is_told(
 ) -> None:
     halted(config, tmp_path / "run", 3)
     monkeypatch.setattr(torch, "__version__", "0.0")
-    with pytest.warns(MasqueradeWarning, match=r"^W402 .* this is 0\.0"):
+    with warns("W402", "0.0"):
         experiment.resume(tmp_path / "run")
 
 

@@ -12,9 +12,9 @@ from masquerade import methods
 from masquerade.cli import listings
 from masquerade.config import toml
 from masquerade.core import Method
-from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, FedAvg, MethodEntry
 from masquerade.methods.registry import GROUP, MethodRegistry, find
+from tests.support import raises, warns
 
 OTHERS = '''
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ def test_classes_are_names_of_the_package() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"neutral": {}, "never_neutral": "both"}])
 def test_an_entry_says_when_it_is_fedavg_or_why_never(changes: dict[str, Any]) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E202 the entry of Odd needs either `neutral`"):
+    with raises("E202", "Odd", "`neutral`"):
         plain(title="Odd", **changes)
     assert plain(neutral={}) == plain(neutral={})
     assert len({plain(neutral={}), plain(never_neutral="no")}) == 2
@@ -116,7 +116,7 @@ def test_two_modules_with_one_name_are_refused(
     monkeypatch.setitem(sys.modules, "twins", None)
     monkeypatch.delitem(sys.modules, "twins")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(MasqueradeError, match=r"^E202 two modules name .* `twins\.two`"):
+    with raises("E202", "`twins.two`"):
         find("twins", [str(package)])
 
 
@@ -158,9 +158,9 @@ def test_running_ours_loads_nobody_elses(others: Any, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("broken:Mine", "ModuleNotFoundError: No module named 'what_is_not_there'"),
-        ("others:Nobody", "AttributeError: "),
-        ("others:number", "loads to 3; it must be a MethodEntry or a subclass of Method"),
+        ("broken:Mine", "what_is_not_there"),
+        ("others:Nobody", "AttributeError"),
+        ("others:number", "MethodEntry"),
     ],
 )
 def test_one_that_cannot_be_loaded_leaves_the_others_alone(
@@ -170,9 +170,9 @@ def test_one_that_cannot_be_loaded_leaves_the_others_alone(
     assert "bad" in list(table)
     assert table["mine"].title == "Mine"
     for _ in range(2):
-        with pytest.raises(MasqueradeError, match=f"^E202 the entry point `bad` .{value}.*{told}"):
+        with raises("E202", "`bad`", value, told):
             table["bad"]
-    with pytest.warns(MasqueradeWarning, match=f"^W202 the method `bad` is left out.*{told}"):
+    with warns("W202", "`bad`", told):
         assert [*dict(table.items())] == [*METHODS, "mine"]
     # It is told once.
     assert len(table.values()) == len(METHODS) + 1
@@ -180,10 +180,10 @@ def test_one_that_cannot_be_loaded_leaves_the_others_alone(
 
 def test_a_name_that_is_taken_is_refused_and_ours_stays_listed(others: Any) -> None:
     table = others(("fedavg", "others:Mine"), ("mine", "others:Mine"), ("mine", "broken:Mine"))
-    with pytest.raises(MasqueradeError, match=r"^E202 `mine` names several .*`others:Mine` and"):
+    with raises("E202", "`mine`", "`others:Mine`"):
         table["mine"]
     # No other package takes a name of ours.
     assert table["fedavg"] is METHODS["fedavg"]
-    with pytest.warns(MasqueradeWarning, match="^W202 the method `mine`"):
+    with warns("W202", "`mine`"):
         assert dict(table.items()) == dict(METHODS.items())
     assert list(table) == [*METHODS, "mine"]

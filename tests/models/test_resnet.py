@@ -8,8 +8,8 @@ from masquerade.core import Batch, Round, Task, tree
 from masquerade.core.sgd import sgd_step
 from masquerade.core.tree import State
 from masquerade.engine.vmapped import mapped as over_clients
-from masquerade.errors import MasqueradeError
 from masquerade.models import ResNet18, build
+from tests.support import raises
 
 
 def test_its_tensors_have_the_names_of_torchvision() -> None:
@@ -42,7 +42,7 @@ def test_images_of_other_channels_fit_and_other_shapes_are_refused() -> None:
             2,
             4,
         )
-    with pytest.raises(MasqueradeError, match=r"E202 `resnet18` needs images .*\(64,\)"):
+    with raises("E202", "`resnet18`", "(64,)"):
         build("resnet18", (64,), 10, 0)
 
 

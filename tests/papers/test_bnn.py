@@ -23,14 +23,13 @@ from masquerade.core import (
 )
 from masquerade.core.tree import stack
 from masquerade.data import Federation
-from masquerade.errors import MasqueradeError
 from masquerade.methods import BNN
 from masquerade.models import BinaryMLP, build
 from masquerade.models.binary import sign
 from masquerade.simulation.build import Simulation
 from masquerade.wire import nbytes
 from tests.papers import replay
-from tests.support import advance, built, measure
+from tests.support import advance, built, measure, raises
 
 ONE = torch.ones((), dtype=torch.float64)
 ROUND = Round("train", "train", 0 * ONE, ONE, ONE)
@@ -233,7 +232,7 @@ def test_the_size_of_weights_says_nothing_behind_a_norm() -> None:
 
 
 def test_a_network_without_signs_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"E202 .*MLP is none; take NAME_binary"):
+    with raises("E202", "MLP", "NAME_binary"):
         BNN().server_init(Task(build("mlp", (3,), 4, seed=1)))
 
 

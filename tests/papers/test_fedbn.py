@@ -7,13 +7,12 @@ from masquerade.config import toml as config
 from masquerade.config.resolve import resolve, trainings
 from masquerade.core import ClientInfo, Cohort, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
-from masquerade.errors import MasqueradeError
 from masquerade.methods import FedAvg, FedBN
 from masquerade.models import MLP, ChannelBatchNorm, DigitsCNN
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 from tests.papers.chain import BODY, models, play
-from tests.support import SIZES, advance, restored, simulate, simulation
+from tests.support import SIZES, advance, raises, restored, simulate, simulation
 
 MEAN, SPREAD = "1.running_mean", "1.running_var"
 STATISTICS = [[(0.0, 0.0), (2.0, 0.0)], [(4.0, 0.0), (4.0, 0.0), (4.0, 0.0), (8.0, 0.0)]]
@@ -159,5 +158,5 @@ def test_a_configured_run_takes_the_network_with_batch_norm(given: str) -> None:
 
 def test_a_network_without_such_a_variant_is_refused() -> None:
     chosen = config.parse({"methods": ["fedbn"], "train": {"model": "logistic"}})
-    with pytest.raises(MasqueradeError, match=r"^E202 FedBN needs another kind .*mlp_bn"):
+    with raises("E202", "FedBN", "mlp_bn"):
         resolve(chosen, trainings(chosen)[0])

@@ -7,11 +7,10 @@ import torch
 
 from masquerade.core import ClientInfo, Message, Method, Part, Round, State, Task
 from masquerade.core.tree import split
-from masquerade.errors import MasqueradeError
 from masquerade.methods import FedPer
 from tests.papers.chain import BODY, models, play, used
 from tests.papers.replay import stage
-from tests.support import advance, measure, simulation
+from tests.support import advance, measure, raises, simulation
 
 HAND = FedPer(lr=0.125, local_epochs=1)
 
@@ -121,7 +120,7 @@ def test_as_many_layers_are_personal_as_asked() -> None:
 
 
 def test_a_network_without_a_shared_layer_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match="E202 a head of 3 layers is the whole network"):
+    with raises("E202", "3"):
         stage(FedPer(personal_layers=3), 1)
 
 

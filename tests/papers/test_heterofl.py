@@ -23,13 +23,12 @@ from masquerade.core import (
 from masquerade.core.random import draw, order
 from masquerade.core.sgd import Losses
 from masquerade.data import Federation
-from masquerade.errors import MasqueradeError
 from masquerade.methods import HeteroFL
 from masquerade.models import CifarCNN
 from tests.papers import reference
 from tests.papers.replay import Weights, assert_same, stage
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
-from tests.support import advance, measure
+from tests.support import advance, measure, raises
 
 NARROW = HeteroFL(levels=(0.5,), local_epochs=1, lr=1.0)
 
@@ -99,7 +98,7 @@ def test_each_client_uses_its_width_and_the_view_full_uses_all() -> None:
 
 def test_a_task_without_classes_is_refused() -> None:
     square = Task(nn.Linear(2, 1), loss=lambda output, y: (output - y).square().flatten())
-    with pytest.raises(MasqueradeError, match=r"E202 `mask_labels` .*set method.mask_labels"):
+    with raises("E202", "`mask_labels`", "method.mask_labels"):
         HeteroFL().server_init(square)
     HeteroFL(mask_labels=False).server_init(square)
 

@@ -11,11 +11,10 @@ from masquerade.config.settings import Config
 from masquerade.config.toml import complete, method_of, parse, read_file
 from masquerade.core import Task
 from masquerade.cost.forecast import forecast
-from masquerade.errors import MasqueradeWarning
 from masquerade.experiments import run as experiment
 from masquerade.methods import Local
 from tests.experiments.test_resume import timeless
-from tests.support import METHOD_TABLE, SIZES, federation, network, simulate
+from tests.support import METHOD_TABLE, SIZES, federation, network, simulate, warns
 
 
 def epochs(method: Local, rounds: int) -> list[Any]:
@@ -117,7 +116,7 @@ def test_like_is_settled_once_and_resumed_as_it_was(
 
 def test_a_budget_that_cannot_be_foreseen_says_so(tmp_path: Path) -> None:
     given = config(tmp_path, local_flops={"like": "lotteryfl"})
-    with pytest.warns(MasqueradeWarning, match="W508 `local_flops` .* LotteryFL"):
+    with warns("W508", "`local_flops`", "LotteryFL"):
         settle(given)
 
 

@@ -16,7 +16,6 @@ from masquerade.config.settings import Compute, Evaluate
 from masquerade.core import (
     ClientInfo,
     Cohort,
-    MasqueradeError,
     Message,
     Part,
     Round,
@@ -34,7 +33,7 @@ from masquerade.methods.pfedgate.gate import Gate, Gated
 from masquerade.models import build
 from tests.papers import replay
 from tests.papers.replay import assert_same, federation, network
-from tests.support import advance, built
+from tests.support import advance, built, raises
 
 DATA = federation()
 TASK = Task(network()).with_example(DATA.x)
@@ -135,7 +134,7 @@ def test_every_client_stays_within_its_own_budget(solver: str, split: str) -> No
         assert total(model["params"]) <= min(0.7, budget)
         # The room is used: no block of the smallest tensors, a weight or two, would still fit.
         assert total(model["params"]) > min(0.7, budget) - 0.25
-    with pytest.raises(MasqueradeError, match="E202"):
+    with raises("E202"):
         method.client_init(TASK, me(0.1))
 
 
@@ -494,14 +493,14 @@ def test_the_gradient_of_samples_with_their_own_masks_is_that_of_a_plain_loop() 
 
 def test_one_mask_per_sample_is_refused_where_a_network_couples_them() -> None:
     task = Task(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
-    with pytest.raises(MasqueradeError, match=r"E202 .*BatchNorm"):
+    with raises("E202", "BatchNorm"):
         PFedGate(gating="sample").server_init(task)
 
 
 def test_a_gate_refuses_tokens_and_a_task_that_has_seen_no_data() -> None:
-    with pytest.raises(MasqueradeError, match=r"E202 .*int64"):
+    with raises("E202", "int64"):
         SMALL.client_init(Task(network()).with_example(torch.ones(2, 3, dtype=torch.int64)), me())
-    with pytest.raises(MasqueradeError, match=r"E202 .*task\.with_example"):
+    with raises("E202", "task.with_example"):
         SMALL.client_init(Task(network()), me())
 
 

@@ -21,10 +21,10 @@ from masquerade.data import ByClient, Dirichlet, cache, load, partition
 from masquerade.data.corruption import KINDS
 from masquerade.data.fetch import add
 from masquerade.data.readers.text import ALPHABET
-from masquerade.errors import MasqueradeError
 from tests.data import originals
 from tests.data.test_corruption import distances
 from tests.real.convert import convert, copies
+from tests.support import raises
 
 ROOT = Path(os.environ.get("MASQUERADE_DATA", "not given"))
 pytestmark = pytest.mark.skipif(
@@ -197,7 +197,7 @@ def test_a_run_holds_no_second_copy_of_the_samples(cifar10: Path) -> None:
 
 def test_an_impossible_minimum_is_refused_in_time(cifar10: Path) -> None:
     dataset, begun = load("cifar10"), time.perf_counter()
-    with pytest.raises(MasqueradeError, match=r"^E303 .*`alpha`.*`clients`.*`least`"):
+    with raises("E303", "`alpha`", "`clients`", "`least`"):
         partition(dataset, 1000, Dirichlet(0.1, least=40))
     assert time.perf_counter() - begun < 10
 

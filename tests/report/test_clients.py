@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from masquerade.errors import MasqueradeError
 from masquerade.report import clients, markdown, rows
 from masquerade.results import RuleFigures, Summary
 from tests.report.invented import accuracy, corrupted, listed, novel, result
+from tests.support import raises
 
 
 def given(method, *seeds, better="higher"):
@@ -53,7 +53,7 @@ def test_where_less_is_better_a_smaller_figure_is_a_gain() -> None:
 
 
 def test_a_method_without_results_is_refused_with_the_nearest() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 .*did you mean `dmpfl`"):
+    with raises("E201", "`dmpfl`"):
         clients.difference(RESULTS, "dmplf", "fedavg")
 
 
@@ -105,7 +105,7 @@ def test_a_method_on_another_network_is_named() -> None:
 def test_a_difference_needs_clients_of_both_methods_or_three_seeds() -> None:
     ruled = [result("a", rules={"smoothed": RuleFigures(accuracy(90.0))}), result("b")]
     assert clients.own(ruled)["a+smoothed"] == {}
-    with pytest.raises(MasqueradeError, match=r"^E202 no client .*`a\+smoothed` and `b`"):
+    with raises("E202", "`a+smoothed`", "`b`"):
         clients.difference_table(ruled, "a+smoothed", "b")
     seeds = [replace(each, seed=seed) for seed in (1, 2, 3) for each in ruled]
     assert "client by client" not in drawn(seeds, "a+smoothed", "b")
@@ -149,7 +149,7 @@ def test_where_less_is_better_a_smaller_mean_is_a_gain() -> None:
     results = [result("a", own=0.5, **error), result("b", own=0.6, **error)]
     gain = clients.gains(results, "a", "b")["Own data"]
     assert (gain.low, gain.value, gain.high) == pytest.approx((0.1, 0.1, 0.1))
-    with pytest.raises(MasqueradeError, match=r"^E201 "):
+    with raises("E201"):
         clients.gains(results, "a", "c")
 
 

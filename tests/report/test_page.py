@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import pytest
 
 from masquerade.cost.bandwidth import bandwidth
-from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
 from tests.report.invented import corrupted, costs, curve, result, six_methods, spent
+from tests.support import raises
 
 CONFIG = '[run]\nrounds = 60\nname = "<b>&"\n'
 
@@ -211,7 +211,7 @@ def test_the_same_results_give_the_same_page(six: str) -> None:
 
 
 def test_results_that_do_not_belong_together_make_no_page() -> None:
-    with pytest.raises(MasqueradeError, match="E305"):
+    with raises("E305"):
         page([result(), result("b", clients=3)], CONFIG, "Two")
 
 

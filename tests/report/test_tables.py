@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from masquerade.data.registry import NAMED
-from masquerade.errors import MasqueradeError
 from masquerade.report.page import page
 from masquerade.report.tables import footnotes, half_width, leads, markdown, rows
 from masquerade.report.terminal import terminal
@@ -30,6 +29,7 @@ from masquerade.results import (
 )
 from tests.report.invented import accuracy, clients, corrupted, costs, result, six_methods, spent
 from tests.report.test_page import Reader
+from tests.support import raises
 
 NONE = Statistics(math.nan, math.nan)
 
@@ -327,7 +327,7 @@ def test_results_without_shift_have_no_columns_of_shift() -> None:
 )
 def test_what_must_not_stand_in_one_table_is_refused(results: list[Summary], words: str) -> None:
     for report in (rows, leads, markdown, terminal):
-        with pytest.raises(MasqueradeError, match="E305") as caught:
+        with raises("E305") as caught:
             report(results)
         assert words in str(caught.value)
 

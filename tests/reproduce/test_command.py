@@ -20,6 +20,7 @@ from masquerade.reproduce import table as tables
 from masquerade.reproduce.command import Order, listing, overview, reproduce
 from masquerade.reproduce.jobs import group
 from tests.reproduce.tiny import edit, lay_out, stored
+from tests.support import raises
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -292,30 +293,29 @@ def test_a_result_says_all_that_it_depends_on(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "text"),
+    ("order", "named"),
     [
-        (Order(rows=["fedprix"]), "did you mean `fedprox`"),
-        (Order(jobs=0), "`--jobs` is 0"),
-        (Order(compute=["train.rounds=3"]), "takes compute.KEY=VALUE"),
-        (Order(compute=["compute.clients_per_chnk=3"]), "did you mean `clients_per_chunk`"),
+        (Order(rows=["fedprix"]), "`fedprox`"),
+        (Order(jobs=0), "`--jobs`"),
+        (Order(compute=["train.rounds=3"]), "compute.KEY=VALUE"),
+        (Order(compute=["compute.clients_per_chnk=3"]), "`clients_per_chunk`"),
     ],
 )
-def test_an_order_that_does_not_fit_is_refused(root: Path, order: Order, text: str) -> None:
-    with pytest.raises(MasqueradeError, match=text) as error:
+def test_an_order_that_does_not_fit_is_refused(root: Path, order: Order, named: str) -> None:
+    with raises("E201", named):
         reproduce(NAME, order, root)
-    assert error.value.code == "E201"
 
 
 def test_unknown_tables_and_damaged_results_are_refused(root: Path) -> None:
-    with pytest.raises(MasqueradeError, match="did you mean `paper/table9`"):
+    with raises("E201", "`paper/table9`"):
         reproduce("paper/table8", QUIET, root)
-    with pytest.raises(MasqueradeError, match="in a checkout"):
+    with raises("E201"):
         reproduce(NAME, QUIET, root / "runs")
     found = tables.read(NAME, root)
     path = found.path(found.tries("fedavg")[0])
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(MasqueradeError, match=r"E401 .* is damaged"):
+    with raises("E401"):
         page.page(found)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from masquerade.config.settings import Config
-from masquerade.errors import MasqueradeError
 from masquerade.methods import METHODS
 from masquerade.reproduce import page
 from masquerade.reproduce.record import Circumstances, RowRecord
@@ -16,6 +15,7 @@ from masquerade.reproduce.table import Column, Run, Table, meaning, parsed, read
 from masquerade.results import AVERAGED, PaperCosts, Spent, Statistics
 from tests.report.invented import costs, result, spent
 from tests.reproduce.tiny import edit, lay_out
+from tests.support import raises
 
 
 @pytest.fixture
@@ -214,17 +214,11 @@ def test_a_path_leads_to_a_figure_with_its_standard_deviation_or_to_none() -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("paper.bytes", "leads to nothing"),
-        ("accuracy.onw.mean", "leads to nothing"),
-        ("costs.train.paper.bytes.more", "leads to nothing"),
-        ("costs.train", "leads to no figure"),
-        ("title", "leads to no figure"),
-    ],
+    "path",
+    ["paper.bytes", "accuracy.onw.mean", "costs.train.paper.bytes.more", "costs.train", "title"],
 )
-def test_a_path_that_no_summary_has_is_refused(path: str, words: str) -> None:
-    with pytest.raises(MasqueradeError, match=f"E201 `{path}` {words}"):
+def test_a_path_that_no_summary_has_is_refused(path: str) -> None:
+    with raises("E201", f"`{path}`"):
         page.pick_of(path)(result())
 
 

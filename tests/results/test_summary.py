@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from masquerade.errors import MasqueradeError
 from masquerade.results import AVERAGED, ClientFigures, RuleFigures, Summary
 from masquerade.results.json_records import Json
 from masquerade.results.summary import SCHEMA
 from tests.report.invented import accuracy, corrupted, novel, result, six_methods
+from tests.support import raises
 
 
 @pytest.mark.parametrize("summary", [corrupted("a"), *six_methods()], ids=lambda each: each.title)
@@ -20,24 +20,26 @@ def test_a_summary_is_read_as_it_was_written_with_its_schema(summary: Summary) -
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "named"),
     [
-        (None, "no summary of version 0.2 or later"),
-        ([], "no summary of version 0.2 or later"),
-        ({"method": "fedavg", "accuracy": {}}, "no summary of version 0.2 or later"),
-        ({**result().to_json(), "schema": SCHEMA + 1}, f"schema {SCHEMA + 1}, .* reads schema"),
-        ({**result().to_json(), "schema": None}, "a summary of schema None"),
-        ({**result().to_json(), "sede": 1}, "damaged: Summary: unknown sede"),
-        ({**result().to_json(), "seed": "1"}, "damaged: Summary.seed is '1'"),
-        ({"schema": SCHEMA}, "damaged: Summary: missing accuracy, better, clients"),
+        (None, ("0.2",)),
+        ([], ("0.2",)),
+        ({"method": "fedavg", "accuracy": {}}, ("0.2",)),
+        ({**result().to_json(), "schema": SCHEMA + 1}, (SCHEMA + 1, SCHEMA)),
+        ({**result().to_json(), "schema": None}, ("None",)),
+        ({**result().to_json(), "sede": 1}, ("Summary", "sede")),
+        ({**result().to_json(), "seed": "1"}, ("Summary.seed", "'1'")),
+        ({"schema": SCHEMA}, ("Summary", "accuracy, better, clients")),
         (
             {**result().to_json(), "accuracy": {"own": {"mean": 1.0}}},
-            "damaged: Summary.accuracy.own: missing std",
+            ("Summary.accuracy.own", "std"),
         ),
     ],
 )
-def test_another_schema_or_a_damaged_summary_is_refused(data: Json, words: str) -> None:
-    with pytest.raises(MasqueradeError, match=f"^E401 .*{words}"):
+def test_another_schema_or_a_damaged_summary_is_refused(
+    data: Json, named: tuple[object, ...]
+) -> None:
+    with raises("E401", *named):
         Summary.from_json(data)
 
 
@@ -93,27 +95,27 @@ def test_a_client_is_found_by_its_number_or_its_name() -> None:
 def test_a_text_is_a_name_and_never_a_number_where_names_are_numbers() -> None:
     summary = result(per_client=NUMBERED)
     assert [summary.place_of(who) for who in ("2", 2, "0", 0)] == [0, 1, 2, 0]
-    with pytest.raises(MasqueradeError, match=r"^E202 there is no model of client `5`"):
+    with raises("E202", "`5`"):
         summary.place_of("5")
     kept_out = replace(novel([1.0]).clients, names=("9",))
     # A name of a novel client is a name too.
     apart = result(per_client=NAMED, novel=replace(novel([1.0]), clients=kept_out))
-    with pytest.raises(MasqueradeError, match=r"^E202 there is no model of client `5`"):
+    with raises("E202", "`5`"):
         apart.place_of("5")
 
 
 @pytest.mark.parametrize(
-    ("client", "words"),
+    ("client", "named"),
     [
-        (1, "there is no model of client `1`; those with one have the numbers 0, 2, 5 and the n"),
-        ("bb", r"there is no model of client `bb` \(did you mean `b`\?\)"),
-        (20, "client `20` was kept out of training, .* have the numbers 0, 2, 5 and the names a"),
-        ("20", "client `20` was kept out of training"),
+        (1, ("`1`", "0, 2, 5")),
+        ("bb", ("`bb`", "`b`")),
+        (20, ("`20`", "0, 2, 5", "a")),
+        ("20", ("`20`",)),
     ],
 )
 def test_a_client_without_a_model_is_refused_and_those_with_one_are_named(
-    client: int | str, words: str
+    client: int | str, named: tuple[str, ...]
 ) -> None:
     summary = result(per_client=NAMED, novel=novel([70.0]))
-    with pytest.raises(MasqueradeError, match=f"^E202 {words}"):
+    with raises("E202", *named):
         summary.place_of(client)

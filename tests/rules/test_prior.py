@@ -9,11 +9,10 @@ from torch import Tensor
 import masquerade as mq
 from masquerade.core.metric import OutputRule, RuleClient
 from masquerade.core.random import draw, normal, uniform
-from masquerade.errors import MasqueradeError
 from masquerade.rules import PRIORS
 from masquerade.rules.label_mix import LabelMix, calibrated, label_mix
 from masquerade.rules.prior import chance, em, log_evidence
-from tests.support import federation, network
+from tests.support import federation, network, raises
 
 MEANS = torch.eye(4, dtype=torch.float64) * 3
 """Four classes, each a normal cloud; samples are of four numbers."""
@@ -313,7 +312,7 @@ def test_what_has_no_classes_is_refused_before_training() -> None:
         metric=lambda outputs, y: (outputs[:, 0] - y).abs(),
         better="lower",
     )
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         trained(task=task)
 
 
@@ -322,17 +321,17 @@ def test_a_client_without_training_labels_is_refused_before_training() -> None:
 
     data = federation()
     bare = replace(data, train=(data.train[0][:0], *data.train[1:]))
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         trained(federation=bare)
 
 
 def test_a_prior_that_is_not_there_or_is_there_twice_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E201 .*`evaluate.prior`.*`batch`"):
+    with raises("E201", "`evaluate.prior`", "`batch`"):
         trained(evaluate=mq.Evaluate(prior=("batches",)))
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         trained(rules={"own": lambda outputs, who: outputs})
 
 
 def test_a_scope_that_is_not_there_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         OutputRule(lambda outputs, who: outputs, "all")

@@ -19,7 +19,7 @@ from masquerade.methods import METHODS
 from masquerade.methods.fedavg import FedAvg
 from masquerade.simulation import contract
 from tests import support
-from tests.support import federation, network
+from tests.support import federation, network, raises, warns
 
 
 def built(method: Method, engine: str = "loop", model: nn.Module | None = None) -> Any:
@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_a_function_that_returns_the_wrong_thing_is_refused(what: str, engine: str) -> None:
     name, function = WRONG[what]
     method = type("Mine", (Method,), {name: function})(local_epochs=1)
-    with pytest.raises(MasqueradeError, match=f"^E205 .*{name}"):
+    with raises("E205", name):
         built(method, engine)
 
 
@@ -85,7 +85,7 @@ def test_a_forgotten_or_reshaped_state_of_a_client_is_named() -> None:
             return {"params": Part(work["params"])}, kept
 
         method = type("Mine", (Method,), {"client_init": forgetful, "finish": finish})()
-        with pytest.raises(MasqueradeError, match=f"E205 .*`{word}`"):
+        with raises("E205", f"`{word}`"):
             built(method)
 
 
@@ -106,7 +106,7 @@ READING: dict[str, tuple[str, Callable[..., Any], str]] = {
 def test_what_is_read_and_was_never_made_is_named(what: str) -> None:
     name, function, maker = READING[what]
     method = type("Mine", (Method,), {name: function})(local_epochs=1)
-    with pytest.raises(MasqueradeError, match=f"^E205 .*`{maker}`"):
+    with raises("E205", f"`{maker}`"):
         built(method)
 
 
@@ -150,9 +150,9 @@ def test_a_network_that_returns_a_tuple_is_refused(engine: str) -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return super().forward(x), None
 
-    with pytest.raises(MasqueradeError, match=r"^E202 the network returned a tuple"):
+    with raises("E202", "tuple"):
         built(Method(), engine, Pair(6, 3))
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         mq.check(Method(), Pair(6, 3))
 
 
@@ -177,7 +177,7 @@ class Stepping(Method):
 
 @pytest.mark.parametrize("how", ["nothing", "less", "more", "alone"])
 def test_a_step_that_returns_other_work_is_refused(how: str) -> None:
-    with pytest.raises(MasqueradeError, match=r"E205 .*step.*`mine`"):
+    with raises("E205", "step", "`mine`"):
         built(Stepping(how=how))
 
 
@@ -190,7 +190,7 @@ def test_a_loss_that_was_averaged_already_is_refused_before_any_round(engine: st
 
         return (Stage("mine", self.sgd_step(task, loss)),)
 
-    with pytest.raises(MasqueradeError, match=r"E205 .*one value per sample"):
+    with raises("E205"):
         built(type("Mine", (Method,), {"plan": plan})(), engine)
 
 
@@ -204,7 +204,7 @@ def test_what_runs_beside_a_step_returns_the_work(place: str) -> None:
     def plan(self: Method, task: Task, round: Round) -> Any:
         return (replace(Stage("mine", self.sgd_step(task)), **{place: lambda work, round: None}),)
 
-    with pytest.raises(MasqueradeError, match=f"E205 .*`mine`.*{place}"):
+    with raises("E205", "`mine`", place):
         built(type("Mine", (Method,), {"plan": plan})())
 
 
@@ -252,7 +252,7 @@ class Own(Method):
 def test_a_step_that_padding_changes_is_refused(
     how: str, entry: str, dtype: torch.dtype, engine: str
 ) -> None:
-    with pytest.raises(MasqueradeError, match=f"E206 .*`mine`.*`{entry}`"):
+    with raises("E206", "`mine`", f"`{entry}`"):
         built(Own(how=how), engine, network(dtype))
 
 
@@ -276,7 +276,7 @@ def test_a_step_that_cannot_be_mapped_is_never_padded() -> None:
 
         return (Stage("mine", step),)
 
-    with pytest.warns(MasqueradeWarning, match="W501"):
+    with warns("W501"):
         built(type("Mine", (Method,), {"plan": plan})(), "batched")
 
 
@@ -298,9 +298,9 @@ class Careless(Method):
 
 def test_a_network_that_couples_samples_is_not_tried_with_padding() -> None:
     normed = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
-    with pytest.raises(MasqueradeError, match="E206"):
+    with raises("E206"):
         built(Careless(), "batched")
-    with pytest.warns(MasqueradeWarning, match="W501 .*BatchNorm"):
+    with warns("W501", "BatchNorm"):
         built(Careless(), "batched", normed)
 
 
@@ -313,7 +313,7 @@ def test_padding_is_tried_on_every_draw_of_a_step() -> None:
 
         return (Stage("mine", step, draws=2),)
 
-    with pytest.raises(MasqueradeError, match=r"E206 .*`mine`"):
+    with raises("E206", "`mine`"):
         built(type("Mine", (Method,), {"plan": plan})(), "batched")
 
 
@@ -355,7 +355,7 @@ def test_the_trial_changes_no_bit_and_draws_no_number() -> None:
 
 
 def test_a_network_with_fewer_outputs_than_classes_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"E202 .*2 outputs.*3 classes"):
+    with raises("E202", "2", "3"):
         built(FedAvg(), model=nn.Linear(6, 2).double())
 
 
@@ -369,7 +369,7 @@ def test_a_client_state_that_changes_its_type_is_refused() -> None:
         return Method.finish(self, task, work, message, {"n": client["n"] + 0.5}, round)
 
     counting = type("Counting", (Method,), {"client_init": client_init, "finish": finish})
-    with pytest.raises(MasqueradeError, match=r"^E205 .*float32, which is torch.int64"):
+    with raises("E205", "float32", "torch.int64"):
         built(counting())
 
 
@@ -389,7 +389,7 @@ def test_a_loss_that_runs_the_network_as_in_use_is_refused_where_that_is_another
         return (Stage("mine", self.sgd_step(task, loss)),)
 
     dropping = Task(nn.Sequential(Dropout(0.5), network()))
-    with pytest.raises(MasqueradeError, match=r"^E205 .*task.outputs"):
+    with raises("E205", "task.outputs"):
         support.simulation(type("InUse", (Method,), {"plan": plan})(), task=dropping)
     support.simulation(type("Right", (Method,), {"plan": right})(), task=dropping)
     # Where training and use are one, either will do.

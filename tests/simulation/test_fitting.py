@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import masquerade as mq
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
-from masquerade.core import MasqueradeError, Task
+from masquerade.core import Task
 from masquerade.core.preprocess import Normalize, Standardize
 from masquerade.data import Federation
 from masquerade.methods import FedAvg
@@ -19,7 +19,7 @@ from masquerade.simulation.build import build
 from masquerade.simulation.fitting import download, fit, upload
 from masquerade.wire import Stamp, encode
 from tests import support
-from tests.support import METHOD_TABLE, federation, network, simulate, specified
+from tests.support import METHOD_TABLE, federation, network, raises, simulate, specified
 
 CHECKED = ("fedavg", "dmpfl", "fedmask", "pfedgate", "fedem", "heterofl", "fedselect")
 
@@ -192,11 +192,11 @@ def test_a_run_that_goes_on_is_fitted_to_the_same_bits(tmp_path: Path) -> None:
     for result in (first, again):
         values = result.client(0).parts["params"].values
         assert all(torch.equal(values[name], whole[name]) for name in whole)
-    with pytest.raises(MasqueradeError, match=r"^E402 settings differ .*preprocess"):
+    with raises("E402", "preprocess"):
         go_on(3, tmp_path / "run", Normalize(0.5, 0.5))
 
 
 def test_tokens_cannot_be_standardized() -> None:
     data = replace(federation(), x=torch.ones(104, 6, dtype=torch.int64))
-    with pytest.raises(MasqueradeError, match=r"^E202 .*tokens"):
+    with raises("E202", "tokens"):
         build(spec_of(data))

@@ -18,7 +18,7 @@ from masquerade.simulation import update_checks
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.state import RunState
-from tests.support import METHOD_TABLE, advance, final, measure, restored, simulation
+from tests.support import METHOD_TABLE, advance, final, measure, restored, simulation, warns
 
 make: Callable[..., Any] = simulation
 Poison = Callable[[Message, int], Message]
@@ -153,7 +153,7 @@ def test_a_structure_over_its_budget_is_refused_in_the_hello() -> None:
     made = replace(made, engine=Poisoned(made.engine, inflated, (1,)))
     progress = made.begin()
     bad = int(made.server.participation.eligible[1])
-    with pytest.warns(MasqueradeWarning, match=f"W607 client {bad}, the setup"):
+    with warns("W607", f"client {bad}"):
         line = advance(made, progress)
     assert line.refused_setup == {str(bad): "W607"}
     assert progress.refused == 1
@@ -175,7 +175,7 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
     view, asked = made.server.method.views[0], [torch.arange(2)] * 6
     honest = measure(made, progress, view, asked, novel=True).models
     made = replace(made, engine=Poisoned(made.engine, poison, (0,)))
-    with pytest.warns(MasqueradeWarning, match=f"{code} client 1, round 2"):
+    with warns(code, "client 1", "round 2"):
         found = measure(made, progress, view, asked, novel=True).models
     assert_equal(found[1], honest[1])
     # Nobody asked client 1: it has what every client begins with, and the server's model of now.
@@ -192,7 +192,7 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
 def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
     made, progress = make_novel("fedmask")
     made = replace(made, engine=Poisoned(made.engine, inflated, (0,)))
-    with pytest.warns(MasqueradeWarning, match="W607 client 1, the setup"):
+    with warns("W607", "client 1"):
         found = measure(made, progress, "personal", [torch.arange(2)] * 6, novel=True).models
     refused, taken = ([keep.all() for keep in one["bits"].keep.values()] for one in found)
     assert refused

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError
 from masquerade.experiments.checkpoints import Committer
 from masquerade.storage.manifest import fingerprint, seal
 from masquerade.storage.run_directory import (
@@ -32,6 +32,7 @@ from masquerade.storage.run_directory import (
     decode_tensors,
 )
 from tests.storage.disk import Disk, raising
+from tests.support import raises, warns
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +84,7 @@ def attempt(work: Callable[[], None]) -> MasqueradeError | None:
 
 
 def refused(code: str) -> Any:
-    return pytest.raises(MasqueradeError, match=f"^{code} ")
+    return raises(code)
 
 
 def test_a_commit_copies_no_tensor_that_has_its_memory_for_itself(
@@ -269,9 +270,7 @@ def test_every_damage_is_found_and_the_commit_before_is_used(two: Path) -> None:
                 file.unlink()
             else:
                 file.write_bytes(data)
-            with pytest.warns(
-                MasqueradeWarning, match=rf"^E401 Checkpoint 2 damaged \({file.name}: "
-            ):
+            with warns("E401", 2, file.name):
                 found = run.latest()
             assert found is not None
             assert found.number == 1
@@ -290,18 +289,18 @@ def test_files_of_another_commit_are_damage(two: Path) -> None:
         for name in ("state.safetensors", "manifest.json"):
             kept = (new / name).read_bytes()
             shutil.copy(old / name, new / name)
-            with pytest.warns(MasqueradeWarning, match=f"2 damaged .{name}.* Using 1"):
+            with warns("E401", 2, name, 1):
                 run.latest()
             (new / name).write_bytes(kept)
         shutil.copytree(old, two / "rounds" / "00000003")
-        with pytest.warns(MasqueradeWarning, match="3 damaged .manifest.* Using 2"):
+        with warns("E401", 3, "manifest", 2):
             run.latest()
 
 
 def test_a_run_goes_on_from_before_the_damage(two: Path) -> None:
     (two / "rounds" / "00000002" / "state.safetensors").write_bytes(b"")
     with RunDirectory.open(two) as run:
-        with pytest.warns(MasqueradeWarning, match="Using 1"):
+        with warns("E401", 1):
             run.latest()
         commit(run, 2)
     check(two, {2})
@@ -317,7 +316,7 @@ def test_damaged_commits_do_not_push_out_intact_ones(two: Path) -> None:
 def test_cut_metrics_send_the_run_back_to_where_they_are_whole(two: Path) -> None:
     metrics = two / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-1])
-    with RunDirectory.open(two) as run, pytest.warns(MasqueradeWarning, match="metrics.jsonl"):
+    with RunDirectory.open(two) as run, warns("E401", "metrics.jsonl"):
         assert run.latest() is not None
     check(shutil.copytree(two, two.parent / "copy", ignore=shutil.ignore_patterns("00000002")), {1})
 

@@ -13,6 +13,7 @@ from masquerade.core import tree
 from masquerade.core.part import Axis, Message, Part
 from masquerade.errors import MasqueradeError
 from masquerade.wire import Stamp, decode, digest, encode, nbytes, values_bytes
+from tests.support import raises
 from tests.wire.parts import (
     HEADER,
     TYPES,
@@ -144,9 +145,9 @@ def small() -> Message:
 def test_every_truncation_is_refused() -> None:
     data = encode(small())
     for length in range(len(data)):
-        with pytest.raises(MasqueradeError, match="E605"):
+        with raises("E605"):
             decode(data[:length], small())
-        with pytest.raises(MasqueradeError, match="E605"):
+        with raises("E605"):
             decode(forged(data[:length]), small())
 
 
@@ -156,7 +157,7 @@ def test_every_changed_byte_is_refused() -> None:
         for change in range(1, 256):
             damaged = bytearray(data)
             damaged[place] ^= change
-            with pytest.raises(MasqueradeError, match="E605"):
+            with raises("E605"):
                 decode(bytes(damaged), small())
 
 
@@ -197,7 +198,7 @@ def test_noise_is_refused_or_of_the_right_form(noise: bytes) -> None:
 
 
 def test_bytes_after_the_end_are_refused() -> None:
-    with pytest.raises(MasqueradeError, match="E605 1 bytes after the end"):
+    with raises("E605", "1"):
         decode(forged(encode(small()) + b"\0"), small())
 
 
@@ -205,7 +206,7 @@ def test_padding_bits_must_be_zero() -> None:
     message = {"p": Part({"b": torch.tensor([True, False, True])})}
     data = bytearray(encode(message))
     data[-1] |= 0b1000
-    with pytest.raises(MasqueradeError, match="E605 the bits that fill"):
+    with raises("E605"):
         decode(forged(bytes(data)), message)
 
 
@@ -214,7 +215,7 @@ def test_a_flag_is_one_of_those_that_mean_something(place: int, flag: int) -> No
     message = {"p": Part({"b": torch.tensor([True])})}
     data = bytearray(encode(message))
     data[place] = flag
-    with pytest.raises(MasqueradeError, match=f"E605 flag {flag} at byte {place}"):
+    with raises("E605", flag, place):
         decode(forged(bytes(data)), message)
 
 
@@ -222,14 +223,14 @@ def test_a_reference_to_what_is_not_held_is_refused() -> None:
     message = small()
     data = encode(message, same=dict.fromkeys(message, True))
     for held, missing in ((None, "bits"), ({}, "bits"), ({"bits": message["bits"]}, "params")):
-        with pytest.raises(MasqueradeError, match=f"`{missing}` refers to a version not held"):
+        with raises("E605", f"`{missing}`"):
             decode(data, message, held=held)
 
 
 def test_a_message_of_another_run_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match="E605"):
+    with raises("E605"):
         decode(encode({"p": Part({"w": torch.ones(3)})}), {"p": Part({"w": torch.ones(4)})})
-    with pytest.raises(MasqueradeError, match="not a message of this run"):
+    with raises("E605"):
         decode(encode({"p": Part({"w": torch.ones(3)})}), small())
 
 
@@ -268,18 +269,18 @@ def test_bits_are_packed_eight_to_a_byte_at_most(count: int) -> None:
 def test_a_message_for_others_is_refused() -> None:
     sent = encode(small(), Stamp(3, 7, 99))
     assert decode(sent, small(), Stamp(3, 7, 99)).keys() == small().keys()
-    for stamp, text in (
-        (Stamp(4, 7, 99), "message of round 3, client 7; expected round 4 of client 7"),
-        (Stamp(3, 8, 99), "message of round 3, client 7; expected round 3 of client 8"),
-        (Stamp(3, 7, 98), "builds on 0000000000000063, here is 0000000000000062"),
+    for stamp, named in (
+        (Stamp(4, 7, 99), ("round 3, client 7", "round 4 of client 7")),
+        (Stamp(3, 8, 99), ("round 3, client 7", "round 3 of client 8")),
+        (Stamp(3, 7, 98), ("0000000000000063", "0000000000000062")),
     ):
-        with pytest.raises(MasqueradeError, match=f"E605 .*{text}"):
+        with raises("E605", *named):
             decode(sent, small(), stamp)
 
 
 def test_what_the_receiver_holds_must_not_be_sent_again() -> None:
     message = small()
-    with pytest.raises(MasqueradeError, match="E605 part `bits` was sent again"):
+    with raises("E605", "`bits`"):
         decode(encode(message), message, held=message)
     other = {**message, "params": Part(message["params"].values)}
     assert decode(encode(message, same={"bits": True}), message, held=other).keys() == other.keys()
@@ -289,7 +290,7 @@ def test_what_the_receiver_holds_must_not_be_sent_again() -> None:
         held = {**message, "params": Part(values, {"w": keep}, {"w": Axis(1)})}
         data = encode(message, same={"bits": True})
         if again:
-            with pytest.raises(MasqueradeError, match="E605 part `params` was sent again"):
+            with raises("E605", "`params`"):
                 decode(data, message, held=held)
         else:
             assert decode(data, message, held=held)["bits"] is held["bits"]
