@@ -104,30 +104,40 @@ METHOD_TABLE = {
 """Every method under law. A new entry of METHODS is here by itself."""
 
 
-def built(
-    method, task, data, train, evaluate, compute, seed, views, budgets=(), novel=()
-) -> Simulation:
+AT_THE_END, LOOPED = Evaluate(every=0), Compute(engine="loop")
+
+
+def built(method, task, data, **settings) -> Simulation:
     """A simulation of what is given."""
-    return build(
-        specified(method, task, data, train, evaluate, compute, seed, views, budgets, novel)
-    )
+    return build(specified(method, task, data, **settings))
 
 
 def specified(
-    method, task, data, train, evaluate, compute, seed, views, budgets=(), novel=()
+    method,
+    task,
+    data,
+    *,
+    evaluate=AT_THE_END,
+    compute=LOOPED,
+    seed=1,
+    views=(),
+    budgets=(),
+    novel=(),
+    **train,
 ) -> TrainingSpec:
-    """The specification of a training."""
+    """The specification of a training; what is not named here goes into `Train`."""
+    views = tuple(views or method.views)
     return TrainingSpec(
         method=method,
         task=task,
         federation=data,
-        train=train,
+        train=Train(model="", seeds=(seed,), **train),
         evaluate=evaluate,
         compute=compute,
         seed=seed,
-        views=tuple(views),
+        views=views,
         names=tuple((type(method).__name__, view) for view in views),
-        budgets=tuple(budgets or ()),
+        budgets=tuple(budgets),
         novel=tuple(novel),
     )
 
@@ -140,13 +150,15 @@ def simulation(
         method,
         task or Task(network_of(method)),
         federation(),
-        Train("", rounds, 4, participation, 0.97, (seed,)),
-        evaluate or Evaluate(every=0, draws=2),
-        Compute(**({"engine": "loop"} | compute)),
-        seed,
-        method.views,
-        BUDGETS,
-        novel,
+        rounds=rounds,
+        batch_size=4,
+        participation=participation,
+        lr_decay=0.97,
+        evaluate=evaluate or Evaluate(every=0, draws=2),
+        compute=Compute(**({"engine": "loop"} | compute)),
+        seed=seed,
+        budgets=BUDGETS,
+        novel=novel,
     )
 
 
@@ -157,12 +169,13 @@ def scheduled(method, rounds, **compute):
             method,
             Task(network_of(method)),
             federation(),
-            Train("", rounds, 4, 0.67, 0.9),
-            Evaluate(every=0),
-            Compute(**compute),
-            5,
-            method.views,
-            BUDGETS,
+            rounds=rounds,
+            batch_size=4,
+            participation=0.67,
+            lr_decay=0.9,
+            compute=Compute(**compute),
+            seed=5,
+            budgets=BUDGETS,
         )
     )
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Evaluate
 from masquerade.core import Method, Task
 from masquerade.core.random import normal
 from masquerade.data import Federation, load
@@ -35,9 +35,14 @@ def central(method: Method, model: nn.Module, data: Data, batch: int) -> float:
     x, y, count = data
     train, test = torch.arange(len(x)).split([count, len(x) - count])
     federation = Federation("central", x, y, 10, (train,), (test,), (test,))
-    evaluated, loop = Evaluate(0, (0,)), Compute("loop", "cpu")
-    setting = Train("", 1, batch)
-    made = built(method, Task(model), federation, setting, evaluated, loop, 1, method.views)
+    made = built(
+        method,
+        Task(model),
+        federation,
+        rounds=1,
+        batch_size=batch,
+        evaluate=Evaluate(every=0, degrees=(0,)),
+    )
     progress = made.begin()
     advance(made, progress)
     return float(measure(made, progress, method.views[0], [test]).scores[0].mean())
@@ -169,8 +174,9 @@ def test_vgg16_does_a_round_with_two_clients() -> None:
     federation = Federation("noise", x, y, 10, parts, parts, parts)
     task = Task(build("vgg16", (3, 32, 32), 10, seed=1))
     method = FedMask(pruned_layers=8, local_epochs=1)
-    setting, loop = Train("", 1, 3), Compute("loop", "cpu")
-    made = built(method, task, federation, setting, Evaluate(0, (0,)), loop, 1, method.views)
+    made = built(
+        method, task, federation, rounds=1, batch_size=3, evaluate=Evaluate(every=0, degrees=(0,))
+    )
     progress = made.begin()
     cost = advance(made, progress)
     # 134,301,514 bits each way, and a few flags, for each of the two clients.

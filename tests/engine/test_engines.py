@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import masquerade as mq
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Compute, Evaluate
 from masquerade.core import (
     Batch,
     ClientInfo,
@@ -52,11 +52,12 @@ def world(
         method,
         task,
         data,
-        Train("", rounds, 4, 1.0, 0.97, (5,)),
-        Evaluate(every=0, draws=2),
-        Compute(**compute),
-        5,
-        method.views,
+        rounds=rounds,
+        batch_size=4,
+        lr_decay=0.97,
+        evaluate=Evaluate(every=0, draws=2),
+        compute=Compute(**compute),
+        seed=5,
     )
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Compute
 from masquerade.core import Message, Part, State, Task
 from masquerade.core.round import ClientInfo, Round, client_round
 from masquerade.data import Federation
@@ -114,16 +114,7 @@ def test_what_a_row_sent_stays_with_its_client(compute: dict[str, Any]) -> None:
     parts = tuple(torch.arange(24).split(6))
     data = Federation("even", x, y, 3, parts, parts, parts)
     method = Passing(local_epochs=1)
-    made = built(
-        method,
-        Task(network()),
-        data,
-        Train("", 3, 3),
-        Evaluate(every=0),
-        Compute(**compute),
-        1,
-        method.views,
-    )
+    made = built(method, Task(network()), data, rounds=3, batch_size=3, compute=Compute(**compute))
     progress = made.begin()
     for number in range(3):
         advance(made, progress)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Compute
 from masquerade.core import Batch, Method, Round, Stage, State, Task
 from masquerade.cost.flops import Meter
 from masquerade.data import Federation
@@ -125,14 +125,7 @@ def test_channels_lie_side_by_side_for_one_clients_convolutions(
     method, data, ends = FedAvg(local_epochs=1, lr=0.1), images(), []
     for plain in (False, True):
         spec = specified(
-            method,
-            Task(model),
-            data,
-            Train("", 2, 4),
-            Evaluate(every=0),
-            Compute(engine=engine),
-            1,
-            method.views,
+            method, Task(model), data, rounds=2, batch_size=4, compute=Compute(engine=engine)
         )
         with simulating(spec) as made:
             loader = made.engine.context.loader

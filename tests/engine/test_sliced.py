@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Compute
 from masquerade.core import Method, Round, Stage, Task, mask, slicing, tree
 from masquerade.core.random import normal
 from masquerade.core.round import Batch, steps
@@ -40,11 +40,11 @@ def ended(method: Method, task: Task, engine: str) -> RunState:
         method,
         task,
         images(),
-        Train("", 3, 4, 1.0, 0.97, (5,)),
-        Evaluate(every=0),
-        Compute(engine),
-        5,
-        method.views,
+        rounds=3,
+        batch_size=4,
+        lr_decay=0.97,
+        compute=Compute(engine=engine),
+        seed=5,
     )
     progress = made.begin()
     while progress.number < 3:

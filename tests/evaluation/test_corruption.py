@@ -109,7 +109,9 @@ def test_novel_clients_and_the_global_view_are_evaluated_under_corruption_too() 
 
 def test_without_kinds_nothing_is_said_of_corruption() -> None:
     data = federation()
-    result = mq.run(mq.methods.FedAvg(local_epochs=1), network(), data, 1, evaluate=mq.Evaluate(0))
+    result = mq.run(
+        mq.methods.FedAvg(local_epochs=1), network(), data, 1, evaluate=mq.Evaluate(every=0)
+    )
     assert result.summaries[0].accuracy.corruption == {}
     assert result.summaries[0].corrupted_images == ""
 

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Message, Method, Task
 from masquerade.data import Federation
 from masquerade.simulation.build import Simulation
@@ -38,8 +37,7 @@ def play(
     for value in model.parameters():
         value.data.fill_(1)
     task = Task(model.double(), loss=square, metric=square, better="lower")
-    train, compute = Train("", rounds, 8, 1.0), Compute("loop", "cpu")
-    made = built(method, task, federation(samples), train, Evaluate(0), compute, 1, method.views)
+    made = built(method, task, federation(samples), rounds=rounds, batch_size=8)
     progress = made.begin()
     for _ in range(rounds):
         advance(made, progress)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Method, Round, Stage, Task
 from masquerade.data import Federation
 from masquerade.data.loader import BatchLoader
@@ -103,9 +102,15 @@ def stage(
 ) -> tuple[Simulation, World]:
     """Return a simulation of a method, and the world in which the reference is to follow it."""
     data, module = data or federation(), network()
-    train = Train("", rounds, 4, 0.67, lr_decay)
     made = built(
-        method, Task(module), data, train, Evaluate(0), Compute("loop", "cpu"), 5, method.views
+        method,
+        Task(module),
+        data,
+        rounds=rounds,
+        batch_size=4,
+        participation=0.67,
+        lr_decay=lr_decay,
+        seed=5,
     )
     cohorts = [made.server.participation.cohort(number).tolist() for number in range(rounds)]
     return made, World(data, module, cohorts, 5, 4, lr_decay)
@@ -155,8 +160,8 @@ def line(
     flat = torch.tensor([pair for part in samples for pair in part], dtype=torch.float64)
     parts = torch.split(torch.arange(len(flat)), [len(part) for part in samples])
     data = Federation("hand", flat[:, :1], flat[:, 1:], None, parts, parts, parts)
-    task, train = Task(model, loss=square, metric=square), Train("", rounds, 4, participation)
-    made = built(method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views)
+    task = Task(model, loss=square, metric=square)
+    made = built(method, task, data, rounds=rounds, batch_size=4, participation=participation)
     progress = made.begin()
     for _ in range(rounds):
         advance(made, progress)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import (
     Batch,
     Cohort,
@@ -157,8 +156,7 @@ def binary_world(method: BNN, rounds: int) -> Simulation:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         task = Task(BinaryMLP(3, (8,), 3).double())
-    train, compute = Train("", rounds, 4, 0.67), Compute("loop", "cpu")
-    return built(method, task, data, train, Evaluate(0), compute, 5, method.views)
+    return built(method, task, data, rounds=rounds, batch_size=4, participation=0.67, seed=5)
 
 
 def assert_bits_flip(method: BNN) -> None:
@@ -259,8 +257,7 @@ def test_training_learns() -> None:
         torch.manual_seed(3)
         task = Task(BinaryMLP(8, (64,), 3))
     method = BNN(local_epochs=2)
-    train = Train("", 10, 10)
-    made = built(method, task, data, train, Evaluate(0), Compute("loop", "cpu"), 1, method.views)
+    made = built(method, task, data, rounds=10, batch_size=10)
     progress = made.begin()
     for _ in range(10):
         advance(made, progress)

@@ -512,17 +512,9 @@ def test_engines_agree_also_where_samples_or_clients_are_gated(gating: str) -> N
     ended = []
     for engine in ("loop", "batched"):
         method = replace(SMALL, gating=gating, chunk=3, momentum=0.5, solver="exact")
-        made, _ = replay.stage(method, 2)
-        made = built(
-            method,
-            TASK,
-            DATA,
-            made.spec.train,
-            Evaluate(0),
-            Compute(engine, "cpu", clients_per_chunk=3),
-            5,
-            method.views,
-        )
+        rounds = {"rounds": 2, "batch_size": 4, "participation": 0.67}
+        compute = Compute(engine=engine, clients_per_chunk=3)
+        made = built(method, TASK, DATA, compute=compute, seed=5, **rounds)
         assert made.engine.name == engine
         progress = made.begin()
         advance(made, progress)

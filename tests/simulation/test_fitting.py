@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import masquerade as mq
 from masquerade.config.resolve import TrainingSpec
-from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
 from masquerade.core.preprocess import Normalize, Standardize
 from masquerade.data import Federation
@@ -26,8 +25,8 @@ CHECKED = ("fedavg", "dmpfl", "fedmask", "pfedgate", "fedem", "heterofl", "fedse
 
 def spec_of(data: Federation, novel: tuple[int, ...] = (), own: nn.Module | None = None):
     task = Task(network(torch.float32), preprocess=own or Standardize())
-    settings = Train("", 2, 4), Evaluate(every=0), Compute(engine="loop")
-    return specified(FedAvg(local_epochs=1), task, data, *settings, 5, ("global",), novel=novel)
+    method, rounds = FedAvg(local_epochs=1), {"rounds": 2, "batch_size": 4}
+    return specified(method, task, data, seed=5, views=("global",), novel=novel, **rounds)
 
 
 def constants(spec: TrainingSpec) -> list[list[float]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import masquerade as mq
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Compute
 from masquerade.config.toml import parse
 from masquerade.core import Part, Task, tree
 from masquerade.methods import FedAvg
@@ -40,12 +40,14 @@ def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, RunStat
         method,
         Task(make(method)),
         data(),
-        Train("", 4, 4, 0.67, 0.97, (5,), message_dtype=wire),
-        Evaluate(every=0),
-        Compute(**({"engine": "loop"} | compute)),
-        5,
-        method.views,
-        BUDGETS,
+        rounds=4,
+        batch_size=4,
+        participation=0.67,
+        lr_decay=0.97,
+        message_dtype=wire,
+        compute=Compute(**({"engine": "loop"} | compute)),
+        seed=5,
+        budgets=BUDGETS,
     )
     progress = made.begin()
     while progress.number < 4:

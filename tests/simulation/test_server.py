@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Evaluate
 from masquerade.core import (
     ClientInfo,
     Cohort,
@@ -153,11 +153,13 @@ def world(
         method or Known(),
         Task(nn.Linear(3, 1).double(), loss=score, metric=score),
         data or owned(),
-        Train("", ROUNDS, 2, 0.5, 1.0, (5,)),
-        evaluate or Evaluate(every=1, degrees=DEGREES, draws=3),
-        Compute(engine="loop"),
-        5,
-        views,
+        rounds=ROUNDS,
+        batch_size=2,
+        participation=0.5,
+        lr_decay=1.0,
+        evaluate=evaluate or Evaluate(every=1, degrees=DEGREES, draws=3),
+        seed=5,
+        views=views,
     )
 
 
@@ -406,11 +408,12 @@ def test_the_rounds_to_80_percent_of_the_final_figure(
         Growing(),
         Task(nn.Linear(3, 1).double(), loss=score, metric=score, better=better),
         owned(),
-        Train("", rounds, 2, 0.5),
-        Evaluate(every=1, degrees=(0,)),
-        Compute(engine="loop"),
-        5,
-        Growing.views,
+        rounds=rounds,
+        batch_size=2,
+        participation=0.5,
+        evaluate=Evaluate(every=1, degrees=(0,)),
+        seed=5,
+        views=Growing.views,
     )
     assert summaries(made)["global"].rounds_to_80 == expected
 
