@@ -70,6 +70,7 @@ SMALL: dict[str, dict] = {
     "fedem": {"models": 2},
     "topk": {"share": 0.3},
     "pfedgate": {"density": 0.8, "blocks": 3, "gate_lr": 0.3, "local_epochs": 2},
+    "pfedgate_sample": {"density": 0.8, "blocks": 3, "gate_lr": 0.3, "local_epochs": 1},
     "fedselect": {
         "local_epochs": 2,
         "iterations": 1,

@@ -105,7 +105,8 @@ def _between(low: float, high: float) -> str:
 
 def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
     """Make a dataclass of a table; unknown keys and unfit values become problems."""
-    defaults = {each.name: getattr(cls(), each.name) for each in dataclasses.fields(cls)}
+    untouched = cls()
+    defaults = {each.name: getattr(untouched, each.name) for each in dataclasses.fields(cls)}
     values, within = {}, limits(cls, prefix)
     for key, value in given.items():
         if key in defaults:

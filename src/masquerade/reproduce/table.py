@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +207,18 @@ class Table:
 
     def run(self, row: str, seed: int) -> Run | None:
         """Return the run of a row; None until its search is done."""
-        tables = toml.merged(self.tables(row), {"train": {"seeds": [seed]}})
+        return next(iter(self._runs(row, [seed])), None)
+
+    def _runs(self, row: str, seeds: Iterable[int]) -> list[Run]:
+        tables = self.tables(row)
         if self.search.all_trials:
             chosen = self.chosen(row)
             if chosen is None:
-                return None
+                return []
             (trial,) = (each for each in self.search.all_trials if each.name == chosen)
             tables = _with(tables, trial)
-        return Run(row, f"{row}-seed{seed}", toml.parse(tables))
+        given = [(seed, toml.merged(tables, {"train": {"seeds": [seed]}})) for seed in seeds]
+        return [Run(row, f"{row}-seed{seed}", toml.parse(each)) for seed, each in given]
 
     def path(self, run: Run) -> Path:
         """Return the file of a run's result."""
@@ -226,19 +230,14 @@ class Table:
         None where there is none, or one of other settings.
         """
         try:
-            found = RowRecord.from_json(json.loads(self.path(run).read_text(encoding="utf-8")))
+            found, then = _read(self.path(run).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (ValueError, MasqueradeError) as error:
             said = str(error).removeprefix("E401 ")
             text = f"{self.path(run)} is damaged ({said}); restore it, or remove it"
             raise MasqueradeError("E401", text) from None
-        try:
-            then = parsed(found.settings)
-        except MasqueradeError:
-            # Settings that are no longer known are other settings.
-            return None
-        if meaning(then) != meaning(run.config):
+        if then is None or meaning(then) != meaning(run.config):
             return None
         return replace(found, result=raw.read(self.path(run), found.result))
 
@@ -246,8 +245,7 @@ class Table:
         """Return the results of a row, in the order of their seeds."""
         names = self.results.glob(f"{row}-seed*.json")
         seeds = [int(path.stem.rpartition("seed")[2]) for path in names]
-        runs = [self.run(row, seed) for seed in sorted(seeds)]
-        found = [self.record(run) for run in runs if run is not None]
+        found = [self.record(run) for run in self._runs(row, sorted(seeds))]
         return [record for record in found if record is not None]
 
     def notes(self) -> dict[str, str]:
@@ -296,6 +294,19 @@ def settings(config: Config) -> dict[str, Json]:
             if value != math.inf or getattr(default, key) != math.inf
         }
     return {key: value for key, value in tables.items() if key != "compute"}
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> tuple[RowRecord, Config | None]:
+    """Read a result and its settings; None are settings that are no longer known.
+
+    A page asks for every result many times, and reading one takes milliseconds.
+    """
+    found = RowRecord.from_json(json.loads(text))
+    try:
+        return found, parsed(found.settings)
+    except MasqueradeError:
+        return found, None
 
 
 def parsed(given: Mapping[str, Json]) -> Config:
