@@ -18,7 +18,10 @@ demo: .venv/.installed  ## train and compare six methods on the embedded digits 
 	rm -rf out/demo
 	$(BIN)/masquerade compare --config runs/digits.toml --out out/demo
 
-test: lint types tests coverage  ## everything that must hold: lint, types, tests, the decoder's coverage
+test: lint  ## everything that must hold: lint, types, the decoder's coverage, tests
+	@# Types and coverage take one core each; tests take both, and end with the slowest parts.
+	$(MAKE) --no-print-directory -j 2 --output-sync=target types coverage
+	$(MAKE) --no-print-directory tests
 
 lint: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """Tests are of the CPU, also where there is a GPU, unless they are marked with `cuda`."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if NOTED in session.config.stash and exitstatus == 0:
         ran = {_key(item).split("::")[0] for item in session.items}
         messages.write(session.config.stash[NOTED], ran)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what every part took, the slowest first; CONTRIBUTING.md has the budgets."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                path = Path(report.nodeid.split("::")[0])
+                seconds[path.parts[1] if len(path.parts) > 2 else "others"] += report.duration
+    said = ", ".join(f"{part} {round(spent)}" for part, spent in seconds.most_common())
+    terminalreporter.write_line(f"seconds by part: {said}")
 
 
 def _key(item: pytest.Item) -> str:
