@@ -36,15 +36,15 @@ class APFL(Method):
     """FedAvg, and for every client the mixture of the shared model with one of its own."""
 
     mixture: float = 0.5
-    """Share of the own model in the mixture (α), at first."""
+    """Share of the own model in the mixture (α): fixed, or the first value if it is learned."""
     adapt_mixture: bool = True
-    """Whether every client adapts its share, once in each of its rounds."""
+    """Whether every client learns its share, by one step in each of its rounds."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     bounds: ClassVar[Bounds] = {"mixture": (0, 1)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
-        """Hold a model of one's own, and its share."""
+        """Hold an own model, at first the initial one, and its share."""
         device = next(iter(task.initial.values())).device
         share = torch.tensor(self.mixture, dtype=task.dtype, device=device)
         return {"own": task.initial, "mixture": {"share": share}}
@@ -68,7 +68,7 @@ class APFL(Method):
         return (Stage("train", step, self.local_epochs),)
 
     def model(self, task: Task, work: State) -> Tree:
-        """Return the mixture, whose loss the own model and its share go down."""
+        """Return the mixture, on whose loss the own model and its share are trained."""
         return _mix(task, work["own"], work["params"], work["mixture"])
 
     def finish(
@@ -94,10 +94,10 @@ class _Step:
     both: SGDStep
     """Of the own model and the share."""
     own: SGDStep
-    """Of the own model alone: what `both` comes to once the share has moved."""
+    """Of the own model alone: the same as `both` once the share has moved."""
 
     def prepare(self, work: State, round: Round) -> State:
-        """Make what the steps need."""
+        """Add the optimizer's state of both steps to the work."""
         return self.both.prepare(self.shared.prepare(work, round), round)
 
     def __call__(self, work: State, batch: Batch, round: Round) -> State:

@@ -73,7 +73,7 @@ class DMPFL(Method):
     readjust_every: int = 3
     """Rounds from one readjustment to the next."""
     anneal: bool = True
-    """Whether that share falls by cosine to 0 over the run."""
+    """Whether `readjust` falls by cosine to 0 over the run."""
     # Differs: the paper readjusts after the last epoch (`settle` 0); here the new mask is trained.
     settle: int = 1
     """Epochs of a round that train the readjusted mask."""
@@ -89,7 +89,7 @@ class DMPFL(Method):
     restart: bool = False
     """Whether personal refine starts the personal weights from zero (Algorithm 3, line 3)."""
     refine_lr_scale: float = 1.0
-    """Factor to `lr` in personal refine."""
+    """Factor on `lr` in personal refine."""
     # Differs: Algorithm 3 refines every client; in rounds that is every sampled one.
     refine_epochs: int = 0
     """Epochs of personal refine at every client when its model is used, besides those in rounds."""

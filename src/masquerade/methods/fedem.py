@@ -112,7 +112,7 @@ class FedEM(Method):
         return {**message, "mixture": Part({"mixture": client["mixture"]})}
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
-        """Mix probabilities, and return their logarithms; of a regression, mix the outputs."""
+        """Mix probabilities and return their logarithms; without classes, mix the outputs."""
         outputs = torch.stack([task(personal[name].values, x)[0] for name in self.names()], -1)
         mixture = personal["mixture"].values["mixture"]
         if task.classifies:

@@ -25,7 +25,7 @@ from masquerade.core.tree import State, Tree
 from masquerade.methods.registry import MethodEntry
 
 TINY = 1e-30
-"""The least square of a norm: no group that has a score is below it."""
+"""The least square of a norm, below that of any group that has a score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +35,12 @@ class FedMask(Method):
     density: float = 0.2
     """Share of a pruned layer's weights that its structure keeps (p_r)."""
     pruned_layers: int = 2
-    """How many layers, counted from the end, have a structure, real ones among them, which have
-    none; with 0 there is no setup."""
+    """How many of the last layers are pruned to a structure; real layers count and are not pruned.
+    With 0 there is no setup."""
     # Differs: §3.4 rejects |W · m^r| for its change, Algorithm 1 has it, and §3.4 also W · m^r.
     prune_by: str = "change"
-    """What a structure keeps the largest of: "change" of |W · m^r|, its "size", or W · m^r, its
-    "value"."""
+    """What a structure keeps the largest of: the "change" of |W · m^r| in the setup, its "size", or
+    the "value" W · m^r."""
     # Differs: Algorithm 1 multiplies by the pruned bits (line 11), so that zeros among them stay.
     keep_off: bool = False
     """Whether bits of pruned layers that are off after pruning stay off for good."""
@@ -57,7 +57,7 @@ class FedMask(Method):
     weights: str = "signed"
     """Frozen weights: "signed" ±√(2 / inputs), the signs being those drawn, or all as "drawn"."""
     real: tuple[str, ...] = ("*lstm*.output",)
-    """Patterns of layers whose weights are trained and averaged as numbers: W_o of an LSTM."""
+    """Patterns of layers without bits, trained and averaged as in FedAvg: W_o of an LSTM."""
     # Differs: the paper does not round, but reports the bytes of one bit per weight each way.
     round_mean: bool = True
     """Whether mean bits are rounded before they are sent; fractions cost a number each."""
@@ -113,13 +113,13 @@ class FedMask(Method):
         return {"params": params, "bits": self._means(task, bits), "defined": nowhere}
 
     def row_init(self, task: Task, info: ClientInfo) -> State:
-        """Know a client's structure, which is whole before its setup, and the bits it has."""
+        """Remember a client's structure, at first all weights, and its bits."""
         ones = self._ones(task)
         structure = {name: ones[name] for name in self.counts(task)}
         return {"structure": structure, "bits": self._means(task, ones)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
-        """Hold the same, and what is trained as numbers."""
+        """Hold its structure and bits, and what is trained as numbers."""
         known, params = self.row_init(task, info), self.server_init(task)["params"]
         return {**known, "bits": self._ones(task), "params": params}
 
@@ -206,7 +206,7 @@ class FedMask(Method):
     def aggregate(
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
-        """Average bits where two structures overlap or more, by samples; from ½ on it is a one."""
+        """Average bits, by samples, where two or more structures overlap; a mean of ½ is a one."""
         sent = uploads["bits"]
         if round.kind == "setup":
             return server, {"structure": sent.keep, "bits": self._means(task, sent.values)}

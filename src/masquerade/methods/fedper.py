@@ -29,7 +29,7 @@ class FedPer(Method):
         return {"params": body}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
-        """Hold a head, which begins where everybody's does."""
+        """Hold a head; all clients begin with the same one."""
         # Differs: the paper lets every client draw its own initial head.
         _, head = task.divide(self.personal_layers)
         return {"head": head}

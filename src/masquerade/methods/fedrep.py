@@ -49,7 +49,7 @@ class FedRep(Method):
         return {"params": body}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
-        """Hold a head (h), which begins where everybody's does."""
+        """Hold a head (h); all clients begin with the same one."""
         _, head = task.divide(self.personal_layers)
         return {"head": head}
 

@@ -36,7 +36,7 @@ class HeteroFL(Method):
     budgeted: ClassVar[bool] = True
 
     def problems(self) -> list[str]:
-        """Refuse levels that are no widths."""
+        """Refuse levels outside of (0, 1]."""
         fit = self.levels and all(0 < level <= 1 for level in self.levels)
         return [] if fit else [f"`method.levels` is {self.levels}; give widths above 0, at most 1"]
 
@@ -48,7 +48,7 @@ class HeteroFL(Method):
         return able[int(draw(fold(info.key, Label.LEVEL), 1)) % len(able)]
 
     def cut(self, task: Task, width: float) -> slicing.Cut:
-        """Return what a width keeps; where nobody is narrow nothing is cut."""
+        """Return what a width keeps; where all levels are 1, nothing is cut."""
         return slicing.widths(task, width) if min(self.levels) < 1 else {}
 
     def server_init(self, task: Task) -> State:

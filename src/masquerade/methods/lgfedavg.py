@@ -51,7 +51,7 @@ class LGFedAvg(Method):
         return {"begun": torch.tensor(False, device=device)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
-        """Hold a body, which means nothing before it has begun."""
+        """Hold a body, which is not used before the client has begun."""
         body, _ = task.divide(self.shared_layers)
         return {"body": body, **self.row_init(task, info)}
 

@@ -25,14 +25,14 @@ class Local(Method):
     """Training without a federation, in the rounds in which a client is sampled."""
 
     spend: float = 1.0
-    """How many times its ordinary epochs it spends over the run; in `local_flops` this is computed,
-    so that the training costs as many FLOPs as the one that `like` names."""
+    """Factor on the epochs of the whole run; `local_flops` computes it, so that the training costs
+    as many FLOPs as the one that `like` names."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     bounds: ClassVar[Bounds] = {"spend": (0, math.inf)}
 
     def schedule(self, number: int, rounds: int) -> Hashable:
-        """Return the epochs of a round, some of them 0, so that the run's sum is as it should."""
+        """Return the epochs of a round, perhaps 0; over a run their mean is E · spend."""
         # The small term undoes the rounding of products such as 0.3 × 10.
         done, due = (
             math.floor(n * self.local_epochs * self.spend + 1e-9) for n in (number, number + 1)
@@ -64,7 +64,7 @@ class Local(Method):
         return server, rows
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
-        """Start where everybody starts."""
+        """Hold a model; all clients begin with the initial one."""
         return {"params": task.initial}
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:

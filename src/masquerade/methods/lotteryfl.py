@@ -32,7 +32,7 @@ class LotteryFL(PersonalMasks):
     target: float = 0.1
     """Share of a layer's weights that always remains (1 − r_target)."""
     threshold: float = 20.0
-    """The metric, accuracy in percent, from which a client prunes (acc_threshold)."""
+    """Least metric, accuracy in percent, at which a client prunes (acc_threshold)."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     foreseen: ClassVar[bool] = False

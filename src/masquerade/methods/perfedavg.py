@@ -25,9 +25,9 @@ class PerFedAvg(FineTuned):
     inner_lr: float = 0.01
     """Learning rate of the adaptation, in training and in use (α); multiplied by the decay."""
     variant: str = "first_order"
-    """What stands for the Hessian: "first_order" (nothing) or "hessian_free" (a difference)."""
+    """The Hessian: left out ("first_order"), or by a finite difference ("hessian_free")."""
     difference: float = 0.001
-    """How far apart, in units of the gradient, the Hessian-free variant looks (δ)."""
+    """Step of the finite difference in the Hessian-free variant, in units of the gradient (δ)."""
     # Differs: the paper adapts by one step; here by one pass, a step for every batch.
     tune_epochs: int = 1
     """Passes over the client's training data that adapt the model in use."""
@@ -41,7 +41,7 @@ class PerFedAvg(FineTuned):
     choices: ClassVar[Choices] = {"variant": ("first_order", "hessian_free")}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """Follow the gradient that the adapted model has on a batch of its own."""
+        """Step by the gradient of the adapted model, on another batch than it was adapted to."""
 
         def along(work: State, batch: Batch, round: Round) -> Losses:
             # The gradient of a product with a gradient is that gradient.

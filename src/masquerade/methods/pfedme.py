@@ -42,7 +42,7 @@ class PFedMe(Method):
     """Steps that find θ, for every batch (K)."""
     # Differs: what an inner solver finds should not depend on the round, so only η is decayed.
     personal_lr: float = 0.09
-    """Learning rate of those steps; not decayed."""
+    """Learning rate of the inner steps; not decayed."""
     server_mix: float = 1.0
     """How far the server goes to the clients' mean (β); more than 1 goes beyond it."""
 

@@ -31,12 +31,12 @@ class MethodEntry:
     variant: str = ""
     """The kind of network it needs: of a network NAME it takes NAME_variant."""
     like: str = ""
-    """The method that it costs as many FLOPs as unless a configuration names another; its setting
-    `spend` is computed by that."""
+    """The method whose FLOPs it is to cost, unless a configuration names another; `spend` is
+    computed from it."""
     neutral: Mapping[str, Any] | None = field(default=None, hash=False)
     """Settings under which it is FedAvg, bit for bit."""
     neutral_within: float = 0.0
-    """How far from it numbers may be by rounding, where a method adds up differences."""
+    """How far from FedAvg they may be by rounding, where a method adds up differences."""
     never_neutral: str = ""
     """Why there are no such settings."""
 
@@ -90,7 +90,7 @@ class MethodRegistry(Mapping[str, MethodEntry]):
         self._ours[name] = entry
 
     def of_class(self, cls: type[Method]) -> dict[str, MethodEntry]:
-        """Return the entries of a class that are loaded; a class that is in use is."""
+        """Return the loaded entries of a class; a class that is in use has been loaded."""
         known = self._ours | self._loaded
         return {name: entry for name, entry in known.items() if entry.method is cls}
 
@@ -128,7 +128,7 @@ class MethodRegistry(Mapping[str, MethodEntry]):
         return self._loaded[name]
 
     def items(self) -> ItemsView[str, MethodEntry]:
-        """Return ours and what can be loaded; one that cannot be leaves the others alone."""
+        """Return our entries and those that can be loaded, with a warning for each that cannot."""
         return self._usable().items()
 
     def values(self) -> ValuesView[MethodEntry]:
@@ -150,7 +150,7 @@ class MethodRegistry(Mapping[str, MethodEntry]):
 
 
 def _load(point: metadata.EntryPoint) -> MethodEntry:
-    """Import what an entry point names; whatever goes wrong there is told as E202."""
+    """Import what an entry point names; any failure there is raised as E202."""
     where = f"the entry point `{point.name}` ({point.value}) of the group {GROUP}"
     try:
         found = point.load()

@@ -34,7 +34,7 @@ class SubFedAvg(PersonalMasks):
     target: float = 0.7
     """Share of a layer's weights, or units, that always remains."""
     threshold: float = 50.0
-    """The metric, accuracy in percent, from which a client prunes (Acc_th)."""
+    """Least metric, accuracy in percent, at which a client prunes (Acc_th)."""
     distance: float = 1e-4
     """The least share of the entries in which the two masks must differ (ε)."""
     structured: bool = False
@@ -50,7 +50,7 @@ class SubFedAvg(PersonalMasks):
     }
 
     def problems(self) -> list[str]:
-        """Refuse to compare the first epoch with itself."""
+        """Refuse a single epoch: masks of the first and the last are compared."""
         if self.local_epochs > 1 or not self.prune:
             return []
         return ["`method.local_epochs` is 1; masks of two epochs are compared, so give 2 or more"]

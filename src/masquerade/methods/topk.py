@@ -23,7 +23,7 @@ class TopK(Method):
     share: float = 0.1
     """Share of the update's entries that is sent (k / d)."""
     ranking: str = "layer"
-    """Where the largest are looked for: in each tensor ("layer"), or in all at once ("overall")."""
+    """What ranks together: the entries of each tensor ("layer"), or of all tensors ("overall")."""
 
     bounds: ClassVar[Bounds] = {"share": (0, 1)}
     choices: ClassVar[Choices] = {"ranking": ("layer", "overall")}

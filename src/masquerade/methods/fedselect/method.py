@@ -40,25 +40,25 @@ class FedSelect(Method):
     """Share of entries that stay personal at each pruning (p)."""
     # Differs: the paper's words fit both; it does not say whether tensors compete.
     share_of: str = "all"
-    """What it is a share of: "all" entries, or "survivors", so that it compounds."""
+    """What `personal_share` is a share of: "all" entries, or "survivors", so that it compounds."""
     ranking: str = "tensor"
     """Whether changes compete within each "tensor" or "overall"."""
     iterations: int = 5
     """Prunings in a round (L); there is one training more than prunings."""
     search_epochs: int = 5
-    """Passes over the training data in each of those trainings (E)."""
+    """Passes over the training data in each training of the search (E)."""
     stop: str = "iterations"
     """What may end the search sooner: nothing ("iterations"), a "share" or an "accuracy"."""
     target_share: float = 0.1
-    """Where a share stops: prunings leave at least this much personal."""
+    """With stop = "share": prunings leave at least this share personal."""
     target_accuracy: float = 90.0
-    """Where accuracy stops: only a ticket that reaches this on validation data is pruned."""
+    """With stop = "accuracy": a ticket is pruned only if it reaches this on validation data."""
     rewind: bool = True
     """Whether the search returns θ_0; otherwise the trained ticket (θ_L)."""
     grow: float = 0.25
     """By growth: share of a tensor's shared entries that become personal at a time."""
     grow_every: int = 3
-    """By growth: rounds from one time to the next; not in round 0."""
+    """By growth: rounds from one growth to the next; none in round 0."""
     grow_target: float = 0.8
     """By growth: largest share of a tensor that becomes personal."""
     # Differs: the paper does not speak of norms; the release keeps their buffers local.
@@ -173,7 +173,7 @@ class FedSelect(Method):
         return self._rewound(work, torch.full_like(work["going"], self.rewind))
 
     def _rewound(self, work: State, where: Tensor) -> State:
-        """Put the own half back to θ_0 where told; its momentum begins anew."""
+        """Put the own half back to θ_0 where the condition holds; its momentum begins anew."""
         begun = work["shared"]
         own = {name: torch.where(where, begun[name], now) for name, now in work["own"].items()}
         work = {**work, "own": own}

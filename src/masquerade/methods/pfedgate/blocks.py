@@ -31,7 +31,7 @@ class Layout:
     costs: Tensor
     """What a block costs [blocks]."""
     always: Tensor
-    """The blocks that nobody goes without [blocks]: the first of every tensor."""
+    """Which blocks are always on [blocks]: the first of every tensor."""
     units: tuple[int, ...]
     """What a block costs in steps of the exact choice, rounded up; 0 where it is always on."""
     step: float

@@ -1,4 +1,4 @@
-"""A gate: a small private network that scores things by what a client's inputs look like."""
+"""A gate: a small private network that reads a client's inputs and scores blocks of the model."""
 
 from dataclasses import dataclass
 

@@ -52,7 +52,7 @@ class PFedGate(Method):
     cost: str = "parameters"
     """What the budget counts (W): "parameters", "flops", or "table"."""
     table: tuple[float, ...] = (1.0,)
-    """What each tensor costs, in the network's order: a latency, a bandwidth."""
+    """Costs of the tensors, in the network's order; read where `cost` is "table"."""
     solver: str = "greedy"
     """How the knapsack is filled: "greedy" by importance, or "exact"."""
     # Differs: the text gates every sample; the release, and so its tables, a batch.
