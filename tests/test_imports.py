@@ -49,8 +49,8 @@ ARROWS = {
         "storage",
     },
     "experiments": {
-        *("config", "core", "cost", "data", "errors", "evaluation", "export", "methods", "report"),
-        *("results", "simulation", "storage", "wire"),
+        *("config", "core", "cost", "data", "errors", "evaluation", "export", "methods", "models"),
+        *("report", "results", "simulation", "storage", "wire"),
     },
     "reproduce": {
         *("__version__", "config", "errors", "experiments", "methods", "report", "results"),

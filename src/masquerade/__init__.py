@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from masquerade.errors import MasqueradeError, MasqueradeWarning
     from masquerade.experiments.callbacks import Callback, Run
+    from masquerade.experiments.estimator import PersonalizedClassifier
     from masquerade.experiments.from_python import compare, run
     from masquerade.experiments.result import Comparison, Personal, Result
     from masquerade.laws.check import check
@@ -91,6 +92,7 @@ _HOMES = {
     ),
     "masquerade.errors": ("MasqueradeError", "MasqueradeWarning"),
     "masquerade.experiments.callbacks": ("Callback", "Run"),
+    "masquerade.experiments.estimator": ("PersonalizedClassifier",),
     "masquerade.experiments.from_python": ("compare", "run"),
     "masquerade.experiments.result": ("Comparison", "Personal", "Result"),
     "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
@@ -125,6 +127,7 @@ __all__ = [
     "Part",
     "Pathological",
     "Personal",
+    "PersonalizedClassifier",
     "Raw",
     "Result",
     "Round",

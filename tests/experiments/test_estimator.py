@@ -1,0 +1,103 @@
+"""The classifier for scikit-learn's habits: its checks, groups as clients, and strangers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import masquerade as mq
+from masquerade.errors import MasqueradeError
+
+LEFT_OUT = {
+    "check_array_api_input": "arrays of other libraries are not computed on where they lie",
+}
+"""scikit-learn's checks that do not apply, and why."""
+
+
+@parametrize_with_checks(
+    [mq.PersonalizedClassifier(rounds=2)], expected_failed_checks=lambda estimator: LEFT_OUT
+)
+def test_it_passes_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def opposite_groups(samples: int = 40) -> tuple[Any, Any, Any]:
+    """Return two groups with opposite labels for the same features: no one model serves both."""
+    x = np.random.default_rng(0).normal(size=(2 * samples, 3))
+    groups = np.repeat(["north", "south"], samples)
+    y = np.where((x[:, 0] > 0) == (groups == "north"), "sick", "well")
+    return x, y, groups
+
+
+def fitted(method: Any = "ditto", **settings: Any) -> mq.PersonalizedClassifier:
+    x, y, groups = opposite_groups()
+    chosen = {"rounds": 20, "settings": {"lr": 0.2}} | settings
+    return mq.PersonalizedClassifier(method, **chosen).fit(x, y, groups=groups)
+
+
+def test_every_group_is_answered_by_its_own_model() -> None:
+    x, y, groups = opposite_groups()
+    found = fitted()
+    assert found.score(x, y, groups=groups) > 0.9
+    swapped = np.where(groups == "north", "south", "north")
+    assert found.score(x, y, groups=swapped) < 0.1
+
+
+def test_new_groups_are_answered_by_the_shared_model() -> None:
+    x, _, groups = opposite_groups()
+    found = fitted()
+    asked = found.predict_proba(x[:5], groups=["east"] * 5)
+    shared = found.result_.client("south", "global").predict(torch.from_numpy(x[:5]).float())
+    assert np.allclose(asked, torch.softmax(shared, -1), atol=1e-6)
+    assert np.array_equal(asked, found.predict_proba(x[:5]))
+    assert not np.allclose(asked, found.predict_proba(x[:5], groups=groups[:5]), atol=1e-2)
+
+
+def test_a_method_without_a_shared_model_refuses_new_groups() -> None:
+    x, _, _ = opposite_groups()
+    with pytest.raises(MasqueradeError, match=r"^E202 "):
+        fitted("local", rounds=1).predict(x, groups=["east"] * len(x))
+
+
+def test_a_method_and_a_network_may_be_objects() -> None:
+    x, y, groups = opposite_groups()
+    method = mq.methods.FedRep(lr=0.2, personal_layers=1)
+
+    def network(features: int, classes: int) -> nn.Module:
+        hidden = nn.Linear(features, 16)
+        return nn.Sequential(hidden, nn.ReLU(), nn.Linear(16, classes))
+
+    found = mq.PersonalizedClassifier(method, model=network, rounds=10).fit(x, y, groups=groups)
+    assert found.score(x, y, groups=groups) > 0.9
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"method": "dito"}, {"method": mq.methods.FedAvg(), "settings": {"lr": 0.1}}],
+    ids=["unknown method", "settings of an object"],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    x, y, _ = opposite_groups()
+    with pytest.raises(MasqueradeError, match=r"^E201 "):
+        mq.PersonalizedClassifier(**wrong).fit(x, y)
+
+
+def test_it_stands_in_a_pipeline_and_a_cross_validation() -> None:
+    x, y, groups = opposite_groups()
+    rows = np.arange(len(x)) % 3
+    model = make_pipeline(StandardScaler(), mq.PersonalizedClassifier("fedavg", rounds=1))
+    found = cross_val_score(model, x, y, groups=rows, cv=GroupKFold(3))
+    assert found.shape == (3,)
+    assert mq.PersonalizedClassifier("fedavg", rounds=1).fit(
+        x, y, groups=groups
+    ).groups_.tolist() == [
+        "north",
+        "south",
+    ]
