@@ -56,9 +56,11 @@ ARROWS = {
         *("__version__", "config", "errors", "experiments", "methods", "report", "results"),
         "storage",
     },
+    "trackers": {"errors", "experiments", "results"},
     "cli": {
         *("__version__", "config", "core", "cost", "data", "errors", "experiments", "export"),
         *("laws", "methods", "models", "report", "reproduce", "results", "storage"),
+        "trackers",
     },
     "__main__": {"cli"},
 }

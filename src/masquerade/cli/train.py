@@ -24,6 +24,7 @@ from masquerade.cli.options import (
     Rounds,
     Seeds,
     Settings,
+    Track,
 )
 from masquerade.cli.progress import live
 from masquerade.cli.report import show
@@ -59,6 +60,7 @@ def run(
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -91,7 +93,7 @@ def run(
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
     out = out or _fresh(method)
-    with _training(parsed, out, quiet, as_json, "methods" in tables) as told:
+    with _training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
 
@@ -117,6 +119,7 @@ def compare(
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -137,7 +140,7 @@ def compare(
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
     out = out or _fresh("compare")
-    with _training(parsed, out, quiet, as_json) as told:
+    with _training(parsed, out, track, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
     show(out, results, quiet, as_json)
 
@@ -146,6 +149,7 @@ def resume(
     path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
     method: OwnMethods = None,
     model: OwnModel = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -160,7 +164,7 @@ def resume(
 
     import_code(method, model)
     results: Sequence[Summary]
-    with _resumable(path), live(quiet or as_json) as told:
+    with _resumable(path), told_of(track, quiet or as_json) as told:
         if is_comparison(path):
             results = experiment.compare(path, None, told)
         else:
@@ -223,15 +227,30 @@ def _fresh(name: str) -> Path:
 
 @contextmanager
 def _training(
-    config: "Config", out: Path, quiet: bool, as_json: bool, named: bool = True
+    config: "Config",
+    out: Path,
+    track: list[str] | None,
+    quiet: bool,
+    as_json: bool,
+    named: bool = True,
 ) -> "Iterator[Sequence[Callback]]":
     """Say what is trained, show progress, and say how to go on when it is stopped."""
     if not quiet and not as_json:
         default = "" if named else " No method was named; --method takes another."
         # Like progress, it is no part of the results that are printed.
         typer.echo(_announced(config) + default, err=True)
-    with _resumable(out), live(quiet or as_json) as told:
+    with _resumable(out), told_of(track, quiet or as_json) as told:
         yield told
+
+
+@contextmanager
+def told_of(track: list[str] | None, quiet: bool) -> "Iterator[Sequence[Callback]]":
+    """Yield the callbacks of a command: live progress, and the trackers that it names."""
+    from masquerade.trackers.parse import parse
+
+    trackers = parse(track or ())
+    with live(quiet) as progress:
+        yield (*progress, *trackers)
 
 
 def import_code(
