@@ -92,7 +92,7 @@ def run(
         if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(method, parsed)
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
-    out = out or _fresh(method)
+    out = out or fresh(method)
     with _training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
@@ -130,8 +130,7 @@ def compare(
 
     Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
     """
-    listed = [name.strip() for each in methods or [] for name in each.split(",")]
-    names = [name for name in listed if name] or None
+    names = named(methods)
     if names is None and config is None:
         names = list(DEMO)
     from masquerade.config.toml import parse
@@ -139,14 +138,14 @@ def compare(
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
-    out = out or _fresh("compare")
+    out = out or fresh("compare")
     with _training(parsed, out, track, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
     show(out, results, quiet, as_json)
 
 
 def resume(
-    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    path: Annotated[Path, typer.Argument(help="Directory of a run, a comparison or a sweep.")],
     method: OwnMethods = None,
     model: OwnModel = None,
     track: Track = None,
@@ -160,16 +159,30 @@ def resume(
     """
     from masquerade.experiments import run as experiment
     from masquerade.results import Summary
-    from masquerade.storage.results import is_comparison
+    from masquerade.storage.results import is_comparison, is_sweep
 
     import_code(method, model)
+    if is_sweep(path):
+        _resume_sweep(path, track, quiet, as_json)
+        return
     results: Sequence[Summary]
-    with _resumable(path), told_of(track, quiet or as_json) as told:
+    with resumable(path), told_of(track, quiet or as_json) as told:
         if is_comparison(path):
             results = experiment.compare(path, None, told)
         else:
             results = experiment.resume(path, told, page=True)
     show(path, results, quiet, as_json)
+
+
+def _resume_sweep(path: Path, track: list[str] | None, quiet: bool, as_json: bool) -> None:
+    from masquerade.cli.sweep import show_sweep
+    from masquerade.sweeps import sweep
+
+    if track:
+        raise MasqueradeError("E202", "the trainings of a sweep are not tracked; leave out --track")
+    with resumable(path):
+        rows = sweep.resume(path, quiet=quiet or as_json)
+    show_sweep(path, rows, sweep.read_order(path).metric, quiet, as_json)
 
 
 def tables_of(
@@ -209,6 +222,12 @@ def tables_of(
     return apply(tables, settings or [])
 
 
+def named(methods: list[str] | None) -> list[str] | None:
+    """Return the methods that a command names, separated by commas or options; None for none."""
+    listed = [name.strip() for each in methods or [] for name in each.split(",")]
+    return [name for name in listed if name] or None
+
+
 def _where(config: Path | None, flags: tuple[object, ...]) -> str:
     """Say whence the settings of a command come."""
     sources = [str(config)] * (config is not None)
@@ -216,7 +235,7 @@ def _where(config: Path | None, flags: tuple[object, ...]) -> str:
     return " and ".join(sources) or "configuration"
 
 
-def _fresh(name: str) -> Path:
+def fresh(name: str) -> Path:
     """Return a directory under out/ that does not exist yet."""
     # Code from a file is called FILE.py:NAME.
     name, number = name.rpartition(":")[2], 1
@@ -239,7 +258,7 @@ def _training(
         default = "" if named else " No method was named; --method takes another."
         # Like progress, it is no part of the results that are printed.
         typer.echo(_announced(config) + default, err=True)
-    with _resumable(out), told_of(track, quiet or as_json) as told:
+    with resumable(out), told_of(track, quiet or as_json) as told:
         yield told
 
 
@@ -277,7 +296,7 @@ def _announced(config: "Config") -> str:
 
 
 @contextmanager
-def _resumable(path: Path) -> Iterator[None]:
+def resumable(path: Path) -> Iterator[None]:
     """Say how to go on when the work is stopped."""
     try:
         yield

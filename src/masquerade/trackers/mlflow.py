@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from masquerade.trackers.tracker import Tracker, Values, load
+from masquerade.errors import require
+from masquerade.trackers.tracker import Tracker, Values
 
 
 class MLflow(Tracker):
@@ -15,7 +16,7 @@ class MLflow(Tracker):
         super().__init__()
         self.experiment = experiment
         # A client of its own leaves alone the run that a program may have active.
-        self._client = load("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri)
+        self._client = require("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri)
         self._id = ""
 
     def begin(self, name: str, settings: Mapping[str, Any], step: int) -> None:
@@ -26,13 +27,13 @@ class MLflow(Tracker):
         found = self._client.get_experiment_by_name(self.experiment)
         place = found.experiment_id if found else self._client.create_experiment(self.experiment)
         self._id = self._client.create_run(place, run_name=name).info.run_id
-        param = load("mlflow.entities", "mlflow").Param
+        param = require("mlflow.entities", "mlflow").Param
         params = [param(key, str(value)) for key, value in settings.items()]
         self._client.log_batch(self._id, params=params)
 
     def log(self, values: Values, step: int) -> None:
         """Log numbers as metrics."""
-        metric, now = load("mlflow.entities", "mlflow").Metric, int(time.time() * 1000)
+        metric, now = require("mlflow.entities", "mlflow").Metric, int(time.time() * 1000)
         metrics = [metric(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from masquerade.trackers.tracker import Tracker, Values, load
+from masquerade.errors import require
+from masquerade.trackers.tracker import Tracker, Values
 
 
 class TensorBoard(Tracker):
@@ -13,7 +14,7 @@ class TensorBoard(Tracker):
     def __init__(self, folder: str | Path) -> None:
         """Take the folder; a training is a folder in it, named by method and seed."""
         super().__init__()
-        load("tensorboard", "tensorboard")
+        require("tensorboard", "tensorboard")
         self.folder = Path(folder)
         self._writer: Any = None
 
@@ -23,7 +24,7 @@ class TensorBoard(Tracker):
             # A program that caught an error goes on with another training.
             self._writer.close()
         # What a stopped run wrote from this step on, or another run of this name, is not shown.
-        self._writer = load("torch.utils.tensorboard", "tensorboard").SummaryWriter(
+        self._writer = require("torch.utils.tensorboard", "tensorboard").SummaryWriter(
             str(self.folder / name), purge_step=step
         )
         lines = [f"| {key} | {value} |" for key, value in settings.items()]

@@ -3,10 +3,8 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
-from masquerade.errors import MasqueradeError
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.experiments.result import Result
 from masquerade.results import AVERAGED, Accuracy, EvaluationRecord, RoundRecord, Summary
@@ -124,12 +122,3 @@ def _figures(place: str, accuracy: Accuracy, metrics: Mapping[str, Accuracy]) ->
         **{name: metric.own.mean for name, metric in metrics.items()},
     }
     return {f"{place}/{name}": value for name, value in found.items() if value is not None}
-
-
-def load(module: str, extra: str) -> Any:
-    """Import the library of a tracker, or say how to install it."""
-    try:
-        return import_module(module)
-    except ImportError:
-        text = f"{extra} is not installed; pip install 'masquerade[{extra}]'"
-        raise MasqueradeError("E202", text) from None

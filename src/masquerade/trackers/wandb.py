@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from masquerade.trackers.tracker import Tracker, Values, load
+from masquerade.errors import require
+from masquerade.trackers.tracker import Tracker, Values
 
 
 class WandB(Tracker):
@@ -14,7 +15,7 @@ class WandB(Tracker):
         super().__init__()
         self.project = project
         self._settings = settings
-        self._wandb = load("wandb", "wandb")
+        self._wandb = require("wandb", "wandb")
         self._open: Any = None
 
     def begin(self, name: str, settings: Mapping[str, Any], step: int) -> None:
