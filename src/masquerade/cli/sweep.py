@@ -83,7 +83,8 @@ def _announced(config: "Config", order: "Order") -> str:
     names = ", ".join(title_of(name, config) for name in config.methods)
     how = f"{order.optuna} trials of Optuna" if order.optuna else "the full grid"
     seeds = ", ".join(map(str, order.seeds))
-    text = f"Sweeping {names} on {config.data.name}: {how}, seeds {seeds}, on validation data."
+    many = "seeds" if len(order.seeds) > 1 else "seed"
+    text = f"Sweeping {names} on {config.data.name}: {how}, {many} {seeds}, on validation data."
     if config.evaluate.split == "test":
         text += ' The file\'s evaluate.split = "test" is kept for best.toml alone.'
     return text

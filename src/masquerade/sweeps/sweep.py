@@ -47,6 +47,7 @@ class Job:
     name: str
     config: Config
     folder: Path
+    objective: Objective
     quiet: bool
 
 
@@ -84,7 +85,7 @@ class Sweep:
             said = space.written(space.own(trial, training.names[0]))
             name = f"{', '.join(training.names)}, seed {training.seed}: {said}"
             for each in training.names:
-                found[each].append(Job(name, only, folder, self.quiet))
+                found[each].append(Job(name, only, folder, self.objective, self.quiet))
         return found
 
     def train(self, jobs: Iterable[Job], of: str = "") -> None:
@@ -127,8 +128,9 @@ def _perform(job: Job) -> None:
     with configured(loaded, training, job.folder, begun=True) as made:
         result = complete(made, models=False)
     if not job.quiet:
-        own = ", ".join(f"{each.accuracy.own.mean:.2f}" for each in result.summaries)
-        print(f"{job.name}: {own} on own validation data", file=sys.stderr, flush=True)
+        figures = [job.objective.figure([each]) for each in result.summaries]
+        reached = ", ".join(each.lost or f"{each.mean:.2f}" for each in figures)
+        print(f"{job.name}: {job.objective.name} {reached}", file=sys.stderr, flush=True)
 
 
 def run(path: Path, config: Config, order: Order, jobs: int = 1, quiet: bool = False) -> list[Row]:
