@@ -56,9 +56,14 @@ ARROWS = {
         *("__version__", "config", "errors", "experiments", "methods", "report", "results"),
         "storage",
     },
+    "sweeps": {
+        *("config", "errors", "experiments", "methods", "metrics", "report", "results", "storage"),
+    },
+    "trackers": {"errors", "experiments", "results"},
     "cli": {
         *("__version__", "config", "core", "cost", "data", "errors", "experiments", "export"),
-        *("laws", "methods", "models", "report", "reproduce", "results", "storage"),
+        *("laws", "methods", "models", "report", "reproduce", "results", "storage", "sweeps"),
+        "trackers",
     },
     "__main__": {"cli"},
 }

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from masquerade import methods, models
+    from masquerade import methods, models, trackers
     from masquerade.config.settings import Compute, Evaluate
     from masquerade.core import (
         Axis,
@@ -98,7 +98,7 @@ _HOMES = {
     "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
     "masquerade.laws.check": ("check",),
 }
-_MODULES = ("methods", "models")
+_MODULES = ("methods", "models", "trackers")
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -150,6 +150,7 @@ __all__ = [
     "partition",
     "run",
     "sgd_step",
+    "trackers",
 ]
 
 

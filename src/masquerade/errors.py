@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 EXIT_STATUS = {"E2": 2, "E3": 3, "E4": 4, "E5": 5, "E6": 6, "E7": 7}
 """The command's exit status by the first two characters of the code (2 usage, 3 data, 4 run
@@ -47,3 +49,12 @@ def nearest(word: str, known: Iterable[str], most: int = 1) -> str:
     """Return a suggestion to put after an unknown word, empty where nothing is near."""
     found = [f"`{each}`" for each in difflib.get_close_matches(word.lower(), known, n=most)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""
+
+
+def require(module: str, extra: str) -> Any:
+    """Import a library that an extra installs, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        text = f"{extra} is not installed; pip install 'masquerade[{extra}]'"
+        raise MasqueradeError("E202", text) from None

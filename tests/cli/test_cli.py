@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from masquerade.cli import train as training
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
-COMMANDS = ["run", "compare", "resume", "report", "methods", "models", "reproduce"]
+COMMANDS = ["run", "compare", "sweep", "resume", "report", "methods", "models", "reproduce"]
 COMMANDS += ["check", "export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
@@ -103,6 +103,36 @@ def finished(call: Call, mine: Path, tmp_path: Path) -> Path:
     """The directory of a run of FedAvg and its tuned view."""
     assert call("run", "--data", mine, *TINY, "--quiet", "--out", tmp_path / "done") == (0, "", "")
     return tmp_path / "done"
+
+
+def test_a_sweep_is_reported_resumed_and_run_from_its_best_configuration(
+    call: Call, mine: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text(f'[data]\nname = "{mine}"', encoding="utf-8")
+    small = ["train.rounds=1", "train.model=logistic", "evaluate.every=0", "compute.engine=loop"]
+    options = [word for each in small for word in ("--set", each)]
+    over = ["--over", "method.lr=0.001,0.3", "--out", "s"]
+    status, out, err = call("sweep", "mine.toml", *over, *options)
+    assert status == 0
+    assert "on validation data" in err.splitlines()[0]
+    assert "Best configuration: s/best.toml" in out
+    rows = strict(call("report", "s", "--json").out)
+    assert [row["settings"] for row in rows] == [{"method.lr": 0.001}, {"method.lr": 0.3}]
+    assert rows[1]["standing"] == "best"
+    # The same command, and `resume`, find nothing left to do; another sweep is refused.
+    again = ["mine.toml", *over, *options, "--json"]
+    assert strict(call("sweep", *again).out) == strict(call("resume", "s", "--json").out) == rows
+    assert call("sweep", *again, "--seeds", "2").status == 4
+    assert call("report", "s", "--clients").status == 2
+    assert call("report", Path("s") / rows[0]["runs"][0], "--quiet").status == 0
+    assert call("run", "--config", "s/best.toml", "--quiet").status == 0
+
+
+def test_a_command_tracks_what_it_trains(call: Call, mine: Path, tmp_path: Path) -> None:
+    tracked = ["--track", "tensorboard:logs"]
+    assert call("compare", "--methods", "local", "--data", mine, *TINY, *tracked).status == 0
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["local-seed1"]
+    assert call("run", "--data", mine, *TINY, "--track", "tensorboard").status == 2
 
 
 def test_the_first_line_says_what_is_trained(call: Call, mine: Path) -> None:

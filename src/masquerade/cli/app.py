@@ -14,6 +14,7 @@ from masquerade.cli.export import bench_model, export, predict
 from masquerade.cli.methods import methods, models
 from masquerade.cli.report import report
 from masquerade.cli.reproduce import reproduce
+from masquerade.cli.sweep import sweep
 from masquerade.cli.train import Stopped, compare, resume, run
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, resume, report, reproduce, methods, models),
+    *(run, compare, sweep, resume, report, reproduce, methods, models),
     *(check, export, predict, bench_model),
 )
 for each in _COMMANDS:

@@ -51,3 +51,9 @@ Out = Annotated[
     Path | None, typer.Option(help="Directory for results; a fresh one under out/ by default.")
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, loop or batched.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track", help="tensorboard:DIR, mlflow, mlflow:EXPERIMENT or wandb:PROJECT; repeatable."
+    ),
+]

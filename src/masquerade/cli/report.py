@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    path: Annotated[Path, typer.Argument(help="Directory of a run, a comparison or a sweep.")],
     markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
     clients: Annotated[bool, typer.Option(help="Print the figures of every client.")] = False,
     difference: Annotated[
@@ -39,7 +39,7 @@ def report(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Print the results of a run or a comparison, and write its page anew.
+    """Print the results of a run or a comparison, and write its page anew; or those of a sweep.
 
     Example: masquerade report out/demo --costs --bandwidth 50Mbps:10Mbps
     """
@@ -49,8 +49,14 @@ def report(
     from masquerade.report import costs as by_cost
     from masquerade.report import markdown as as_markdown
     from masquerade.results.json_records import to_json
-    from masquerade.storage.results import read_results
+    from masquerade.storage.results import is_sweep, read_results
 
+    if is_sweep(path):
+        if clients or difference or costs:
+            text = f"{path} is a sweep; report one of its run directories: {path / 'trials'}"
+            raise MasqueradeError("E202", text)
+        _report_sweep(path, markdown, quiet, as_json)
+        return
     if convention not in by_cost.CONVENTIONS:
         known = " or ".join(by_cost.CONVENTIONS)
         raise MasqueradeError("E201", f"`--convention {convention}` is unknown; take {known}")
@@ -79,6 +85,18 @@ def report(
         _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
     else:
         show(path, results, quiet, as_json)
+
+
+def _report_sweep(path: Path, markdown: bool, quiet: bool, as_json: bool) -> None:
+    from masquerade.cli.sweep import show_sweep
+    from masquerade.sweeps import table
+    from masquerade.sweeps.sweep import read_order, read_rows
+
+    rows, metric = read_rows(path), read_order(path).metric
+    if markdown:
+        typer.echo(table.markdown(rows, metric))
+    else:
+        show_sweep(path, rows, metric, quiet, as_json)
 
 
 def _print(drawn: Any, values: Any, quiet: bool, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from masquerade.cli.options import (
     Rounds,
     Seeds,
     Settings,
+    Track,
 )
 from masquerade.cli.progress import live
 from masquerade.cli.report import show
@@ -59,6 +60,7 @@ def run(
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -90,8 +92,8 @@ def run(
         if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(method, parsed)
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
-    out = out or _fresh(method)
-    with _training(parsed, out, quiet, as_json, "methods" in tables) as told:
+    out = out or fresh(method)
+    with _training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
 
@@ -117,6 +119,7 @@ def compare(
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -127,8 +130,7 @@ def compare(
 
     Example: masquerade compare --methods local,fedavg,fedavg_ft,dmpfl --rounds 20 --seed 1 --seed 2
     """
-    listed = [name.strip() for each in methods or [] for name in each.split(",")]
-    names = [name for name in listed if name] or None
+    names = named(methods)
     if names is None and config is None:
         names = list(DEMO)
     from masquerade.config.toml import parse
@@ -136,16 +138,17 @@ def compare(
 
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
-    out = out or _fresh("compare")
-    with _training(parsed, out, quiet, as_json) as told:
+    out = out or fresh("compare")
+    with _training(parsed, out, track, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
     show(out, results, quiet, as_json)
 
 
 def resume(
-    path: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison.")],
+    path: Annotated[Path, typer.Argument(help="Directory of a run, a comparison or a sweep.")],
     method: OwnMethods = None,
     model: OwnModel = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -156,16 +159,30 @@ def resume(
     """
     from masquerade.experiments import run as experiment
     from masquerade.results import Summary
-    from masquerade.storage.results import is_comparison
+    from masquerade.storage.results import is_comparison, is_sweep
 
     import_code(method, model)
+    if is_sweep(path):
+        _resume_sweep(path, track, quiet, as_json)
+        return
     results: Sequence[Summary]
-    with _resumable(path), live(quiet or as_json) as told:
+    with resumable(path), told_of(track, quiet or as_json) as told:
         if is_comparison(path):
             results = experiment.compare(path, None, told)
         else:
             results = experiment.resume(path, told, page=True)
     show(path, results, quiet, as_json)
+
+
+def _resume_sweep(path: Path, track: list[str] | None, quiet: bool, as_json: bool) -> None:
+    from masquerade.cli.sweep import show_sweep
+    from masquerade.sweeps import sweep
+
+    if track:
+        raise MasqueradeError("E202", "the trainings of a sweep are not tracked; leave out --track")
+    with resumable(path):
+        rows = sweep.resume(path, quiet=quiet or as_json)
+    show_sweep(path, rows, sweep.read_order(path).metric, quiet, as_json)
 
 
 def tables_of(
@@ -205,6 +222,12 @@ def tables_of(
     return apply(tables, settings or [])
 
 
+def named(methods: list[str] | None) -> list[str] | None:
+    """Return the methods that a command names, separated by commas or options; None for none."""
+    listed = [name.strip() for each in methods or [] for name in each.split(",")]
+    return [name for name in listed if name] or None
+
+
 def _where(config: Path | None, flags: tuple[object, ...]) -> str:
     """Say whence the settings of a command come."""
     sources = [str(config)] * (config is not None)
@@ -212,7 +235,7 @@ def _where(config: Path | None, flags: tuple[object, ...]) -> str:
     return " and ".join(sources) or "configuration"
 
 
-def _fresh(name: str) -> Path:
+def fresh(name: str) -> Path:
     """Return a directory under out/ that does not exist yet."""
     # Code from a file is called FILE.py:NAME.
     name, number = name.rpartition(":")[2], 1
@@ -223,15 +246,30 @@ def _fresh(name: str) -> Path:
 
 @contextmanager
 def _training(
-    config: "Config", out: Path, quiet: bool, as_json: bool, named: bool = True
+    config: "Config",
+    out: Path,
+    track: list[str] | None,
+    quiet: bool,
+    as_json: bool,
+    named: bool = True,
 ) -> "Iterator[Sequence[Callback]]":
     """Say what is trained, show progress, and say how to go on when it is stopped."""
     if not quiet and not as_json:
         default = "" if named else " No method was named; --method takes another."
         # Like progress, it is no part of the results that are printed.
         typer.echo(_announced(config) + default, err=True)
-    with _resumable(out), live(quiet or as_json) as told:
+    with resumable(out), told_of(track, quiet or as_json) as told:
         yield told
+
+
+@contextmanager
+def told_of(track: list[str] | None, quiet: bool) -> "Iterator[Sequence[Callback]]":
+    """Yield the callbacks of a command: live progress, and the trackers that it names."""
+    from masquerade.trackers.parse import parse
+
+    trackers = parse(track or ())
+    with live(quiet) as progress:
+        yield (*progress, *trackers)
 
 
 def import_code(
@@ -258,7 +296,7 @@ def _announced(config: "Config") -> str:
 
 
 @contextmanager
-def _resumable(path: Path) -> Iterator[None]:
+def resumable(path: Path) -> Iterator[None]:
     """Say how to go on when the work is stopped."""
     try:
         yield

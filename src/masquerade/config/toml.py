@@ -387,14 +387,31 @@ def merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 
 def apply(tables: Tables, assignments: Iterable[str]) -> Tables:
     """Return tables with `section.key=value` settings put in; values are TOML, or else words."""
+    for text in assignments:
+        key, found, value = text.partition("=")
+        if not found:
+            raise MasqueradeError("E201", f"`--set {text}`: write section.key=value")
+        tables = put(tables, {key.strip(): value_of(value)})
+    return tables
+
+
+def value_of(text: str) -> Any:
+    """Read a value as TOML writes it, or else as a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def put(tables: Tables, settings: Mapping[str, Any]) -> Tables:
+    """Return tables with settings put in, `section.key` → value."""
     import copy
 
     tables = copy.deepcopy(tables)
-    for text in assignments:
-        key, found, value = text.partition("=")
-        path = key.strip().split(".")
-        if not found or len(path) < 2 or not all(path):
-            raise MasqueradeError("E201", f"`--set {text}`: write section.key=value")
+    for key, value in settings.items():
+        path = key.split(".")
+        if len(path) < 2 or not all(path):
+            raise MasqueradeError("E201", f"`{key}` is no setting; write section.key=value")
         table = tables
         if path[0] == "method" and len(path) == 2:
             # Said of every method, so it also stands over what a file says of one of them.
@@ -404,9 +421,6 @@ def apply(tables: Tables, assignments: Iterable[str]) -> Tables:
         for step in path[:-1]:
             table = table.setdefault(step, {})
             if not isinstance(table, dict):
-                raise MasqueradeError("E201", f"`--set {text}`: `{step}` is not a section")
-        try:
-            table[path[-1]] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            table[path[-1]] = value.strip()
+                raise MasqueradeError("E201", f"`{key}`: `{step}` is not a section")
+        table[path[-1]] = value
     return tables

@@ -1,8 +1,8 @@
 """Callbacks: who is told what happens in a run. Progress, commits and files are callbacks too."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from masquerade.errors import MasqueradeError, told
 from masquerade.results import EvaluationRecord, RoundRecord
@@ -25,6 +25,9 @@ class Run:
     place: int = 0
     """Which of several trainings it is, of `of`."""
     of: int = 1
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By section: those of the method, and of train, evaluate, compute; of data where a
+    configuration names them."""
 
     @property
     def share(self) -> float:

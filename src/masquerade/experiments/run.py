@@ -3,8 +3,9 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from masquerade.config import toml
 from masquerade.config.code import refuse_program
@@ -92,7 +93,8 @@ def complete(
     spec, server, state = made.simulation.spec, made.simulation.server, made.state
     check_callbacks(callbacks)
     told = list(callbacks)
-    run = Run(spec.titles[0][0], spec.seed, server.rounds, state, place, of)
+    name = spec.titles[0][0]
+    run = Run(name, spec.seed, server.rounds, state, place, of, _settings(spec))
     with ExitStack() as stack:
         if made.directory is not None and made.origin is not None:
             every = spec.compute.commit_every
@@ -112,6 +114,19 @@ def complete(
     result = Result(spec.method, server.task, tuple(summaries), personal)
     all_told.on_end(run, result)
     return result
+
+
+def _settings(spec: TrainingSpec) -> dict[str, dict[str, Any]]:
+    """Return the settings of a training by section."""
+    train = replace(spec.train, seeds=(spec.seed,))
+    sections = {
+        "method": spec.method,
+        "data": spec.data,
+        "train": train,
+        "evaluate": spec.evaluate,
+        "compute": spec.compute,
+    }
+    return {name: toml.plain(found) for name, found in sections.items() if found is not None}
 
 
 def start(

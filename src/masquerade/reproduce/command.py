@@ -6,8 +6,9 @@ from pathlib import Path
 
 from masquerade.config import toml
 from masquerade.errors import MasqueradeError
+from masquerade.experiments.processes import perform_all
 from masquerade.reproduce import index, page, table
-from masquerade.reproduce.jobs import group, perform_all
+from masquerade.reproduce.jobs import group, perform
 from masquerade.reproduce.table import Run, Table
 from masquerade.results.json_records import Json
 from masquerade.storage import atomic
@@ -66,7 +67,8 @@ def _computed(assignments: Sequence[str]) -> dict[str, Json]:
 
 def _do(found: Table, runs: Sequence[Run], order: Order, root: Path, again: bool) -> None:
     missing = [run for run in runs if again or found.record(run) is None]
-    perform_all(group(found, missing, root, order.jobs, order.quiet), order.jobs)
+    jobs = group(found, missing, root, order.jobs, order.quiet)
+    perform_all(perform, jobs, order.jobs)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,12 @@
-"""The work behind a table: trainings that rows share, done one after another or side by side."""
+"""The work behind a table: trainings that rows share."""
 
 import datetime
 import hashlib
 import json
-import multiprocessing
 import platform
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +16,6 @@ import torch
 from masquerade import __version__
 from masquerade.config import toml
 from masquerade.config.settings import Config
-from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback
 from masquerade.experiments.callbacks import Run as Started
@@ -125,44 +121,3 @@ def _write(path: Path, record: RowRecord) -> None:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def perform_all(jobs: Sequence[Job], at_a_time: int) -> None:
-    """Do jobs; side by side, one that fails does not stop the others."""
-    if at_a_time == 1 or len(jobs) < 2:
-        for job in jobs:
-            perform(job)
-        return
-    # A process that has met CUDA cannot be forked.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(at_a_time, len(jobs)), context, _leave_stops_to_parent) as pool:
-        begun = {pool.submit(_attempt, job): job for job in jobs}
-        try:
-            faults = [(begun[done].name, *done.result()) for done in as_completed(begun)]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
-    failed = [(name, code, text) for name, code, text in faults if code]
-    if failed:
-        texts = "; ".join(dict.fromkeys(text for _, _, text in failed))
-        which = "; ".join(name for name, _, _ in failed)
-        again = "What is done is kept, and the same command tries these again"
-        text = f"{len(failed)} of {len(jobs)} trainings failed ({which}): {texts}. {again}."
-        raise MasqueradeError(failed[0][1], text)
-
-
-def _leave_stops_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _attempt(job: Job) -> tuple[str, str]:
-    """Do a job in a process of its own; return the code and the text of what went wrong."""
-    try:
-        perform(job)
-    except MasqueradeError as error:
-        return error.code, str(error).removeprefix(f"{error.code} ")
-    except Exception as error:
-        return "E100", f"{type(error).__name__}: {error}"
-    return "", ""

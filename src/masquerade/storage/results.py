@@ -9,6 +9,14 @@ from masquerade.results import Summary
 COMPARISON = "comparison"
 """The file that tells a comparison's directory from a run's."""
 
+SWEEP = "sweep"
+"""The file that tells a sweep's directory from others."""
+
+
+def is_sweep(path: Path) -> bool:
+    """Tell a sweep's directory from others."""
+    return (path / SWEEP).is_file()
+
 
 def is_comparison(path: Path) -> bool:
     """Tell a comparison's directory from a run's."""
