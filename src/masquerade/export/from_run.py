@@ -9,6 +9,7 @@ from masquerade.config import toml
 from masquerade.config.code import refuse_program
 from masquerade.config.resolve import resolve, trainings
 from masquerade.core.part import Message
+from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, fold
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -48,11 +49,11 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     federation, train = spec.federation, spec.train
     name = model_files.client_file(id, summary.view, federation.clients)
     # What clients' data decided is found again from them, to the same bits.
-    task = spec.task.with_preprocess(fit(spec).preprocess)
+    task = spec.task.with_preprocess(fit(spec).of(id))
     model = Model(spec.method, task, _parts(path / name), _inputs(federation, id))
     origin = None
     if not train.weights and train.model in MODELS:
-        shape = tuple(federation.x.shape[1:])
+        shape = shape_after(task.preprocess, federation.x.shape[1:])
         seed = fold(training.seed, Label.INITIAL)
         assert federation.classes is not None
         origin = sparse.Origin(train.model, shape, federation.classes, seed)

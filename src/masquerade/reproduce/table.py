@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from masquerade.config import toml
+from masquerade.config.normalize import resolved
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
@@ -277,9 +278,13 @@ def _score(found: Summary) -> float:
 
 
 def meaning(config: Config) -> tuple[object, ...]:
-    """Return what a result depends on: all settings but where and how the work is done."""
+    """Return what a result depends on: all settings but where and how the work is done.
+
+    The tables of papers are made of images, signals and texts, for which "auto" is "unit".
+    """
+    data = replace(config.data, normalize=resolved(config.data.normalize, is_table=False))
     methods = [(name, toml.method_of(name, config)) for name in config.methods]
-    return config.data, config.train, config.evaluate, methods
+    return data, config.train, config.evaluate, methods
 
 
 def settings(config: Config) -> dict[str, Json]:
