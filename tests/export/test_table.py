@@ -187,7 +187,7 @@ def test_a_file_without_names_of_columns_is_refused(
     path.write_text("50,0,120,1\n60,1,130,2\n")
     assert "names of the columns" in refused(made, path)
     path.write_text("age,sex,pressure,ward\n")
-    assert "rows below it" in refused(made, path)
+    assert "no rows below" in refused(made, path)
 
 
 @pytest.mark.parametrize(

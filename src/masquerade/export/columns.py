@@ -112,15 +112,14 @@ def read_csv(path: Path, table: Table) -> Array:
     text = _decoded(path.read_bytes())
     first = text.partition("\n")[0]
     sep = max(SEPARATORS, key=lambda sep: len(next(csv.reader([first], delimiter=sep), [])))
-    records = list(_records(text, sep))
-    if len(records) < 2:
-        raise MasqueradeError("E302", f"{path} needs a line of column names and rows below it")
-    (_, header), *rows = records
-    places = _places(path, [name.strip() for name in header], table)
+    header, *rows = list(_records(text, sep)) or [(1, [])]
+    places = _places(path, [name.strip() for name in header[1]], table)
+    if not rows:
+        raise MasqueradeError("E302", f"{path} has no rows below its line of column names")
     found, faults = np.empty((len(rows), len(table.columns))), []
     for row, (line, cells) in enumerate(rows):
-        if len(cells) != len(header):
-            faults.append(f"line {line} has {len(cells)} cells, and the first has {len(header)}")
+        if len(cells) != len(header[1]):
+            faults.append(f"line {line} has {len(cells)} cells, and the first has {len(header[1])}")
             continue
         for number, (column, place) in enumerate(zip(table.columns, places, strict=True)):
             try:
@@ -152,14 +151,14 @@ def _records(text: str, sep: str) -> Iterator[tuple[int, list[str]]]:
 def _places(path: Path, header: list[str], table: Table) -> list[int]:
     """Find the columns in the first line; refuse others, and a line that has no names."""
     wanted = [column.name for column in table.columns]
-    if all(map(_is_number, header)):
+    if header and all(map(_is_number, header)):
         text = f"{path}: the first line has numbers alone; put one with the names of the columns"
         raise MasqueradeError("E302", f"{text} above it, in any order: {listed(wanted, 30)}")
     twice = [name for name in wanted if header.count(name) > 1]
     missing = [name for name in wanted if name not in header]
     unknown = [name for name in header if name not in (*wanted, *table.ignored)]
     faults = [f"there is no column `{name}`{nearest(name, unknown)}" for name in missing]
-    faults += [f"`{name}` is no column of this model{nearest(name, missing)}" for name in unknown]
+    faults += [f"`{name}` is no column of this model" for name in unknown]
     faults += [f"more than one column is called `{name}`" for name in twice]
     if faults:
         text = f"{path}: {'; '.join(faults)}; the model reads {listed(wanted, 30)}"

@@ -86,10 +86,14 @@ def _fitted(summary: Summary) -> dict[str, Fact]:
 
 
 def _columns(model: Model) -> dict[str, dict[str, Fact]]:
-    """List the columns of a table; ranges are those of this client's training samples."""
+    """List the columns of a table."""
     if model.table is None:
         return {}
-    return {"Columns": {each.name: each.text for each in model.table.columns}}
+    return {
+        "Columns, with ranges of this client's training samples": {
+            each.name: each.text for each in model.table.columns
+        }
+    }
 
 
 def _density(model: Model) -> dict[str, Fact]:
