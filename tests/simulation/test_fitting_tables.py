@@ -110,7 +110,7 @@ def test_novel_clients_fit_on_their_own_samples_too() -> None:
 
 def test_shift_is_left_out_with_a_warning_where_clients_fit_their_own() -> None:
     task = Task(linear(), preprocess=OWN)
-    with pytest.warns(mq.MasqueradeWarning, match="^W307"):
+    with pytest.warns(mq.MasqueradeWarning, match="^W309"):
         result = trained(task, evaluate=mq.Evaluate(every=0))
     assert set(result.summaries[0].accuracy.shift) <= {"0", "averaged"}
 

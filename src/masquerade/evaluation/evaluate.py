@@ -285,7 +285,7 @@ def _degrees(simulation: Simulation) -> tuple[int, ...]:
     """Return the degrees of shift that can be evaluated."""
     asked, clients = simulation.spec.evaluate.degrees, simulation.spec.federation.clients
     if simulation.fitting.own and any(asked):
-        text = "W307 samples of other clients are preprocessed with those clients' constants, as "
+        text = "W309 samples of other clients are preprocessed with those clients' constants, as "
         text += "each fits its own (per client): only own data are evaluated, and no shift"
         warnings.warn(MasqueradeWarning(text), stacklevel=2)
     return asked if clients > 1 and not simulation.fitting.own else (0,)
