@@ -8,11 +8,12 @@ import torch
 
 from masquerade.config.normalize import CONSTANTS, parse, preprocess_for, spelled
 from masquerade.config.resolve import LoadedConfig, rehearse, resolve, settle, trainings
-from masquerade.config.settings import Config
+from masquerade.config.settings import Config, Data
 from masquerade.config.toml import complete
 from masquerade.config.toml import parse as parse_tables
 from masquerade.core import MasqueradeError, Task
 from masquerade.core.preprocess import Normalize, Raw, Scale, Standardize
+from masquerade.data import Federation
 from tests.support import network, raises
 
 
@@ -21,10 +22,16 @@ def configured(normalize: object, *methods: str, **data: object) -> Config:
     return parse_tables({"methods": names, "data": {"normalize": normalize, "clients": 8, **data}})
 
 
+def samples(*shape: int) -> Federation:
+    """Two clients with a sample each of a shape."""
+    one, other = torch.tensor([0]), torch.tensor([1])
+    return Federation("x", torch.zeros(2, *shape), torch.arange(2), 2, (one, other), (), ())
+
+
 def test_words_name_preprocessing() -> None:
     found = {text: type(parse(text)) for text in ("unit", "none", "standard", "0.5:0.5", "mnist")}
     assert list(found.values()) == [Scale, Raw, Standardize, Normalize, Normalize]
-    assert parse_tables({}).data.normalize == "unit"
+    assert parse_tables({}).data.normalize == "auto"
 
 
 def test_mean_and_std_are_one_number_or_a_list() -> None:
@@ -55,10 +62,11 @@ def test_all_faults_are_told_at_once() -> None:
 @pytest.mark.parametrize(("text", "channels"), [("cifar10", 1), ("imagenet", 1), ("mnist", 3)])
 def test_constants_are_for_images_of_their_channels(text: str, channels: int) -> None:
     right = len(CONSTANTS[text][0])
-    assert isinstance(preprocess_for(text, torch.zeros(2, right, 8, 8)), Normalize)
+    data = Data(normalize=text)
+    assert isinstance(preprocess_for(data, samples(right, 8, 8)), Normalize)
     for shape in ((channels, 8, 8), (right,), (right, 8)):
         with raises("E202", "`data.normalize`", text, right):
-            preprocess_for(text, torch.zeros(2, *shape))
+            preprocess_for(data, samples(*shape))
 
 
 @pytest.mark.parametrize("text", ["unit", "none", "standard", "cifar10", "0.1:0.3"])

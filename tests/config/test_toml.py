@@ -59,7 +59,7 @@ def test_a_configuration_survives_toml() -> None:
         methods=tuple(METHODS),
         data=Data(
             *("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0)),
-            *(0.5, 0.5, False, "0.5:0.5", True),
+            *(0.5, 0.5, False, "0.5:0.5", True, True),
         ),
         train=Train(
             model="mlp",

@@ -98,7 +98,7 @@ main()
 def without_torch(*words: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a process in which importing torch fails."""
     blocked = {"torch", "sklearn", "scipy", "safetensors", "onnx", "matplotlib", "PIL", "pooch"}
-    blocked |= {"tomli_w", "requests", "platformdirs", "pyarrow"}
+    blocked |= {"tomli_w", "requests", "platformdirs", "pyarrow", "pandas", "polars", "narwhals"}
     text = WITHOUT_TORCH.format(blocked=blocked, words=[str(word) for word in words])
     path = str(Path(mq.__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": path}

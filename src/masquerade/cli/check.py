@@ -55,6 +55,6 @@ def _report(
     if "data" not in tables and model is None:
         return check(made)
     federation = federation_of(config.data)[0] if "data" in tables else toy.federation()
-    preprocess = preprocess_for(config.data.normalize, federation.x)
+    preprocess = preprocess_for(config.data, federation)
     _, task = task_of(config.train, METHODS[name], federation, 1, preprocess)
     return check(made, task, federation)

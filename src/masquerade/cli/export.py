@@ -5,7 +5,6 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,7 +119,8 @@ def predict(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that export wrote.")],
     input: Annotated[Path, typer.Option(help="Samples: an npz (`x`), npy, csv, png or jpg file.")],
     out: Annotated[
-        Path | None, typer.Option(help="Write the model's outputs there, as an npy file.")
+        Path | None,
+        typer.Option(help="Write answers there (.csv: labels), or outputs as an npy file."),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -128,22 +128,17 @@ def predict(
 ) -> None:
     """Answer samples with an exported model; it needs onnxruntime and no torch.
 
+    Rows of a table are read by the names of their columns, in any order.
+
     Example: masquerade predict dmpfl-1-client3 --input samples.npz
     """
-    import numpy as np
-
     from masquerade.export import predict as answering
-    from masquerade.storage import atomic
 
     bundle = answering.open_bundle(path)
     found = answering.predict(bundle, answering.read_inputs(bundle, input))
-    if out is not None:
-        array = BytesIO()
-        np.save(array, found, allow_pickle=False)
-        # As numpy names its files.
-        named = out if out.name.endswith(".npy") else out.with_name(f"{out.name}.npy")
-        atomic.write_file(named, array.getvalue())
     answers = answering.answers(bundle, found)
+    if out is not None:
+        answering.write_answers(out, answers, found)
     if as_json:
         typer.echo(json.dumps(answers))
     elif not quiet:

@@ -1,8 +1,15 @@
 """The setting `data.normalize`: what is done to samples before the network reads them."""
 
-from torch import Tensor
+import json
 
-from masquerade.core.preprocess import Normalize, Preprocess, Raw, Scale, Standardize
+import torch
+
+from masquerade.config.settings import Data
+from masquerade.core.features import Feature
+from masquerade.core.preprocess import Normalize, Preprocess, Raw, Scale, Standardize, Unfitted
+from masquerade.core.table import FittedTabular, Tabular, check_complete
+from masquerade.core.task import Task
+from masquerade.data import Federation
 from masquerade.errors import MasqueradeError, nearest
 
 # Mean and std of every channel over all pixels of the original training part, pixels being from 0
@@ -14,7 +21,15 @@ CONSTANTS = {
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "mnist": ((0.1307,), (0.3081,)),
 }
-WORDS = ("unit", "none", "standard", *CONSTANTS)
+WORDS = ("auto", "table", "unit", "none", "standard", *CONSTANTS)
+FITTED = "table:"
+"""What begins the text of preprocessing of a table that is fitted."""
+
+
+def check(text: str) -> None:
+    """Refuse what is no value of the setting."""
+    if text not in ("auto", "table"):
+        parse(text)
 
 
 def parse(text: str) -> Preprocess:
@@ -32,25 +47,63 @@ def parse(text: str) -> Preprocess:
         case _ if text in CONSTANTS:
             return Normalize(*CONSTANTS[text])
     try:
+        if text.startswith(FITTED):
+            return _table(text.removeprefix(FITTED))
         mean, std = ([float(one) for one in each.split(",")] for each in text.split(":"))
         return Normalize(mean, std)
-    except (ValueError, MasqueradeError):
+    except (ValueError, KeyError, TypeError, MasqueradeError):
         known = f"{', '.join(WORDS)}, or MEAN:STD such as 0.5:0.5, STD above 0"
         problem = f"`data.normalize` is {text!r}{nearest(text, WORDS)}; write one of {known}"
         raise MasqueradeError("E201", problem) from None
 
 
-def preprocess_for(text: str, x: Tensor) -> Preprocess:
-    """Return the same for samples x [samples, …]; refuse constants of other channels."""
+def resolved(text: str, is_table: bool) -> str:
+    """Return what "auto" means: "table" for tables, "unit" for everything else."""
+    return ("table" if is_table else "unit") if text == "auto" else text
+
+
+def preprocess_for(data: Data, federation: Federation) -> Preprocess:
+    """Return the preprocessing that settings name; refuse what does not fit the samples."""
+    text = resolved(data.normalize, bool(federation.features))
+    _check_channels(text, list(federation.x.shape[1:]))
+    if federation.features and (text != "table" or not federation.impute):
+        check_complete(federation.x, federation.features)
+    if text == "table":
+        _check_table(federation)
+        return Tabular(federation.features, federation.impute, data.normalize_per_client)
+    made = parse(text)
+    if data.normalize_per_client and not isinstance(made, Unfitted):
+        raise MasqueradeError(
+            "E202",
+            f"`data.normalize_per_client` is on, and `data.normalize` is {text}, for which nothing "
+            "is fitted; write standard (of tables: table), or turn it off",
+        )
+    return Standardize(data.normalize_per_client) if text == "standard" else made
+
+
+def with_default(task: Task, federation: Federation) -> Task:
+    """Return a task with the default preprocessing of its data, unless it has its own."""
+    if not task.preprocess_is_default or not federation.features:
+        return task
+    return task.with_preprocess(preprocess_for(Data(), federation))
+
+
+def _check_channels(text: str, shape: list[int]) -> None:
+    """Refuse constants of other channels."""
     if text in CONSTANTS:
-        channels, shape = len(CONSTANTS[text][0]), list(x.shape[1:])
+        channels = len(CONSTANTS[text][0])
         if len(shape) != 3 or shape[0] != channels:
             raise MasqueradeError(
                 "E202",
                 f"`data.normalize` is {text}, which is for images of {channels} channels, and "
                 f"samples have the shape {shape}; write standard, unit or MEAN:STD",
             )
-    return parse(text)
+
+
+def _check_table(federation: Federation) -> None:
+    if not federation.features:
+        text = f"`data.normalize` is table, and `{federation.name}` has no named columns"
+        raise MasqueradeError("E202", f"{text}; write standard, unit or MEAN:STD")
 
 
 def spelled(preprocess: Preprocess) -> str:
@@ -60,6 +113,10 @@ def spelled(preprocess: Preprocess) -> str:
             ",".join(map(repr, each.tolist())) for each in (preprocess.mean, preprocess.std)
         )
         return f"{mean}:{std}"
+    if isinstance(preprocess, FittedTabular):
+        constants = {name: each.tolist() for name, each in preprocess.state_dict().items()}
+        columns = [[each.name, each.categories] for each in preprocess.features]
+        return FITTED + json.dumps({"columns": columns, "impute": preprocess.impute} | constants)
     for text in ("unit", "none", "standard"):
         if type(preprocess) is type(parse(text)):
             return text
@@ -67,3 +124,16 @@ def spelled(preprocess: Preprocess) -> str:
     raise MasqueradeError(
         "E202", f"the preprocessing `{name}` is code of your own, which no text spells"
     )
+
+
+def _table(text: str) -> FittedTabular:
+    """Read what `spelled` wrote of a table."""
+    given = json.loads(text)
+    features = [Feature(name, tuple(categories)) for name, categories in given["columns"]]
+    mean, std, fill = (
+        torch.tensor(given[name], dtype=torch.float64) if name in given else None
+        for name in ("mean", "std", "fill")
+    )
+    if mean is None or std is None:
+        raise ValueError
+    return FittedTabular(features, mean, std, fill, given["impute"])

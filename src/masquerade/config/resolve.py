@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from masquerade.config import code, toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
 from masquerade.config.normalize import preprocess_for
+from masquerade.config.normalize import resolved as resolved_normalize
 from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
-from masquerade.core.preprocess import Preprocess, Scale
+from masquerade.core.preprocess import Preprocess, shape_after
 from masquerade.core.random import Label, choose, fold
 from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
@@ -133,7 +134,11 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
     if name.endswith(".npz"):
         # A run can be resumed from any directory.
         name = str(Path(name).resolve())
-    return dataclasses.replace(data, name=name, partition=rule, clients=clients or CLIENTS)
+    normalize = resolved_normalize(data.normalize, bool(dataset.features))
+    clients = clients or CLIENTS
+    return dataclasses.replace(
+        data, name=name, partition=rule, clients=clients, normalize=normalize
+    )
 
 
 def federations_of(data: Data, seeds: Sequence[int]) -> tuple[dict[int, Federation], Data]:
@@ -196,7 +201,7 @@ def _specified(
     if data.novel and not round(data.novel * federation.clients):
         text = f"`data.novel` is {data.novel}, which of {federation.clients} clients is none"
         raise MasqueradeError("E201", f"{text}; give more, or 0")
-    preprocess = preprocess_for(data.normalize, federation.x)
+    preprocess = preprocess_for(data, federation)
     entry = METHODS[training.names[0]]
     # Who is novel and who has which device belong to a partition.
     drawn = training.seed if data.partition_per_seed else data.seed
@@ -226,7 +231,7 @@ def task_of(
     preprocess: Preprocess | None = None,
 ) -> tuple[Train, Task]:
     """Build the task of a training; return its settings with the network that "auto" means."""
-    shape = tuple(federation.x.shape[1:])
+    shape = shape_after(preprocess, federation.x.shape[1:])
     if federation.classes is None:
         raise MasqueradeError(
             "E202",
@@ -307,7 +312,7 @@ def _flops(loaded: LoadedConfig, name: str) -> float:
         some = torch.cat([data.train[id][:2] for id in trained])[:SEEN]
         cost = forecast(
             method,
-            _unfitted(spec.task),
+            spec.task.fitted_on(data.x[some]),
             data.x[some],
             data.y[some],
             [len(data.train[id]) for id in trained],
@@ -320,19 +325,12 @@ def _flops(loaded: LoadedConfig, name: str) -> float:
     return total
 
 
-def _unfitted(task: Task) -> Task:
-    """Return a task that can be tried before its preprocessing is fitted.
-
-    Neither costs nor beginnings depend on what numbers samples are scaled to.
-    """
-    return task.with_preprocess(Scale())
-
-
 def rehearse(loaded: LoadedConfig) -> None:
     """Try whether every training can begin, so that none fails when others are done."""
     for training in trainings(loaded.config):
         spec = loaded.resolve(training)
-        task = _unfitted(spec.task)
+        # Neither costs nor beginnings depend on what numbers samples are scaled to.
+        task = spec.task.fitted_on(spec.federation.x[:SEEN])
         if loaded.config.evaluate.corruptions:
             check_images(spec.federation.x)
         spec.method.server_init(task)

@@ -42,13 +42,17 @@ class Data(Settings):
     merge: bool = True
     """Whether the original training and test parts are put together before they are split; if not,
     clients are tested on samples of the original test part alone."""
-    normalize: str = "unit"
+    normalize: str = "auto"
     """What is done to samples before the network: "unit" divides bytes by 255, "none" nothing,
-    "standard" normalizes by mean and std of the training samples, which clients' sums tell;
-    "imagenet", "cifar10", "cifar100" and "mnist" are known constants, and MEAN:STD others."""
+    "standard" normalizes by mean and std of the training samples, which clients' sums tell, and
+    "table" standardizes numbers, encodes categories and imputes; "imagenet", "cifar10", "cifar100"
+    and "mnist" are known constants, and MEAN:STD others. "auto" is table for tables, else unit."""
     partition_per_seed: bool = False
     """Whether every training seed partitions the data anew. The samples that are tested on are then
     drawn before, by `seed` alone, and are the same in all partitions."""
+    normalize_per_client: bool = False
+    """Whether each client fits "standard" or "table" on its own training samples. Nothing is sent
+    then, and test-time shift is not evaluated."""
 
 
 @dataclass(frozen=True)

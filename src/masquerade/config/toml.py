@@ -12,7 +12,7 @@ from typing import Any
 from masquerade.config import code
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import check as check_budgets
-from masquerade.config.normalize import parse as parse_normalize
+from masquerade.config.normalize import check as check_normalize
 from masquerade.config.settings import (
     CHOICES,
     LENGTHS,
@@ -277,7 +277,7 @@ def _check_rest(config: Config, problems: Problems) -> None:
         partial(parse_partition, "iid" if data.partition == "auto" else data.partition),
         partial(check_available, train.available),
         partial(check_budgets, data.budgets),
-        partial(parse_normalize, data.normalize),
+        partial(check_normalize, data.normalize),
         partial(bandwidth, evaluate.bandwidth),
     ):
         try:

@@ -7,6 +7,7 @@ from masquerade.core.part import Axis, Blocks, Entry, Message, Part
 from masquerade.core.preprocess import Normalize, Raw, Standardize
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
 from masquerade.core.sgd import Loss, Losses, MetricStep, gradient, sgd_step
+from masquerade.core.table import Tabular
 from masquerade.core.task import Layer, Task
 from masquerade.core.tree import State, Tree
 from masquerade.errors import MasqueradeError
@@ -38,6 +39,7 @@ __all__ = [
     "Stage",
     "Standardize",
     "State",
+    "Tabular",
     "Task",
     "Tree",
     "average",

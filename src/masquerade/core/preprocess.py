@@ -25,7 +25,11 @@ ROUNDING = 1e-12
 
 @runtime_checkable
 class Unfitted(Protocol):
-    """Preprocessing that clients' data decide, by sums alone: the server never sees a sample."""
+    """Preprocessing that clients' data decide, by sums alone: the server never sees a sample.
+
+    Where it has an attribute `per_client` that is true, each client fits it on its own samples, and
+    sums are never sent.
+    """
 
     def statistics(self, x: Tensor) -> Tree:
         """Return what is to be summed over all clients, of samples x [samples, …] of one."""
@@ -111,18 +115,35 @@ class Normalize(Scale):
         return (super().forward(x) - self.mean.reshape(shape)) / self.std.reshape(shape)
 
 
-class Standardize(nn.Module):
+class FittedLater(nn.Module):
+    """Preprocessing that a run fits before training."""
+
+    def __init__(self, per_client: bool = False) -> None:
+        super().__init__()
+        self.per_client = per_client
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Refuse: nothing is known of the samples yet."""
+        raise MasqueradeError(
+            "E202",
+            "this preprocessing is not fitted yet; a run fits it and its result holds the fitted "
+            "task, or give `mq.Normalize(mean, std)`",
+        )
+
+
+class Standardize(FittedLater):
     """Normalize by mean and std of the training samples, per channel or feature; not fitted yet.
 
     A run fits it before training: clients send counts and sums, and the server sends back mean and
-    std.
+    std. With `per_client` each client takes its own mean and std, and nothing is sent.
     """
 
     text = "samples are normalized by mean and std of the training samples"
 
     def statistics(self, x: Tensor) -> Tree:
         """Return count, sum and sum of squares of every channel or feature, in float64."""
-        values = Scale()(x).reshape(len(x), x.shape[1] if x.ndim > 1 else 1, -1)
+        channels = x.shape[1] if x.ndim > 1 else 1
+        values = Scale()(x).reshape(len(x), channels, math.prod(x.shape[2:]))
         return {
             "count": torch.tensor(float(len(x) * values.shape[2]), dtype=torch.float64),
             "sum": values.sum((0, 2)),
@@ -131,19 +152,30 @@ class Standardize(nn.Module):
 
     def fitted(self, total: Tree) -> Normalize:
         """Return the normalization; what is constant is divided by 1."""
-        mean = total["sum"] / total["count"]
-        variance = total["squares"] / total["count"] - mean.square()
-        varies = variance > ROUNDING * mean.square()
-        std = torch.where(varies, variance, 1.0).sqrt()
+        mean, std = mean_and_std(total)
         return Normalize(mean.tolist(), std.tolist())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Refuse: there is nothing to normalize by."""
-        raise MasqueradeError(
-            "E202",
-            "this preprocessing is not fitted yet; a run fits it and its result holds the fitted "
-            "task, or give `mq.Normalize(mean, std)`",
-        )
+
+def mean_and_std(total: Tree) -> tuple[Tensor, Tensor]:
+    """Return what `count`, `sum` and `squares` decide; the std of what is constant is 1."""
+    count = total["count"].clamp(min=1)
+    mean = total["sum"] / count
+    variance = total["squares"] / count - mean.square()
+    varies = variance > ROUNDING * mean.square()
+    return mean, torch.where(varies, variance, 1.0).sqrt()
+
+
+def fitted_on(preprocess: Preprocess, x: Tensor) -> Preprocess:
+    """Return preprocessing fitted on samples x [samples, …] alone, where data decide it."""
+    if not isinstance(preprocess, Unfitted):
+        return preprocess
+    return preprocess.fitted(preprocess.statistics(x.cpu()))
+
+
+def shape_after(preprocess: Preprocess | None, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a sample as the network reads it, where preprocessing says its width."""
+    width = getattr(preprocess, "width", None)
+    return tuple(shape) if width is None else (width,)
 
 
 def describe(preprocess: Preprocess) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from masquerade.core.dropout import Dropout
 from masquerade.core.metric import SetMetric
-from masquerade.core.preprocess import Preprocess, Scale, Unfitted, moved
+from masquerade.core.preprocess import Preprocess, Scale, Unfitted, fitted_on, moved
 from masquerade.core.random import Label, fold
 from masquerade.core.round import Batch
 from masquerade.core.tree import Tree, split
@@ -81,7 +81,8 @@ class Task:
     training batch and draws what it needs from the key. `better` says which way the metric goes.
     `set_metrics` are further metrics, by name, of all outputs and targets of a client's test set.
     `preprocess(x)` turns samples [samples, …] as the data hold them into what the network reads: by
-    default bytes are divided by 255. Tokens are never preprocessed.
+    default bytes are divided by 255, and a run on a table (`Federation.features`) standardizes
+    numbers and encodes categories (`Tabular`). Tokens are never preprocessed.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Task:
         floats = [value for value in self.initial.values() if value.is_floating_point()]
         self.dtype = floats[0].dtype if floats else torch.float32
         self.preprocess = moved(preprocess or Scale(), self.dtype)
+        self.preprocess_is_default = preprocess is None
         # Layers that count or normalize over a batch see padding; engines ask before they pad.
         self.couples_batch = any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
@@ -268,8 +270,12 @@ class Task:
     def with_preprocess(self, preprocess: Preprocess) -> "Task":
         """Return the task with other preprocessing."""
         other = copy.copy(self)
-        other.preprocess = moved(preprocess, self.dtype)
+        other.preprocess, other.preprocess_is_default = moved(preprocess, self.dtype), False
         return other
+
+    def fitted_on(self, x: Tensor) -> "Task":
+        """Return the task with preprocessing fitted on samples x [samples, …] alone."""
+        return self.with_preprocess(fitted_on(self.preprocess, x))
 
     def with_example(self, x: Tensor) -> "Task":
         """Return the task that knows what its samples x [samples, …] look like."""

@@ -118,6 +118,7 @@ def read(name: str) -> Dataset:
         names=tuple(manifest.client_names),
         class_names=tuple(manifest.class_names),
         features=tuple(manifest.features),
+        impute="",
         **columns,
     )
 

@@ -36,6 +36,9 @@ class Dataset:
     """What the data call their classes, in the order of their numbers; empty where these are it."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
+    impute: str = ""
+    """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
+    missing."""
 
     def take(self, samples: Tensor) -> "Dataset":
         """Return a dataset of some of the samples."""

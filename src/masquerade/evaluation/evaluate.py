@@ -1,5 +1,6 @@
 """Evaluation: every view of a training, at every client, between rounds and at the end."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from masquerade.data import shift_sets
 from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.engine.base import Engine, Evaluation, Job
 from masquerade.engine.store import Store
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.evaluation import accuracy, costs
 from masquerade.evaluation.accuracy import (
     Figure,
@@ -58,7 +59,7 @@ class Evaluator:
     def of(cls, simulation: Simulation) -> "Evaluator":
         """Draw the test sets of a simulation."""
         spec, asked = simulation.spec, simulation.spec.evaluate
-        degrees = asked.degrees if spec.federation.clients > 1 else (0,)
+        degrees = _degrees(simulation)
         draws = (degrees, asked.draws, spec.seed)
         shifted: dict[str, ShiftSets] = {
             source: shift_sets(spec.federation, *draws, source == "pooled", asked.split)
@@ -278,6 +279,16 @@ class Evaluator:
                 )
                 rows.put(taken, known)
                 clients.put(taken, done.clients)
+
+
+def _degrees(simulation: Simulation) -> tuple[int, ...]:
+    """Return the degrees of shift that can be evaluated."""
+    asked, clients = simulation.spec.evaluate.degrees, simulation.spec.federation.clients
+    if simulation.fitting.own and any(asked):
+        text = "W309 samples of other clients are preprocessed with those clients' constants, as "
+        text += "each fits its own (per client): only own data are evaluated, and no shift"
+        warnings.warn(MasqueradeWarning(text), stacklevel=2)
+    return asked if clients > 1 and not simulation.fitting.own else (0,)
 
 
 def _rules(spec: TrainingSpec) -> dict[str, Rule]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from masquerade.core import tree
 from masquerade.core.part import Message
-from masquerade.core.preprocess import Scale, describe
+from masquerade.core.preprocess import Scale
 from masquerade.data.registry import note_of
 from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
@@ -105,7 +105,8 @@ def _preprocessing(fitting: Fitting) -> Preprocessing | None:
     """Say what is done to samples, and what fitting it cost, where that is not the default."""
     if type(fitting.preprocess) is Scale:
         return None
-    return Preprocessing(describe(fitting.preprocess), Bytes(fitting.down, fitting.up))
+    spent = Bytes(fitting.down, fitting.up)
+    return Preprocessing(fitting.text, spent, fitting.sent, bool(fitting.own))
 
 
 def _initial_bytes(spec: "TrainingSpec") -> float:

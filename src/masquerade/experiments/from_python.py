@@ -14,11 +14,11 @@ from masquerade.config import code, toml
 from masquerade.config.arguments import check_kind, check_known, check_method, check_problem
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
+from masquerade.config.normalize import with_default
 from masquerade.config.resolve import TrainingSpec, check_novel, named_by_class
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
-from masquerade.core.preprocess import describe
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -219,7 +219,7 @@ def _specified(
     check_novel(novel, federation.clients)
     return TrainingSpec(
         method=method,
-        task=model if isinstance(model, Task) else Task(model),
+        task=with_default(model if isinstance(model, Task) else Task(model), federation),
         federation=federation,
         train=train,
         evaluate=evaluate,
@@ -313,7 +313,7 @@ def _program(simulation: Simulation) -> str:
     facts = {
         "method": repr(spec.method),
         "views": spec.views,
-        "preprocess": describe(simulation.fitting.preprocess),
+        "preprocess": simulation.fitting.text,
         "novel": spec.novel,
         "budgets": spec.budgets,
         **{name: _called(each) for name, each in spec.task.functions.items()},

@@ -56,6 +56,8 @@ class Result:
     """One per view, in the form of `summary.json`."""
     personal: dict[str, list[Message]]
     """Clients' models by view."""
+    tasks: tuple[Task, ...] = ()
+    """By client as the summaries list them, where each has preprocessing of its own."""
 
     def __repr__(self) -> str:
         own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in self.summaries)
@@ -76,7 +78,8 @@ class Result:
             raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
         (summary,) = (each for each in self.summaries if each.view == chosen)
         place = summary.place_of(client)
-        return Personal(self.method, self.task, self.personal[chosen][place], summary, place)
+        task = self.tasks[place] if self.tasks else self.task
+        return Personal(self.method, task, self.personal[chosen][place], summary, place)
 
 
 @dataclass(frozen=True, eq=False)

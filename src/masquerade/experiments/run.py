@@ -111,7 +111,8 @@ def complete(
 
         train(server, made.simulation.engine, state, made.evaluator.between_rounds, after_round)
     summaries, personal = made.evaluator.final(state)
-    result = Result(spec.method, server.task, tuple(summaries), personal)
+    tasks = made.simulation.own_tasks() if personal else ()
+    result = Result(spec.method, server.task, tuple(summaries), personal, tasks)
     all_told.on_end(run, result)
     return result
 

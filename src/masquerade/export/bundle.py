@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.features import Feature
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.preprocess import Scale, describe
@@ -17,6 +18,7 @@ from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.export import onnx, predict, sliced, sparse
+from masquerade.export.columns import Table
 from masquerade.export.graph import Program, trace, trace_function
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
@@ -32,17 +34,26 @@ class Model:
     task: Task
     parts: Message
     x: Tensor
+    table: Table | None = None
+    """What rows look like, where the inputs are those of a table."""
 
     @classmethod
     def at_home(cls, method: Method, task: Task, parts: Message, x: Tensor) -> Self:
-        """Bring a model and its inputs to the CPU, where files are written."""
+        """Bring a model and its inputs to the CPU, where files are written.
+
+        Of a table, columns have the ranges of these inputs.
+        """
         own = tree.transform(lambda value: value.detach().cpu(), parts)
-        return cls(method, task.to("cpu"), own, x.cpu())
+        features = getattr(task.preprocess, "features", ())
+        return cls(method, task.to("cpu"), own, x.cpu(), table_of(features, task, x))
 
     @property
     def meaning(self) -> str:
         """Say what an input is, and what is done to it; the graph itself does it."""
         own, pixels = self.task.preprocess, self.x.dtype == torch.uint8
+        if self.table is not None:
+            done = describe(own) if type(own) is not Scale else "nothing"
+            return f"rows of a table, by column names; the model does this itself: {done}"
         if type(own) is not Scale:
             given = "pixels from 0 to 255" if pixels else "numbers"
             return f"{given} as the data have them; the model does this itself: {describe(own)}"
@@ -73,6 +84,13 @@ class Model:
         return onnx.encode(program, self.x, self.predict(self.x))
 
 
+def table_of(features: Sequence[Feature], task: Task, x: Tensor) -> Table | None:
+    """Describe the columns of training samples x [samples, columns], where they have names."""
+    if not features:
+        return None
+    return Table.of(features, x.cpu().numpy(), bool(getattr(task.preprocess, "impute", "")))
+
+
 Fact = str | float
 """A line of a card: a text, or a number."""
 
@@ -89,7 +107,7 @@ class Card:
         lines = [f"# {_shown(self.title)}"]
         for heading, table in self.facts.items():
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
-            lines += [f"| {name} | {_shown(value)} |" for name, value in table.items()]
+            lines += [f"| {_shown(name)} | {_shown(value)} |" for name, value in table.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -129,6 +147,7 @@ def write(
             "meaning": model.meaning,
             "divides_bytes": isinstance(model.task.preprocess, Scale),
         },
+        "table": None if model.table is None else model.table.to_json(),
         "labels": None if labels is None else list(labels),
         "files": {name: fingerprint(data) for name, data in files.items()},
     }

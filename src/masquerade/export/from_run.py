@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from masquerade.config import toml
 from masquerade.config.code import refuse_program
 from masquerade.config.resolve import resolve, trainings
 from masquerade.core.part import Message
+from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, fold
-from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
-from masquerade.export.bundle import Card, Model
+from masquerade.export.bundle import Card, Model, table_of
 from masquerade.export.model_card import describe
 from masquerade.models import MODELS
 from masquerade.results import Summary
@@ -48,11 +46,15 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     federation, train = spec.federation, spec.train
     name = model_files.client_file(id, summary.view, federation.clients)
     # What clients' data decided is found again from them, to the same bits.
-    task = spec.task.with_preprocess(fit(spec).preprocess)
-    model = Model(spec.method, task, _parts(path / name), _inputs(federation, id))
+    task = spec.task.with_preprocess(fit(spec).of(id))
+    own = federation.x[federation.train[id]]
+    # Without samples of its own, others' will do to compare answers on.
+    x = own[:SAMPLES] if len(own) else federation.x[:SAMPLES]
+    table = table_of(federation.features, task, own)
+    model = Model(spec.method, task, _parts(path / name), x, table)
     origin = None
     if not train.weights and train.model in MODELS:
-        shape = tuple(federation.x.shape[1:])
+        shape = shape_after(task.preprocess, federation.x.shape[1:])
         seed = fold(training.seed, Label.INITIAL)
         assert federation.classes is not None
         origin = sparse.Origin(train.model, shape, federation.classes, seed)
@@ -81,9 +83,3 @@ def _parts(path: Path) -> Message:
     if not path.is_file():
         raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
     return model_files.read(path.read_bytes(), path.name)
-
-
-def _inputs(federation: Federation, client: int) -> Tensor:
-    """Return inputs that the client was trained on, or others where it has none."""
-    own = federation.train[client][:SAMPLES]
-    return federation.x[own] if len(own) else federation.x[:SAMPLES]

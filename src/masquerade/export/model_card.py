@@ -25,6 +25,7 @@ def describe(summary: Summary, place: int, model: Model, data: Data | None = Non
             "method": f"{summary.title} (`{summary.method}`, view `{summary.view}`)",
             "settings": f"`{model.method}`",
             "inputs": model.meaning,
+            **_fitted(summary),
             "network": f"{summary.network}, {summary.model.parameters:,} parameters",
             "density, mean over clients": summary.model.density,
             **_density(model),
@@ -48,6 +49,7 @@ def describe(summary: Summary, place: int, model: Model, data: Data | None = Non
             for degree, each in summary.accuracy.shift.items()
             if degree != AVERAGED
         },
+        **_columns(model),
         "Before you share it": {
             "privacy": "a personal model can give away what it was trained on; "
             "share it with those who may see its client's data"
@@ -68,6 +70,29 @@ def _split(data: Data) -> dict[str, Fact]:
         "partition": f"`{data.partition}` over {data.clients} clients",
         "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),
         "data seed": data.seed,
+    }
+
+
+def _fitted(summary: Summary) -> dict[str, Fact]:
+    """Say whose samples decided the preprocessing, and what was sent for it."""
+    done, heading = summary.preprocessing, "preprocessing is fitted on"
+    if done is not None and done.per_client:
+        return {heading: "this client's own training samples; nothing was sent for it"}
+    if done is None or not done.sent:
+        return {}
+    bytes = f"{done.bytes.up:,.0f} bytes up and {done.bytes.down:,.0f} down per client"
+    sums = f"sums that each sent ({', '.join(done.sent)}; {bytes})"
+    return {heading: f"the training samples of all clients, from {sums}"}
+
+
+def _columns(model: Model) -> dict[str, dict[str, Fact]]:
+    """List the columns of a table."""
+    if model.table is None:
+        return {}
+    return {
+        "Columns, with ranges of this client's training samples": {
+            each.name: each.text for each in model.table.columns
+        }
     }
 
 

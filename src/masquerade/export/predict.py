@@ -4,6 +4,8 @@ A bundle is a folder. `manifest.json` holds what inputs look like, what the clas
 the size and hash of every other file; it is wrapped with a hash of its own.
 """
 
+import csv
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from masquerade.errors import MasqueradeError
+from masquerade.export.columns import Table, check_rows
+from masquerade.export.columns import read_csv as read_rows
+from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, unseal
 
 Array = npt.NDArray[Any]
@@ -43,6 +48,12 @@ class Bundle:
     def shape(self) -> tuple[int, ...]:
         """Return the shape of one input."""
         return tuple(self.manifest["input"]["shape"])
+
+    @property
+    def table(self) -> Table | None:
+        """Return what rows look like, where the model reads a table."""
+        given = self.manifest.get("table")
+        return None if given is None else Table.from_json(given)
 
     @property
     def divides_bytes(self) -> bool:
@@ -94,6 +105,8 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
     """Tell whether a manifest says what answering needs; a hash does not tell who made it."""
     try:
         shape, labels = manifest["input"]["shape"], manifest["labels"]
+        if manifest.get("table") is not None:
+            Table.from_json(manifest["table"])
         np.dtype(manifest["input"]["type"])
         return (
             "version" in manifest
@@ -101,7 +114,7 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
             and all(isinstance(size, int) and size > 0 for size in shape)
             and (labels is None or all(isinstance(label, str) for label in labels))
         )
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         return False
 
 
@@ -183,8 +196,33 @@ def answers(bundle: Bundle, found: Array) -> list[dict[str, Any]]:
     ]
 
 
+def write_answers(path: Path, answers: list[dict[str, Any]], found: Array) -> None:
+    """Write answers as CSV where a path ends so, and the model's outputs as an npy file if not."""
+    if path.suffix.lower() == ".csv":
+        rows = [
+            {"label": each["label"], "probability": each["probability"]}
+            if "label" in each
+            else {f"output {place}": value for place, value in enumerate(each["output"])}
+            for each in answers
+        ]
+        lines = io.StringIO(newline="")
+        writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic.write_file(path, lines.getvalue().encode())
+        return
+    array = io.BytesIO()
+    np.save(array, found, allow_pickle=False)
+    # As numpy names its files.
+    named = path if path.name.endswith(".npy") else path.with_name(f"{path.name}.npy")
+    atomic.write_file(named, array.getvalue())
+
+
 def read_inputs(bundle: Bundle, path: Path) -> Array:
-    """Read samples from an npz, npy, csv or image file, shaped as the model takes them."""
+    """Read samples from an npz, npy, csv or image file, shaped as the model takes them.
+
+    Rows of a table are found by the names of its columns, and checked.
+    """
     suffix = path.suffix.lower()
     readers = {".npz": _npz, ".npy": _npy, ".csv": _csv, ".png": _image, ".jpg": _image}
     if suffix not in readers:
@@ -196,7 +234,10 @@ def read_inputs(bundle: Bundle, path: Path) -> Array:
     if read.dtype == np.uint8 and np.issubdtype(bundle.type, np.floating) and bundle.divides_bytes:
         # Bytes are pixels, whatever file they come in; this model takes them from 0 to 1.
         read = read / 255
-    return _fitting(bundle, read, path)
+    x = _fitting(bundle, read, path)
+    if bundle.table is not None:
+        check_rows(path, bundle.table, x)
+    return x
 
 
 def _npz(bundle: Bundle, path: Path) -> Array:
@@ -213,7 +254,9 @@ def _npy(bundle: Bundle, path: Path) -> Array:
 
 
 def _csv(bundle: Bundle, path: Path) -> Array:
-    """Read one sample per line, its numbers in the order of the flattened array."""
+    """Read one sample per line: by column names, or numbers as in the flattened array."""
+    if bundle.table is not None:
+        return read_rows(path, bundle.table)
     return np.loadtxt(path, delimiter=",", ndmin=2)
 
 
@@ -239,13 +282,13 @@ def _fitting(bundle: Bundle, x: Array, path: Path) -> Array:
     if x.shape[1:] != bundle.shape or not len(x):
         text = f"{path} has samples of shape {x.shape}; the model takes [samples, …] with "
         raise MasqueradeError("E302", f"{text}{bundle.shape} each")
-    if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
+    gaps = x.dtype.kind == "f" and bundle.table is not None and bundle.table.impute
+    if x.dtype.kind not in "iufb" or not np.isfinite(x[~np.isnan(x)] if gaps else x).all():
         raise MasqueradeError("E302", f"{path} holds what is no finite number; correct it")
     whole = bundle.type.kind in "iu"
     limits = np.iinfo(bundle.type) if whole else np.finfo(bundle.type)
-    if x.min() < limits.min or x.max() > limits.max or (whole and (x != np.round(x)).any()):
-        text = (
-            f"{path} holds numbers from {x.min():g} to {x.max():g}; the model takes {bundle.type}"
-        )
+    low, high = (np.nanmin(x), np.nanmax(x)) if not np.isnan(x).all() else (0, 0)
+    if low < limits.min or high > limits.max or (whole and (x != np.round(x)).any()):
+        text = f"{path} holds numbers from {low:g} to {high:g}; the model takes {bundle.type}"
         raise MasqueradeError("E302", f"{text}, as its data did")
     return np.ascontiguousarray(x.astype(bundle.type))

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from masquerade.config import toml
 from masquerade.config.arguments import check_method, check_problem
-from masquerade.config.resolve import task_of
-from masquerade.config.settings import Train
+from masquerade.config.normalize import preprocess_for, with_default
+from masquerade.config.resolve import SEEN, task_of
+from masquerade.config.settings import Data, Train
 from masquerade.core.method import Method
 from masquerade.core.padding import couples
-from masquerade.core.preprocess import Scale, Unfitted
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -158,11 +158,11 @@ def problem_of(
         model = toy.network_of(method)
     federation = federation or toy.federation()
     if model is None:
-        _, model = task_of(Train(), entry, federation, seed=1)
+        preprocess = preprocess_for(Data(), federation)
+        _, model = task_of(Train(), entry, federation, 1, preprocess)
     check_problem(model, federation)
-    task = (model if isinstance(model, Task) else Task(model)).double()
-    unfitted = isinstance(task.preprocess, Unfitted)
-    even = couples(task.with_preprocess(Scale()) if unfitted else task, federation.x)
+    task = with_default(model if isinstance(model, Task) else Task(model), federation).double()
+    even = couples(task.fitted_on(federation.x[:SEEN]), federation.x)
     small = few(federation, even)
     size = int(small.samples.min())
     return Problem(

@@ -127,7 +127,8 @@ def _scores(made: Simulation, state: RunState, view: str) -> dict[str, Tensor]:
 )
 def padding_changes_nothing(problem: Problem) -> None:
     """Take a step of every stage with and without padding."""
-    if couples(problem.task, problem.federation.x):
+    x = problem.federation.x
+    if couples(problem.task.fitted_on(x), x):
         raise DoesNotApply("an output of the network depends on other samples of the batch")
     with problem.simulating(4) as made:
         for state in (made.begin(), after(made, 4)):

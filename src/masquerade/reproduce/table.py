@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from masquerade.config import toml
-from masquerade.config.settings import Config
+from masquerade.config.normalize import resolved
+from masquerade.config.settings import Config, Data
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.methods import METHODS
 from masquerade.reproduce import raw
@@ -277,7 +278,16 @@ def _score(found: Summary) -> float:
 def meaning(config: Config) -> tuple[object, ...]:
     """Return what a result depends on: all settings but where and how the work is done."""
     methods = [(name, toml.method_of(name, config)) for name in config.methods]
-    return config.data, config.train, config.evaluate, methods
+    return _data(config), config.train, config.evaluate, methods
+
+
+def _data(config: Config) -> Data:
+    """Return the settings of data with what is done to samples.
+
+    Papers' tables are made of images, signals and texts, for which "auto" is "unit".
+    """
+    normalize = resolved(config.data.normalize, is_table=False)
+    return replace(config.data, normalize=normalize)
 
 
 def settings(config: Config) -> dict[str, Json]:
@@ -285,7 +295,7 @@ def settings(config: Config) -> dict[str, Json]:
 
     Where that is a default it is left out, and elsewhere a word.
     """
-    tables = toml.complete(config)
+    tables = toml.complete(replace(config, data=_data(config)))
     for name, method in tables["method"].items():
         default = METHODS[name].method()
         tables["method"][name] = {

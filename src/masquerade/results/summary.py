@@ -96,6 +96,10 @@ class Preprocessing:
 
     text: str
     bytes: Bytes
+    sent: tuple[str, ...] = ()
+    """What clients sent sums of; empty where nothing was fitted, or by each client for itself."""
+    per_client: bool = False
+    """Whether each client fitted it on its own training samples."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from masquerade.config.availability import check as check_available
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute
+from masquerade.core.preprocess import moved
 from masquerade.core.random import Label, fold
 from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
@@ -38,7 +39,7 @@ class Simulation:
     engine: Engine
     context: EngineContext
     federation: Federation
-    """The data, on the device."""
+    """The data, on the device; preprocessed where each client does it in its own way."""
     fitting: Fitting
     """What is done to samples before the network, and what it cost to find out."""
     seconds: float
@@ -49,6 +50,15 @@ class Simulation:
         state = self.server.begin()
         state.clock.seconds["start-up"] += self.seconds
         return state
+
+    def own_tasks(self) -> tuple[Task, ...]:
+        """Return the tasks of all clients of the training, where each has its own preprocessing."""
+        if not self.fitting.own:
+            return ()
+        task, device = self.server.task, self.server.device
+        raw = self.spec.federation.x[:1].to(device)
+        own = (moved(self.fitting.of(id), device) for id in self.server.known)
+        return tuple(task.with_preprocess(each).with_example(raw) for each in own)
 
     def advance(self, state: RunState) -> None:
         """Do one round, and nothing else."""
@@ -63,9 +73,9 @@ def build(spec: TrainingSpec) -> Simulation:
     """Build a simulation; what cannot work is refused before any work."""
     begun = time.monotonic()
     device = _device(spec.compute)
-    federation = spec.federation.to(device)
     participation = _participation(spec)
     fitting = fit(spec)
+    federation = fitting.applied(spec.federation.to(device))
     fitted = spec.task.with_preprocess(fitting.preprocess)
     task = fitted.to(device).with_example(federation.x)
     preflight.try_out(task, federation)

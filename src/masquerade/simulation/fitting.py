@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 from masquerade.config.resolve import TrainingSpec
 from masquerade.core import tree
 from masquerade.core.part import Message, Part
-from masquerade.core.preprocess import Preprocess, Unfitted, moved
+from masquerade.core.preprocess import Preprocess, Raw, Unfitted, describe, moved
 from masquerade.core.tree import Tree
+from masquerade.data import Federation
 from masquerade.wire import nbytes
 
 SUMMED = 1024
@@ -26,8 +27,36 @@ class Fitting:
     """The preprocessing of a run, and what fitting it cost: mean bytes per client."""
 
     preprocess: Preprocess
+    """Everybody's; nothing is left to do where each client has its own."""
     down: float = 0.0
     up: float = 0.0
+    sent: tuple[str, ...] = ()
+    """What clients sent sums of."""
+    own: tuple[Preprocess, ...] = ()
+    """By client, where each fits it on its own training samples."""
+
+    def of(self, client: int) -> Preprocess:
+        """Return what a client does to its samples."""
+        return self.own[client] if self.own else self.preprocess
+
+    @property
+    def text(self) -> str:
+        """Say what is done to samples."""
+        whose = ", fitted by each client on its own training samples" if self.own else ""
+        return describe(self.of(0)) + whose
+
+    def applied(self, data: Federation) -> Federation:
+        """Return samples as their owners preprocess them, where each does it in its own way."""
+        if not self.own:
+            return data
+        made: Tensor | None = None
+        for client, own in enumerate(self.own):
+            samples = torch.cat([part[client] for part in (data.train, data.validation, data.test)])
+            found = moved(own, data.x.device)(data.x[samples])
+            made = found.new_zeros(len(data.x), *found.shape[1:]) if made is None else made
+            made[samples] = found
+        assert made is not None
+        return replace(data, x=made, features=(), impute="")
 
 
 def eligible(spec: TrainingSpec) -> Tensor:
@@ -41,25 +70,42 @@ def fit(spec: TrainingSpec) -> Fitting:
     """Fit the preprocessing of a training where clients' data decide it; it is the same each time.
 
     Every client that can take part sends what its training samples sum to. The server adds that up,
-    and sends everybody the constants.
+    and sends everybody the constants. Where it is fitted per client, nothing is sent; novel clients
+    fit it too, and what has no training sample is fitted to none.
     """
     unfitted, data = spec.task.preprocess, spec.federation
     if not isinstance(unfitted, Unfitted):
         return Fitting(unfitted)
     # Tokens are refused where a task is shown them: nothing is fitted on them.
     spec.task.with_example(data.x)
-    uploads = [upload(unfitted, data.x[data.train[id]]) for id in eligible(spec).tolist()]
-    total: Tree = reduce(_add, (message["statistics"].values for message in uploads))
-    fitted = moved(unfitted.fitted(total), spec.task.dtype)
-    up = sum(int(nbytes(message)) for message in uploads) / (data.clients - len(spec.novel))
-    return Fitting(fitted, float(nbytes(download(fitted))), up)
+    if getattr(unfitted, "per_client", False):
+        sums = (statistics(unfitted, data.x[own]) for own in data.train)
+        fitted = (moved(unfitted.fitted(each), spec.task.dtype) for each in sums)
+        return Fitting(Raw(), own=tuple(fitted))
+    total, up = Tree(), 0
+    for id in eligible(spec).tolist():
+        message = upload(unfitted, data.x[data.train[id]])
+        sent = message["statistics"].values
+        total, up = _add(total, sent) if total else sent, up + int(nbytes(message))
+    everybodys = moved(unfitted.fitted(total), spec.task.dtype)
+    clients = data.clients - len(spec.novel)
+    return Fitting(everybodys, float(nbytes(download(everybodys))), up / clients, tuple(total))
+
+
+def statistics(unfitted: Unfitted, x: Tensor) -> Tree:
+    """Return the sums of samples x [samples, …], which depend on no thread."""
+    with _one_thread():
+        return reduce(_add, [unfitted.statistics(some.cpu()) for some in torch.split(x, SUMMED)])
 
 
 def upload(unfitted: Unfitted, x: Tensor) -> Message:
-    """Return what a client sends: the sums of its training samples x [samples, …]."""
-    with _one_thread():
-        sums = [unfitted.statistics(some.cpu()) for some in torch.split(x, SUMMED)]
-    return {"statistics": Part(reduce(_add, sums))}
+    """Return what a client sends: the sums of its training samples x [samples, …].
+
+    Of counts that are mostly zero, as in a histogram, the others are sent.
+    """
+    sums = statistics(unfitted, x)
+    sparse = {name for name, value in sums.items() if 2 * value.count_nonzero() < value.numel()}
+    return {"statistics": Part(sums, {name: sums[name] != 0 for name in sparse})}
 
 
 def download(fitted: Preprocess) -> Message:

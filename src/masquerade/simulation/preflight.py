@@ -48,6 +48,7 @@ def try_out(task: Task, federation: Federation) -> None:
                     "the samples are whole numbers, which are read as tokens, and the network "
                     "takes none; store them as float32, or as uint8 where they are pixels",
                 ) from error
+            _check_width(task, error)
             given = f"x {list(x.shape)} {x.dtype}, y {list(y.shape)} {y.dtype}".replace(
                 "torch.", ""
             )
@@ -60,6 +61,22 @@ def try_out(task: Task, federation: Federation) -> None:
                 f"`{name}` returned shape {list(values.shape)} for {len(x)} samples; it must "
                 "return one number per sample (mind outputs [n, 1] beside targets [n])",
             )
+
+
+def _check_width(task: Task, error: Exception) -> None:
+    """Refuse a network whose first layer reads other numbers than a table has when encoded."""
+    layer, columns = next(iter(task.layers), None), task.sample.shape[-1]
+    width = getattr(task.preprocess, "width", None)
+    if width is None or layer is None or layer.kind != "linear" or layer.weight is None:
+        return
+    reads = task.shapes[layer.weight][1]
+    if reads != width:
+        raise MasqueradeError(
+            "E202",
+            f"the network's first layer reads {reads} numbers, and a row of the table has {width}: "
+            f"{columns} columns, categories one-hot encoded; give the layer {width} inputs, or the "
+            "task another `preprocess`",
+        ) from error
 
 
 def _check_outputs(task: Task, output: Tensor, classes: int | None) -> None:

@@ -1,0 +1,214 @@
+"""Preprocessing of tables: missing values are imputed, numbers standardized, categories encoded."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from masquerade.core.features import Feature
+from masquerade.core.preprocess import FittedLater, mean_and_std
+from masquerade.core.tree import Tree
+from masquerade.errors import MasqueradeError, listed
+
+IMPUTE = ("", "mean", "median", "most_frequent")
+"""What may stand in for missing values; "" where none may be missing."""
+HALF = (1 << 15) - 1
+"""Bins of a histogram for the numbers of bfloat16 above zero; as many are for those below."""
+
+
+class FittedTabular(nn.Module):
+    """Preprocess rows of a table [samples, columns] as training samples decided.
+
+    A network reads the numbers first, standardized and in the order of their columns, then one
+    number for each category of each column: 1 for the sample's own, 0 for all others.
+    """
+
+    mean: Tensor
+    std: Tensor
+    fill: Tensor | None
+    numbers: Tensor
+    encoded: Tensor
+    codes: Tensor
+
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        mean: Tensor,
+        std: Tensor,
+        fill: Tensor | None = None,
+        impute: str = "",
+    ) -> None:
+        super().__init__()
+        self.features, self.impute = tuple(features), impute
+        # What everybody is sent; the rest follows from the columns.
+        for name, value in (("mean", mean), ("std", std), ("fill", fill)):
+            self.register_buffer(name, value)
+        for name, value in zip(("numbers", "encoded", "codes"), _places(features), strict=True):
+            self.register_buffer(name, value, persistent=False)
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers the network reads."""
+        return width_of(self.features)
+
+    @property
+    def text(self) -> str:
+        """Say what is done."""
+        return text_of(self.features, self.impute)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return samples [samples, width]."""
+        if x.ndim != 2 or x.shape[1] != len(self.features):
+            text = f"the table has {len(self.features)} columns, and samples the shape"
+            raise MasqueradeError("E202", f"{text} {list(x.shape[1:])}; give all columns, in order")
+        known = x if self.fill is None else torch.where(x.isnan(), self.fill, x)
+        numbers = (known.index_select(1, self.numbers) - self.mean) / self.std
+        own = known.index_select(1, self.encoded) == self.codes
+        return torch.cat([numbers, own.to(numbers.dtype)], 1)
+
+
+class Tabular(FittedLater):
+    """Preprocess tables: impute missing values, standardize numbers, one-hot encode categories.
+
+    It is not fitted yet. A run fits it from what clients send of their training samples: count, sum
+    and sum of squares of the known values of every number. With `impute`, counts of every category
+    are sent too: a missing category is replaced by the most frequent one, whatever numbers are
+    replaced by. For "median" and "most_frequent" clients also send a histogram of every number,
+    rounded to bfloat16: a relative error of 2⁻⁸, 0.4 %, at most, and none for whole numbers up to
+    256. The median is the mean of the two values in the middle, a and b, so that it is off by
+    2⁻⁸ · (|a| + |b|) / 2 at most. Numbers below 1e-38 count as they are rounded there.
+
+    A constant column is divided by 1; what is missing everywhere is replaced by 0 or the first
+    category. With `per_client` each client fits it on its own samples, and nothing is sent.
+    """
+
+    def __init__(
+        self, features: Sequence[Feature], impute: str = "", per_client: bool = False
+    ) -> None:
+        super().__init__(per_client)
+        if impute not in IMPUTE:
+            known = ", ".join(IMPUTE[1:])
+            raise MasqueradeError("E201", f"`impute` is {impute!r}; choose one of {known}")
+        self.features, self.impute = tuple(features), impute
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers the network reads."""
+        return width_of(self.features)
+
+    @property
+    def text(self) -> str:
+        """Say what is done."""
+        return text_of(self.features, self.impute)
+
+    def statistics(self, x: Tensor) -> Tree:
+        """Return sums of the known values, and counts where missing ones are imputed."""
+        numbers, encoded, codes = _places(self.features)
+        values = x[:, numbers].double()
+        known = ~values.isnan()
+        found = torch.where(known, values, 0.0)
+        sums = {
+            "count": known.sum(0, dtype=torch.float64),
+            "sum": found.sum(0),
+            "squares": found.square().sum(0),
+        }
+        if self.impute:
+            sums["categories"] = (x[:, encoded] == codes).sum(0, dtype=torch.int32)
+        if self.impute in ("median", "most_frequent"):
+            sums["histogram"] = _histogram(x[:, numbers], known)
+        return sums
+
+    def fitted(self, total: Tree) -> FittedTabular:
+        """Return the preprocessing that the sums decide."""
+        mean, std = mean_and_std(total)
+        fill = self._fill(total, mean) if self.impute else None
+        return FittedTabular(self.features, mean, std, fill, self.impute)
+
+    def _fill(self, total: Tree, mean: Tensor) -> Tensor:
+        """Return what stands in for missing values, by column."""
+        fill = torch.zeros(len(self.features), dtype=torch.float64)
+        sizes = [len(feature.categories) for feature in self.features if feature.is_category]
+        counts = torch.split(total["categories"], sizes) if sizes else ()
+        of_categories = iter([int(each.argmax()) for each in counts])
+        numbers = {"median": _medians, "most_frequent": _modes}
+        find = numbers.get(self.impute)
+        of_numbers = iter((mean if find is None else find(total["histogram"])).tolist())
+        for column, feature in enumerate(self.features):
+            fill[column] = next(of_categories if feature.is_category else of_numbers)
+        return fill
+
+
+def width_of(features: Sequence[Feature]) -> int:
+    """Count what a network reads of a row: every number, and every category."""
+    return sum(len(feature.categories) or 1 for feature in features)
+
+
+def text_of(features: Sequence[Feature], impute: str) -> str:
+    """Say what is done to a table with these columns."""
+    categories = any(feature.is_category for feature in features)
+    done = []
+    if impute:
+        by = "most frequent value" if impute == "most_frequent" else impute
+        mixed = categories and impute != "most_frequent"
+        other = " (categories by the most frequent)" if mixed else ""
+        done.append(f"missing values are replaced by the {by} of their column{other}")
+    if not all(feature.is_category for feature in features):
+        done.append("numbers are standardized by mean and std of the training samples")
+    if categories:
+        done.append("categories are one-hot encoded")
+    return ", ".join(done)
+
+
+def check_complete(x: Tensor, features: Sequence[Feature]) -> None:
+    """Refuse rows with missing values, where nothing is to stand in for them."""
+    missing = x.isnan().sum(0).tolist()
+    named = [f"`{each.name}` ({count})" for each, count in zip(features, missing, strict=True)]
+    found = [text for text, count in zip(named, missing, strict=True) if count]
+    if found:
+        text = f"values are missing in {len(found)} columns: {listed(found)}"
+        raise MasqueradeError(
+            "E302", f"{text}; fill them in, or read the data with --impute median"
+        )
+
+
+def _places(features: Sequence[Feature]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the columns of numbers, and for every category its column and its place there."""
+    numbers = [place for place, feature in enumerate(features) if not feature.is_category]
+    codes = [
+        (place, code)
+        for place, feature in enumerate(features)
+        for code in range(len(feature.categories))
+    ]
+    encoded = torch.tensor(codes, dtype=torch.int64).reshape(-1, 2)
+    return torch.tensor(numbers, dtype=torch.int64), encoded[:, 0], encoded[:, 1]
+
+
+def _histogram(x: Tensor, known: Tensor) -> Tensor:
+    """Count the values of every column by what they are in bfloat16, in ascending order."""
+    top = torch.finfo(torch.bfloat16).max
+    # The bits of a float are its place among those of its sign.
+    bits = x.float().clamp(-top, top).bfloat16().view(torch.int16).long()
+    places = HALF + torch.where(bits < 0, -(bits + HALF + 1), bits)
+    counts = torch.zeros(x.shape[1], 2 * HALF + 1, dtype=torch.int32)
+    return counts.scatter_add_(1, places.T, known.T.to(torch.int32))
+
+
+def _bins() -> Tensor:
+    """Return the value of every bin of a histogram."""
+    positive = torch.arange(HALF + 1, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    return torch.cat([-positive[1:].flip(0), positive]).double()
+
+
+def _medians(histogram: Tensor) -> Tensor:
+    """Return the median of every column: the mean of the two values in the middle."""
+    below = histogram.cumsum(1)
+    count = below[:, -1:]
+    middle = torch.cat([(count - 1) // 2, count // 2], 1).clamp(min=0)
+    places = torch.searchsorted(below, middle, right=True)
+    return torch.where(count[:, 0] > 0, _bins()[places.clamp(max=2 * HALF)].mean(1), 0.0)
+
+
+def _modes(histogram: Tensor) -> Tensor:
+    """Return the most frequent value of every column, the least of several."""
+    found = _bins()[histogram.argmax(1)]
+    return torch.where(histogram.sum(1) > 0, found, 0.0)

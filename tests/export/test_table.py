@@ -1,0 +1,305 @@
+"""Bundles of tables: they answer raw rows by column names, and refuse what does not fit."""
+
+import csv
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import masquerade as mq
+from masquerade.core import MasqueradeError, Task
+from masquerade.core.table import Tabular
+from masquerade.data.source import DATASETS
+from masquerade.export import from_run, sparse
+from masquerade.export import predict as answering
+from masquerade.export.columns import Column, Table, check_rows, read_csv
+from masquerade.export.predict import Bundle, open_bundle, read_inputs
+from masquerade.methods import FedAvg
+from masquerade.models import build
+from tests.export.test_bundle import call, without_torch
+from tests.tables import COLUMNS, NAN, WIDTH, federation, linear, own_rows, table
+
+NAMES = [column.name for column in COLUMNS]
+
+
+def lines(x: Tensor) -> list[list[str]]:
+    """Rows as a person writes them."""
+    return [
+        [
+            ""
+            if value != value
+            else column.categories[int(value)]
+            if column.categories
+            else repr(value)
+            for column, value in zip(COLUMNS, row, strict=True)
+        ]
+        for row in x.tolist()
+    ]
+
+
+def written(
+    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], sep: str = ","
+) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=sep).writerows([header, *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the table, each client of which fits preprocessing on its own samples."""
+    path = tmp_path_factory.mktemp("runs") / "fedavg-1"
+    settings = ("data.normalize_per_client=true", "method.local_epochs=1", "evaluate.degrees=0")
+    options = [word for each in settings for word in ("--set", each)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DATASETS, "hospital", table)
+        call("run", "--data", "hospital", "--rounds", 1, *options, "--out", path, "--quiet")
+    return path
+
+
+@pytest.fixture
+def hospital(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "hospital", table)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[mq.Personal, Path]:
+    """A client's model, fitted from sums, and its bundle."""
+    own = mq.Evaluate(every=0, degrees=(0,))
+    mine = mq.run(FedAvg(local_epochs=1), linear(), federation(), 2, evaluate=own).client("h1")
+    path = tmp_path_factory.mktemp("bundles") / "h1"
+    mine.export(path, own_rows(federation(), 1), ["young", "old"])
+    return mine, path
+
+
+def test_raw_rows_by_name_are_answered_as_the_model_answers(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    mine, bundle = made
+    x = own_rows(federation(), 1)
+    assert x.isnan().any(0).tolist() == [True, False, False, True]
+    order = [2, 0, 3, 1]
+    rows = [[row[place] for place in order] + ["old"] for row in lines(x)]
+    header = [NAMES[place] for place in order] + ["y"]
+    file = written(tmp_path / "rows.csv", header, rows)
+    answered = without_torch("predict", bundle, "--input", file, "--out", tmp_path / "a.csv")
+    assert answered.returncode == 0, answered.stderr
+    assert "W308" not in answered.stderr
+    found = answering.predict(open_bundle(bundle), read_inputs(open_bundle(bundle), file))
+    expected = mine.predict(x)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
+    with (tmp_path / "a.csv").open() as answers:
+        read = list(csv.DictReader(answers))
+    likely = expected.softmax(-1).max(-1)
+    assert [each["label"] for each in read] == [("young", "old")[k] for k in likely.indices]
+    shares = [float(each["probability"]) for each in read]
+    assert shares == pytest.approx(likely.values.tolist(), abs=1e-5)
+
+
+def test_arrays_of_raw_rows_are_answered_too(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    mine, bundle = made
+    x = own_rows(federation(), 1)
+    np.savez(tmp_path / "x.npz", x=x.numpy())
+    opened = open_bundle(bundle)
+    found = answering.predict(opened, read_inputs(opened, tmp_path / "x.npz"))
+    np.testing.assert_allclose(found, mine.predict(x).numpy(), rtol=1e-5, atol=1e-5)
+    x = x.clone()
+    x[0, 3] = 3
+    np.savez(tmp_path / "x.npz", x=x.numpy())
+    with pytest.raises(MasqueradeError, match=r"^E302 .*`ward` holds 3"):
+        read_inputs(opened, tmp_path / "x.npz")
+
+
+@pytest.mark.usefixtures("hospital")
+def test_a_run_gives_the_model_with_the_clients_own_constants_and_ranges(
+    run: Path, tmp_path: Path
+) -> None:
+    model = from_run.find(run, "h1").model
+    own = own_rows(federation(), 1)
+    alone = Tabular(COLUMNS, "median")
+    by_itself = alone.fitted(alone.statistics(own)).float()
+    assert torch.equal(model.task.preprocess.mean, by_itself.mean)
+    call("export", run, "--client", "h1", "--out", tmp_path / "bundle", "--quiet")
+    opened = open_bundle(tmp_path / "bundle")
+    assert opened.table is not None
+    ages = own[~own[:, 0].isnan(), 0]
+    assert opened.table.columns[0] == Column("age", (), (float(ages.min()), float(ages.max())))
+    assert opened.table.columns[1] == Column("sex", ("f", "m"))
+    assert opened.manifest["labels"] == ["young", "old"]
+    card = (tmp_path / "bundle" / "card.md").read_text()
+    assert "own training samples; nothing was sent" in card
+    # Weights alone come with what is to be done to rows.
+    call("export", run, "--client", "h1", "--format", "packed", "--out", tmp_path / "w", "--quiet")
+    task = Task(build("mlp", (WIDTH,), 2, 7), preprocess=sparse.read_preprocess(tmp_path / "w"))
+    (weights,) = sparse.read(tmp_path / "w")
+    assert torch.equal(task(weights, own)[0], model.predict(own))
+    config = (run / "config.toml").read_text()
+    assert 'normalize = "table"' in config
+
+
+def test_a_card_says_what_was_sent_for_preprocessing(made: tuple[mq.Personal, Path]) -> None:
+    card = (made[1] / "card.md").read_text()
+    said = made[0].summary.preprocessing
+    assert said is not None
+    assert "missing values are replaced by the median" in card
+    assert f"count, sum, squares, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
+
+
+def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("1,2\n3,4\n")
+    old = {"input": {"shape": [2], "type": "float32"}, "labels": None}
+    found = read_inputs(Bundle(tmp_path, old), path)
+    assert found.tolist() == [[1, 2], [3, 4]]
+
+
+def refused(made: tuple[mq.Personal, Path], path: Path) -> str:
+    with pytest.raises(MasqueradeError, match=r"^E302") as fault:
+        read_inputs(open_bundle(made[1]), path)
+    return str(fault.value)
+
+
+GOOD = [["50", "f", "120", "a"], ["60", "m", "130", "b"]]
+
+
+def test_columns_that_are_missing_or_unknown_are_named(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    said = refused(made, written(tmp_path / "x.csv", ["age", "sex", "presure", "ward"], GOOD))
+    assert "no column `pressure` (did you mean `presure`?)" in said
+    said = refused(made, written(tmp_path / "x.csv", [*NAMES, "id"], [[*r, "7"] for r in GOOD]))
+    assert "`id` is no column of this model" in said
+    said = refused(made, written(tmp_path / "x.csv", [*NAMES, "age"], [[*r, "7"] for r in GOOD]))
+    assert "more than one column is called `age`" in said
+
+
+def test_a_file_without_names_of_columns_is_refused(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("50,0,120,1\n60,1,130,2\n")
+    assert "names of the columns" in refused(made, path)
+    path.write_text("age,sex,pressure,ward\n")
+    assert "no rows below" in refused(made, path)
+
+
+@pytest.mark.parametrize(
+    ("place", "cell", "said"),
+    [
+        (3, "d", "line 3, column `ward`: 'd' is no known category; known are a, b, c"),
+        (0, "old", "line 3, column `age`: 'old' is no finite number"),
+        (0, "inf", "line 3, column `age`: 'inf' is no finite number"),
+    ],
+)
+def test_cells_that_cannot_be_read_are_told_with_line_and_column(
+    place: int, cell: str, said: str, made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    rows = [list(row) for row in GOOD]
+    rows[1][place] = cell
+    assert said in refused(made, written(tmp_path / "x.csv", NAMES, rows))
+
+
+def test_all_strange_cells_are_told_at_once(made: tuple[mq.Personal, Path], tmp_path: Path) -> None:
+    rows = [["?", "x", "high", "z"], ["1", "f"]]
+    said = refused(made, written(tmp_path / "x.csv", NAMES, rows))
+    for part in ("column `sex`", "column `pressure`", "column `ward`", "line 3 has 2 cells"):
+        assert part in said
+    assert "column `age`" not in said
+
+
+def plain(*ranges: tuple[float, float] | None, impute: bool = False) -> Table:
+    """A table of numbers a, b, ..., with these ranges."""
+    return Table(tuple(Column("abc"[k], (), each) for k, each in enumerate(ranges)), impute)
+
+
+def test_an_empty_cell_needs_a_model_that_imputes(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("b,a\n1,2\n NA ,4\n")
+    with pytest.raises(MasqueradeError, match=r"^E302 .*line 3, column `b`: it is empty"):
+        read_csv(path, plain(None, None))
+    np.testing.assert_equal(read_csv(path, plain(None, None, impute=True)), [[2, 1], [4, NAN]])
+
+
+def test_semicolons_decimal_commas_and_latin_1_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    columns = (Column("größe"), Column("ort", ("Köln", "Ulm")))
+    path.write_bytes("ort;größe\nKöln;1,75\nUlm;2\n".encode("latin-1"))
+    assert read_csv(path, Table(columns)).tolist() == [[1.75, 0], [2, 1]]
+    path.write_bytes("\ufefforte\tgröße\n".replace("orte", "ort").encode() + b"Ulm\t3\n")
+    assert read_csv(path, Table(columns)).tolist() == [[3, 1]]
+
+
+def test_numbers_outside_the_range_are_warned_of_once_per_column() -> None:
+    x = np.array([[5, 1, 5], [50, 1, NAN], [-3, 1, 5]])
+    table = plain((0, 10), (0, 2), (0, 9), impute=True)
+    with pytest.warns(mq.MasqueradeWarning, match=r"^W308 .*`a` has 2 of 3 values outside 0 to 10"):
+        check_rows(Path("x"), table, x)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        check_rows(Path("x"), table, x)
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "swapped"),
+    [
+        # a is from 0 to 10, b from 100 to 200, c from 5 to 150.
+        ([[5, 120, 20], [7, 130, 30]], False),
+        ([[120, 5, 20], [130, 7, 30]], True),
+        ([[120, 5, 20], [NAN, 7, 30]], True),
+        # One value fits where it is: strange, but not swapped.
+        ([[120, 5, 20], [7, 7, 30]], False),
+        # Exchanged, b would not fit.
+        ([[120, 50, 20], [130, 50, 30]], False),
+        # a and c, of which c fits where it is.
+        ([[20, 120, 6], [30, 130, 7]], True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:W308")
+def test_swapped_columns_are_refused(rows: list[list[float]], swapped: bool) -> None:
+    table = plain((0, 10), (100, 200), (5, 150), impute=True)
+    if not swapped:
+        check_rows(Path("x"), table, np.array(rows))
+        return
+    with pytest.raises(MasqueradeError, match=r"^E302 .*`a` and `[bc]` seem to be swapped"):
+        check_rows(Path("x"), table, np.array(rows))
+
+
+def test_swapped_columns_of_a_file_are_refused(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    rows = lines(own_rows(federation(), 1))
+    header = ["pressure", "sex", "age", "ward"]
+    said = refused(made, written(tmp_path / "x.csv", header, rows))
+    assert "`age` and `pressure`" in said
+
+
+@pytest.mark.parametrize(
+    "change", [{"columns": 3}, {"columns": [{"name": "a"}]}, {"impute": None, "columns": None}]
+)
+def test_a_manifest_whose_columns_make_no_sense_is_refused(change: dict, tmp_path: Path) -> None:
+    from masquerade.storage.manifest import fingerprint, seal
+
+    (tmp_path / "model.onnx").write_bytes(b"")
+    manifest = {
+        "version": answering.VERSION,
+        "input": {"shape": [2], "type": "float32"},
+        "labels": None,
+        "table": {"columns": [], "impute": False, "ignored": []} | change,
+        "files": {"model.onnx": fingerprint(b"")},
+    }
+    (tmp_path / "manifest.json").write_bytes(seal(manifest))
+    with pytest.raises(MasqueradeError, match=r"^E406"):
+        open_bundle(tmp_path)
+
+
+def test_a_manifest_survives_json() -> None:
+    table = Table((Column("a", ("x", "y")), Column("b", (), (0.5, 2.0)), Column("c")), True, ("y",))
+    assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table
