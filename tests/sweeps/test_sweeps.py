@@ -255,8 +255,8 @@ def test_optuna_stays_in_the_ranges_and_gives_methods_as_many_trials(
 ) -> None:
     over = ("method.lr=log:0.001:0.5", "method.local_epochs=uniform:1:3", "method.mu=0.1,1.0")
     given = config(tmp_path, "fedavg", "fedprox")
-    rows = sweep.run(tmp_path / "s", given, Order(over, optuna=3), quiet=True)
-    assert [row.method for row in rows] == ["fedavg"] * 3 + ["fedprox"] * 3
+    rows = sweep.run(tmp_path / "s", given, Order(over, optuna=2), quiet=True)
+    assert [row.method for row in rows] == ["fedavg"] * 2 + ["fedprox"] * 2
     for row in rows:
         lr, epochs = row.settings["method.lr"], row.settings["method.local_epochs"]
         assert isinstance(lr, float)
@@ -264,7 +264,7 @@ def test_optuna_stays_in_the_ranges_and_gives_methods_as_many_trials(
         assert epochs in (1, 2, 3)
         assert (row.settings.get("method.mu") in (0.1, 1.0)) == (row.method == "fedprox")
     assert [row.standing for row in rows].count(BEST) == 2
-    assert len(trained) == 6
+    assert len(trained) == 4
 
 
 def tried(method: str, lr: float, seeds: Sequence[Summary]) -> Tried:
