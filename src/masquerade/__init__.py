@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Federation,
         Pathological,
         from_arrays,
+        from_frame,
         load,
         partition,
     )
@@ -86,6 +87,7 @@ _HOMES = {
         "Federation",
         "Pathological",
         "from_arrays",
+        "from_frame",
         "load",
         "partition",
     ),
@@ -140,6 +142,7 @@ __all__ = [
     "check",
     "compare",
     "from_arrays",
+    "from_frame",
     "gradient",
     "load",
     "methods",

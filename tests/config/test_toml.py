@@ -58,7 +58,8 @@ def test_a_configuration_survives_toml() -> None:
         methods=tuple(METHODS),
         data=Data(
             *("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0)),
-            *(0.5, 0.5, False, "0.5:0.5", True),
+            *(0.5, 0.5, False, "0.5:0.5", True, "outcome", "site", ("id",), ("sex", "ward")),
+            *("median", ";", "latin-1"),
         ),
         train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
         evaluate=Evaluate(
@@ -93,7 +94,7 @@ def test_what_is_written_is_complete() -> None:
     [
         ({"trian": {}}, "`trian`", "`train`"),
         ({"train": {"round": 3}}, "`train.round`", "`rounds`"),
-        ({"data": {"Clients": 3}}, "`data.Clients`", "`clients`"),
+        ({"data": {"Budget": [1.0]}}, "`data.Budget`", "`budgets`"),
         (
             {"method": {"fedavg": {"tun_epoch": 3}}},
             "tun_epoch`",

@@ -151,7 +151,7 @@ def test_original_parts_and_classes_that_do_not_occur_are_kept(tmp_path: Path) -
         ({"classes": 2}, "sample 1 has label 2, outside 0 to 1"),
         ({"train": np.array([1, 0, 1, 1])}, "`train` has type int64"),
         ({"train": np.array([True])}, r"`train` has shape \(1,\)"),
-        ({"y": np.array(["a", "b", "c", "d"])}, "`y` has type"),
+        ({"y": np.array(["a", "b", None, "d"])}, "`y` has type"),
         ({"y": np.array([0.0, np.nan, 0.0, 0.0])}, "`y` has 1 values"),
         ({"client": np.array([0, 1, 2])}, r"`client` has shape \(3,\)"),
         ({"client": np.array([0.5, 1, 2, 3])}, "`client` has type float64"),
@@ -184,7 +184,7 @@ def test_file_that_is_not_an_npz_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", X)
     (tmp_path / "text.npz").write_text("x,y\n1,2\n")
     for path in (tmp_path / "array.npy", tmp_path / "text.npz", tmp_path):
-        with refusal("E301", "is no .npz file"):
+        with refusal("E301"):
             load(path)
 
 
@@ -200,7 +200,7 @@ def test_pickled_content_is_refused_without_running_it(tmp_path: Path) -> None:
     with refusal("E301", "without object arrays"):
         load(save(tmp_path / "trap.npz", x=X, y=trap))
     trap.dump(tmp_path / "trap.pkl")
-    with refusal("E301", "is no .npz file"):
+    with refusal("E301"):
         load(tmp_path / "trap.pkl")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
+from masquerade.data.readers.options import AS_IT_IS, TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.data.registry import NAMED, File, Named
 from masquerade.errors import MasqueradeError, nearest
@@ -23,14 +24,21 @@ PATIENCE = (10, 60)
 """Seconds to wait for a host to answer, and for it to go on."""
 
 
-def add(name: str, path: Path, format: str | None = None, replace: bool = False) -> Manifest:
+def add(
+    name: str,
+    path: Path,
+    format: str | None = None,
+    replace: bool = False,
+    table: TableOptions = AS_IT_IS,
+) -> Manifest:
     """Read a user's files into the cache, under the name of a known dataset or a new one."""
     cache.check_name(name)
     origin = f"added from {path.resolve()}"
     named = NAMED.get(name)
     if named is None:
-        return cache.write(name, readers.read(path, name, format), replace, origin=origin)
-    reading = _read(name, named, path, format or named.format)
+        reading = readers.read(path, name, format, table=table)
+        return cache.write(name, reading, replace, origin=origin)
+    reading = _read(name, named, path, format or named.format, table)
     if _published(named, path):
         origin = named.origin
     else:
@@ -89,10 +97,12 @@ def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> M
     return manifest
 
 
-def _read(name: str, named: Named, path: Path, format: str) -> Reading:
+def _read(
+    name: str, named: Named, path: Path, format: str, table: TableOptions = AS_IT_IS
+) -> Reading:
     """Read the files of a known dataset, and see that nothing is missing."""
     options = named.options if format == named.format else None
-    reading = readers.read(path, name, format, options)
+    reading = readers.read(path, name, format, options, table)
     dataset = reading.dataset
     clients = None if dataset.client is None else int(dataset.client.max()) + 1
     found = {"samples": len(dataset.y), "classes": dataset.classes, "clients": clients}

@@ -52,6 +52,9 @@ class Federation:
     """What the data call the classes, in the order of their numbers; empty where these are it."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
+    impute: str = ""
+    """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
+    missing."""
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
@@ -86,7 +89,7 @@ class Federation:
         for tensor in (self.x, self.y, *self.train, *self.validation, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
             digest.update(tensor.cpu().contiguous().numpy().data)
-        for known in (self.names, self.features):
+        for known in (self.names, self.features, self.impute):
             if known:
                 digest.update(repr(known).encode())
         return digest.hexdigest()
@@ -168,6 +171,7 @@ def partition(
         *(dataset.name, x, y, classes, train, validation, test, names),
         class_names=dataset.class_names,
         features=dataset.features,
+        impute=dataset.impute,
     )
 
 
