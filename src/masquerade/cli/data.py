@@ -159,6 +159,8 @@ def data_show(
         return
     if known is not None:
         echo(listings.dataset_table(known))
+    if federation.features:
+        echo(listings.column_table(federation))
     echo(listings.label_table(federation))
 
 
