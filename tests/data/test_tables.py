@@ -1,7 +1,9 @@
 """Tables as people have them: what columns become, and every fault of a file at once."""
 
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,7 +202,7 @@ def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     path = csv(tmp_path, FAULTY, "latin-1")
     lines = faults(path, label="outcome", client="site")
     one(lines, "line 2", "0xfc", "--encoding latin-1")
-    one(lines, "1 lines", "line 5 '4 fields'")
+    one(lines, "1 of 5", "line 5 has 4")
     one(lines, "`outcome` (label)", "1 of 4", "line 3")
     one(lines, "`site` (client)", "1 of 4", "line 3")
     one(lines, "`id`", "4 different words", "line 2 'P1'", "--drop id")
@@ -211,8 +213,17 @@ def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     one(lines, "`crp2`", "line 4 'inf'")
     one(lines, "`lab`", "line 2 '1.234,5'")
     assert len(lines) == 13
-    tried = "--encoding latin-1 --drop id,age,crp2,lab --categorical sex,ward --impute median"
+    tried = "--encoding latin-1 --drop id --categorical sex,ward --impute median"
     assert lines[-1] == f"Try: {tried}"
+
+
+def test_the_documented_message_is_the_one_that_is_given(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = [textwrap.dedent(block).strip() for block in re.findall(r"(?:^    .*\n)+", text, re.M)]
+    (table,) = (block for block in blocks if block.startswith("id;site;"))
+    (message,) = (block for block in blocks if block.startswith("E302 "))
+    lines = faults(csv(tmp_path, table), label="outcome", client="site")
+    assert [line.replace(f"{tmp_path}/", "") for line in lines] == message.splitlines()
 
 
 def test_what_is_tried_mends_what_can_be_mended(tmp_path: Path) -> None:

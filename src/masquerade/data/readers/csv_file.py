@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from masquerade.data.readers.faults import Fault, Places, refusal, short
+from masquerade.data.readers.faults import SHOWN, Fault, Places, refusal, short
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.options import SEPARATORS, TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.data.readers.table import Column, Table, dataset_of
+from masquerade.errors import listed
 
 GUESSED = ",;\t|"
 """Separators that are looked for, in this order where several would do."""
@@ -94,11 +95,10 @@ def _cut(text: str, sep: str) -> _Rows:
             found.rows.append(row)
             found.lines.append(line)
     if uneven:
-        places = Places("line", np.array([line for line, _ in uneven]))
-        counts = np.array([f"{count} fields" for _, count in uneven])
-        shown = places.shown(range(len(uneven)), counts)
-        text = f"{len(uneven)} lines have not {len(found.header)} fields as the first ({shown})"
-        found.faults.append(Fault(text, advice="correct them; quote what holds the separator"))
+        shown = listed((f"line {line} has {count}" for line, count in uneven), SHOWN)
+        rows = f"{len(uneven)} of {len(uneven) + len(found.rows)} ({shown})"
+        text = f"rows that have not the {len(found.header)} fields of line 1: {rows}"
+        found.faults.append(Fault(text, advice="correct them"))
     return found
 
 

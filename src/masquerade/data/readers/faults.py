@@ -70,7 +70,8 @@ def refusal(source: str, faults: Sequence[Fault], in_python: bool) -> Masquerade
 
 def _advice(fault: Fault, in_python: bool) -> str:
     said = [_written([each], in_python)[0] for each in fault.options]
-    return "".join(f"; {each}" for each in (" or ".join(said), fault.advice) if each)
+    every = ", ".join(filter(None, (" or ".join(said), fault.advice)))
+    return f"; {every}" if every else ""
 
 
 def _written(options: Iterable[Option], in_python: bool) -> list[str]:

@@ -254,7 +254,9 @@ def _no_numbers(table: Table, column: Column, wrong: Flags, labeled: bool) -> Fa
     elif len(rows) > np.sum(~column.missing) / 2:
         return _words(table, column, rows, labeled)
     text = f"column `{name}`: {_count(rows, column)} {what}"
-    return Fault(f"{text} ({table.places.shown(rows, texts)})", (("drop", name),), advice)
+    shown = table.places.shown(rows, texts)
+    # A few wrong values are no reason to lose a column.
+    return Fault(f"{text} ({shown})", (("drop", name),), advice, sure=False)
 
 
 def _words(table: Table, column: Column, rows: Array, labeled: bool) -> Fault:
