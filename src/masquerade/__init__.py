@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Federation,
         Pathological,
         from_arrays,
+        from_frame,
         load,
         partition,
     )
@@ -89,6 +90,7 @@ _HOMES = {
         "Federation",
         "Pathological",
         "from_arrays",
+        "from_frame",
         "load",
         "partition",
     ),
@@ -146,6 +148,7 @@ __all__ = [
     "check",
     "compare",
     "from_arrays",
+    "from_frame",
     "gradient",
     "load",
     "methods",

@@ -59,7 +59,8 @@ def test_a_configuration_survives_toml() -> None:
         methods=tuple(METHODS),
         data=Data(
             *("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0)),
-            *(0.5, 0.5, False, "0.5:0.5", True, True),
+            *(0.5, 0.5, False, "0.5:0.5", True, True, "outcome", "site", ("id",), ("sex", "ward")),
+            *("median", ";", "latin-1"),
         ),
         train=Train(
             model="mlp",
@@ -124,7 +125,7 @@ def test_what_is_written_is_complete() -> None:
     [
         ({"trian": {}}, "`trian`", "`train`"),
         ({"train": {"round": 3}}, "`train.round`", "`rounds`"),
-        ({"data": {"Clients": 3}}, "`data.Clients`", "`clients`"),
+        ({"data": {"Budget": [1.0]}}, "`data.Budget`", "`budgets`"),
         (
             {"method": {"fedavg": {"tun_epoch": 3}}},
             "tun_epoch`",

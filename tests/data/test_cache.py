@@ -16,6 +16,7 @@ from masquerade.data import cache, from_arrays, load
 from masquerade.data.fetch import add
 from masquerade.data.readers.reading import Reading
 from masquerade.data.registry import NAMED
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 from tests.data import originals
 from tests.support import raises
 
@@ -243,6 +244,27 @@ def test_a_known_name_brings_its_origin_and_license(
     monkeypatch.setitem(NAMED, "mnist", replace(named, files=files))
     manifest = add("mnist", tmp_path / "files")
     assert (manifest.origin, manifest.citation) == (named.origin, named.citation)
+
+
+def test_files_that_were_compressed_anew_are_compared_by_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = replace(NAMED["mnist"], samples=30, files=NAMED["mnist"].files[:2])
+    arrays = {"images": X[:, 0], "labels": Y.astype(np.uint8)}
+    originals.write_idx(tmp_path / "files", "", "train", *arrays.values())
+
+    def add_with(*contents: str) -> str:
+        files = (replace(f, content=c) for f, c in zip(named.files, contents, strict=True))
+        monkeypatch.setitem(NAMED, "mnist", replace(named, files=tuple(files)))
+        return add("mnist", tmp_path / "files", replace=True).origin
+
+    right = [f"md5:{hashlib.md5(originals.idx(each)).hexdigest()}" for each in arrays.values()]
+    assert add_with(*right) == named.origin
+    with pytest.raises(MasqueradeError, match=r"^E301 .*labels.* is not the published file"):
+        add_with(right[0], right[0])
+    # Nobody knows what is in them: they were read and counted, and that is all.
+    with pytest.warns(MasqueradeWarning, match=r"^W307 .*labels-idx1-ubyte\.gz"):
+        assert "not compared with a published hash" in add_with(right[0], "")
 
 
 def test_files_that_no_hash_is_known_of_say_so(

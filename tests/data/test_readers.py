@@ -467,43 +467,6 @@ def test_a_ppm_of_bytes_is_read(tmp_path: Path) -> None:
     assert of(path).x.flatten().tolist() == list(b"#9#")
 
 
-def test_a_csv_has_features_targets_and_clients(tmp_path: Path) -> None:
-    text = "height,y,client,width,train\n1.5,cat,ann,2,true\n0.5,dog,bob,3,False\n-1,cat,ann,4,1\n"
-    reading = read(write(tmp_path, {"mine.csv": text.encode()}) / "mine.csv", "mine")
-    assert reading.dataset.x.tolist() == [[1.5, 2], [0.5, 3], [-1, 4]]
-    assert (reading.dataset.y.tolist(), reading.dataset.class_names) == ([0, 1, 0], ("cat", "dog"))
-    assert owners(reading.dataset) == [0, 1, 0]
-    assert flags(reading.dataset) == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "classes"), [("2 0 1", torch.int64, 3), ("0.5 1 2", torch.float32, None)]
-)
-def test_targets_of_a_csv_are_classes_if_they_are_whole(
-    tmp_path: Path, column: str, kind: torch.dtype, classes: int | None
-) -> None:
-    text = "y,a\n" + "".join(f"{value},1\n" for value in column.split())
-    dataset = of(write(tmp_path, {"mine.csv": text.encode()}) / "mine.csv")
-    assert (dataset.y.dtype, dataset.classes) == (kind, classes)
-
-
-def test_parquet_is_read_or_says_what_it_needs(tmp_path: Path) -> None:
-    path = tmp_path / "mine.parquet"
-    path.write_bytes(b"PAR1")
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        refused(path, "E301", "pip install pyarrow")
-        return
-    columns = {"a": [1.0, 2.0], "y": ["cat", "dog"], "client": ["bob", "ann"]}
-    parquet.write_table(pyarrow.table(columns), path)
-    reading = read(path, "mine")
-    assert reading.dataset.x.tolist() == [[1.0], [2.0]]
-    assert (reading.dataset.y.tolist(), reading.dataset.class_names) == ([0, 1], ("cat", "dog"))
-    assert owners(reading.dataset) == [1, 0]
-
-
 def test_an_npz_is_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=COLORS, y=CLASSES, client=CLASSES % 3)
     dataset = of(tmp_path / "mine.npz")
@@ -636,12 +599,6 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
         "E301",
         "reshape",
     ),
-    "csv NaN": ("csv", {"a.csv": b"a,y\n1,0\nnan,1\n"}, "E302", "sample 1"),
-    "csv word": ("csv", {"a.csv": b"a,y\nhigh,0\n"}, "E301", "column `a`"),
-    "csv uneven": ("csv", {"a.csv": b"a,y\n1,0\n1\n"}, "E301", "line 3"),
-    "csv without y": ("csv", {"a.csv": b"a,b\n1,0\n"}, "E301", "`y`"),
-    "csv column twice": ("csv", {"a.csv": b"a,y,a\n1,0,2\n"}, "E301", "`a`"),
-    "csv label": ("csv", {"a.csv": b"a,y\n1,-1\n"}, "E302", "label -1"),
     "image damaged": ("images", {"cat/a.png": without_end(png(IMAGES[0]))}, "E301", "images"),
     "image of 16 bits": (
         "images",
@@ -711,7 +668,7 @@ FAULTS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
 def test_bad_files_are_refused_with_a_code(tmp_path: Path, fault: str, golden: Golden) -> None:
     format, files, code, value = FAULTS[fault]
     write(tmp_path, files)
-    single = format == "csv" or "zip" in fault
+    single = "zip" in fault
     path = tmp_path / next(iter(files)) if single else tmp_path
     named = {"leaf": "femnist", "idx": "mnist"}.get(format)
     with raises(code, value) as refusal:

@@ -149,7 +149,7 @@ def test_original_parts_and_classes_that_do_not_occur_are_kept(tmp_path: Path) -
         ({"classes": 2}, "label 2"),
         ({"train": np.array([1, 0, 1, 1])}, "`train`"),
         ({"train": np.array([True])}, "(1,)"),
-        ({"y": np.array(["a", "b", "c", "d"])}, "`y`"),
+        ({"y": np.array(["a", "b", None, "d"])}, "`y`"),
         ({"y": np.array([0.0, np.nan, 0.0, 0.0])}, "`y`"),
         ({"client": np.array([0, 1, 2])}, "(3,)"),
         ({"client": np.array([0.5, 1, 2, 3])}, "float64"),

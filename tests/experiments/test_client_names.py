@@ -1,5 +1,6 @@
 """Clients with names: a person gets the model that is theirs, by name or by number."""
 
+import html
 import warnings
 from pathlib import Path
 
@@ -95,6 +96,8 @@ def test_reports_name_clients(finished: Path, capsys: pytest.CaptureFixture[str]
     found = clients.names(exporting.read_results(finished))
     assert found == dict(enumerate(sorted(NAMES)))
     assert all(f"{id}: {name}" in out for id, name in found.items())
+    text = (finished / "report.html").read_text(encoding="utf-8")
+    assert all(f"{id}: {html.escape(name)}" in text for id, name in found.items())
     call("data", "show", finished.parent / "named.npz")
     assert "ann [x]" in capsys.readouterr().out
 

@@ -4,11 +4,12 @@ import base64
 import io
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
 
-from masquerade.report.labels import ClientCounts, LabelCounts, over_classes
+from masquerade.report.labels import NAMED, ClientCounts, LabelCounts, over_classes
 
 # Two clients and three classes; the second client has no training samples.
 COUNTS = LabelCounts(
@@ -38,3 +39,16 @@ def test_it_is_one_svg_that_names_its_data_and_is_always_the_same() -> None:
     assert {"Client", "Samples", "train", "validation", "test"} <= words
     assert "Classes of invented & small by client" in words
     assert svg == over_classes(COUNTS)
+
+
+def test_classes_and_clients_have_their_names_where_there_is_room() -> None:
+    svg = "{http://www.w3.org/2000/svg}text"
+
+    def words(counts: LabelCounts) -> set[str | None]:
+        return {text.text for text in ET.fromstring(over_classes(counts)).iter(svg)}
+
+    named = tuple(replace(one, name=f"site {id} $x$") for id, one in enumerate(COUNTS.clients))
+    counts = replace(COUNTS, clients=named, class_names=("no <b>", "yes", "unknown"))
+    expected = {"no <b>", "yes", "unknown", "site 0 $x$", "site 2 $x$"}
+    assert expected <= words(counts)
+    assert not expected & words(replace(counts, clients=named * NAMED, class_names=()))

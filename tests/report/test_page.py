@@ -109,6 +109,7 @@ def test_the_page_has_all_sections_and_the_whole_configuration(six: str) -> None
     assert re.findall("<h2>(.*?)</h2>", six) == [
         "Results",
         "Figures",
+        "Clients",
         "Shift",
         "Costs",
         "Global view",
@@ -131,7 +132,7 @@ def test_every_degree_stands_by_one_other_client_and_pooled(six: str) -> None:
 
 def test_corruption_and_masks_are_shown_where_they_are(six: str) -> None:
     text = page([corrupted("a"), corrupted("b", own=90.0)], CONFIG, "Two")
-    assert re.findall("<h2>(.*?)</h2>", text)[2:5] == ["Shift", "Corruption", "Masks"]
+    assert re.findall("<h2>(.*?)</h2>", text)[3:6] == ["Shift", "Corruption", "Masks"]
     heat = text.partition("<h2>Corruption</h2>")[2].partition("</section>")[0]
     # From 50 for A under JPEG to 80 for B under fog; both kinds together give A 60.
     shades = [float(shade) for shade in re.findall(r"--heat: ([0-9.]+)", heat)]

@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from masquerade.cli.options import AsJson, Clients, Debug, Partition, Quiet
+from masquerade.cli.options import (
+    AsJson,
+    Categorical,
+    ClientColumn,
+    Clients,
+    Debug,
+    Drop,
+    Encoding,
+    Impute,
+    Label,
+    Partition,
+    Quiet,
+    Sep,
+    column_options,
+)
 from masquerade.cli.progress import echo
 from masquerade.errors import MasqueradeError
 
@@ -57,10 +71,17 @@ def data_add(
     format: Annotated[
         str | None,
         typer.Option(
-            help="idx, cifar, cifar10c, har, leaf, gutenberg, npz, csv, parquet or images; "
-            "recognized if not given."
+            help="idx, cifar, cifar10c, har, huggingface, leaf, gutenberg, npz, csv, parquet or "
+            "images; recognized if not given."
         ),
     ] = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = None,
+    sep: Sep = None,
+    encoding: Encoding = None,
     force: Force = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -68,15 +89,17 @@ def data_add(
 ) -> None:
     """Read files that you have, and keep them for all runs to come.
 
-    Example: masquerade data add mnist --from ~/downloads/mnist
+    Example: masquerade data add hosp --from hosp.csv --label outcome --client site --drop id
     """
     from masquerade.data.fetch import add
+    from masquerade.data.readers.options import TableOptions
     from masquerade.data.source import DATASETS
 
     if name in DATASETS:
         text = f"`{name}` is a dataset that the package brings along; choose another name"
         raise MasqueradeError("E201", text)
-    _told(add(name, source, format, force), quiet, as_json)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    _told(add(name, source, format, force, TableOptions(**columns)), quiet, as_json)
 
 
 @data_app.command("list")
@@ -95,7 +118,16 @@ def data_list(as_json: AsJson = False, debug: Debug = False) -> None:
 
 @data_app.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A dataset: a name, or the path of an .npz file.")],
+    name: Annotated[
+        str, typer.Argument(help="A dataset: a name, or the path of a file or folder.")
+    ],
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = None,
+    sep: Sep = None,
+    encoding: Encoding = None,
     clients: Clients = None,
     partition: Partition = None,
     seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
@@ -111,10 +143,13 @@ def data_show(
     """
     from masquerade.cli import listings
     from masquerade.config.resolve import federation_of
-    from masquerade.config.settings import Data
+    from masquerade.config.settings import TABLE_OPTIONS, Data
     from masquerade.data.source import about
 
-    federation, _ = federation_of(Data(name, clients or 0, partition or "auto", seed=seed))
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    given = {TABLE_OPTIONS[option]: value for option, value in columns.items()}
+    data = Data(name, clients or 0, partition or "auto", seed=seed, **given)
+    federation, _ = federation_of(data)
     known = about(name)
     if out is not None:
         _draw(listings.sample_counts(federation), out)
@@ -124,6 +159,8 @@ def data_show(
         return
     if known is not None:
         echo(listings.dataset_table(known))
+    if federation.features:
+        echo(listings.column_table(federation))
     echo(listings.label_table(federation))
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from masquerade.core.features import Feature
 from masquerade.core.method import Method
 from masquerade.data import Federation, cache
 from masquerade.data.cache import Manifest
@@ -211,7 +212,7 @@ def sample_counts(federation: Federation) -> LabelCounts:
         return ClientCounts(**sizes, classes=classes, name=name)
 
     clients = tuple(map(counted, range(federation.clients)))
-    return LabelCounts(federation.name, federation.classes, clients)
+    return LabelCounts(federation.name, federation.classes, clients, federation.class_names)
 
 
 def count_record(federation: Federation) -> dict[str, Json]:
@@ -249,7 +250,7 @@ def datasets_table() -> "Table":
     drawn = Table(
         title="Datasets",
         caption="`masquerade data fetch NAME` or `masquerade data add NAME --from PATH` gets one; "
-        "runs also take the path of an .npz file. `masquerade data show NAME` has more.",
+        "runs also take the path of a file. `masquerade data show NAME` has more.",
     )
     for column in ("name", "here", "samples", "classes", "clients", "what", "license"):
         drawn.add_column(column, justify="right" if column in COUNTS else "left")
@@ -272,6 +273,8 @@ def dataset_table(manifest: Manifest) -> "Table":
     lines["for training"] = _count(manifest.trained)
     lines["class names"] = ", ".join(manifest.class_names)
     lines["client names"] = listed(manifest.client_names)
+    lines["columns"] = listed(map(_described, manifest.features), 50)
+    lines["imputed by"] = manifest.impute
     lines["blocks"] = ", ".join(manifest.blocks)
     for each in ("origin", "license", "citation", "read_as"):
         lines[each.replace("_", " ")] = getattr(manifest, each)
@@ -280,6 +283,11 @@ def dataset_table(manifest: Manifest) -> "Table":
         if value:
             drawn.add_row(key, Text(value))
     return drawn
+
+
+def _described(feature: Feature) -> str:
+    categories = f" ({len(feature.categories)} categories)" if feature.is_category else ""
+    return f"{feature.name}{categories}"
 
 
 COUNTS = ("samples", "classes", "clients")
@@ -307,13 +315,31 @@ def label_table(federation: Federation) -> "Table":
     )
     for column in ("client", *["name"] * bool(federation.names), *SPLITS):
         drawn.add_column(column, justify="left" if column == "name" else "right")
-    for name in range(federation.classes or 0):
-        drawn.add_column(str(name), justify="center")
+    for name in federation.class_names or range(federation.classes or 0):
+        drawn.add_column(Text(str(name)), justify="center")
     for id, client in enumerate(counted.clients[:SHOWN]):
         cells = [_shade(count / max(1, client.train)) for count in client.classes]
         named = [Text(client.name)] if federation.names else []
         sizes = (client.train, client.validation, client.test)
         drawn.add_row(str(id), *named, *map(str, sizes), *cells)
+    return drawn
+
+
+def column_table(federation: Federation) -> "Table":
+    """Return the columns of a table with what they hold."""
+    from rich.table import Table
+    from rich.text import Text
+
+    caption = f"missing values are imputed by {federation.impute}" if federation.impute else None
+    drawn = Table(title=f"{federation.name}: columns", caption=caption)
+    for heading in ("column", "values", "missing"):
+        drawn.add_column(heading, justify="right" if heading == "missing" else "left")
+    for feature, column in zip(federation.features, federation.x.T, strict=True):
+        here = column[~column.isnan()]
+        held = listed(feature.categories)
+        if not feature.is_category:
+            held = f"{here.min().item():g} to {here.max().item():g}"
+        drawn.add_row(Text(feature.name), Text(held), _count(len(column) - len(here)))
     return drawn
 
 

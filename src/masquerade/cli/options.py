@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,8 +24,39 @@ ConfigFile = Annotated[
 DataName = Annotated[
     str | None,
     typer.Option(
-        "--data", help="Dataset: a name of `masquerade data list`, or the path of an .npz file."
+        "--data",
+        help="Dataset: a name of `masquerade data list`, or the path of a file or folder "
+        "(.csv, .parquet, .npz, images).",
     ),
+]
+Label = Annotated[
+    str | None, typer.Option("--label", help="Of a table: the column of the labels; y by default.")
+]
+ClientColumn = Annotated[
+    str | None,
+    typer.Option("--client", help="Of a table: the column that says whose a row is."),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", help="Of a table: columns to leave out, separated by commas."),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option("--categorical", help="Of a table: columns of categories, separated by commas."),
+]
+Impute = Annotated[
+    str | None,
+    typer.Option(
+        "--impute",
+        help="Of a table: what stands in for missing values: mean, median or most_frequent.",
+    ),
+]
+Sep = Annotated[
+    str | None,
+    typer.Option("--sep", help="Of a CSV file: what separates fields; guessed if not given."),
+]
+Encoding = Annotated[
+    str | None, typer.Option("--encoding", help="Of a CSV file: latin-1, cp1252; else UTF-8.")
 ]
 Model = Annotated[
     str | None,
@@ -57,3 +88,23 @@ Track = Annotated[
         "--track", help="tensorboard:DIR, mlflow, mlflow:EXPERIMENT or wandb:PROJECT; repeatable."
     ),
 ]
+
+
+def column_options(
+    label: str | None,
+    client: str | None,
+    drop: list[str] | None,
+    categorical: list[str] | None,
+    impute: str | None,
+    sep: str | None,
+    encoding: str | None,
+) -> dict[str, Any]:
+    """Return the options of a table that were given."""
+    names = {"drop": drop, "categorical": categorical}
+    several = {
+        option: tuple(name.strip() for each in given for name in each.split(",") if name.strip())
+        for option, given in names.items()
+        if given
+    }
+    texts = {"label": label, "client": client, "impute": impute, "sep": sep, "encoding": encoding}
+    return several | {option: text for option, text in texts.items() if text is not None}

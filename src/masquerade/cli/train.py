@@ -1,20 +1,26 @@
 """The commands that train: `run`, `compare` and `resume`."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from masquerade.cli.options import (
     AsJson,
+    Categorical,
+    ClientColumn,
     Clients,
     ConfigFile,
     DataName,
     Debug,
+    Drop,
+    Encoding,
     EngineName,
+    Impute,
+    Label,
     Model,
     Out,
     OwnMethods,
@@ -23,8 +29,10 @@ from masquerade.cli.options import (
     Quiet,
     Rounds,
     Seeds,
+    Sep,
     Settings,
     Track,
+    column_options,
 )
 from masquerade.cli.progress import live
 from masquerade.cli.report import show
@@ -50,6 +58,13 @@ def run(
     ] = None,
     config: ConfigFile = None,
     data: DataName = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = None,
+    sep: Sep = None,
+    encoding: Encoding = None,
     clients: Clients = None,
     partition: Partition = None,
     model: Model = None,
@@ -76,7 +91,8 @@ def run(
 
     seeds = None if seed is None else [seed]
     named = None if method is None else [method]
-    flags = (named, data, clients, partition, model, rounds, seeds, engine, settings)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    flags = (named, data, columns, clients, partition, model, rounds, seeds, engine, settings)
     tables = tables_of(config, *flags)
     parsed = parse(tables, _where(config, flags))
     if len({training.method for training in trainings(parsed)}) > 1:
@@ -111,6 +127,13 @@ def compare(
     ] = None,
     config: ConfigFile = None,
     data: DataName = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = None,
+    sep: Sep = None,
+    encoding: Encoding = None,
     clients: Clients = None,
     partition: Partition = None,
     model: Model = None,
@@ -136,7 +159,8 @@ def compare(
     from masquerade.config.toml import parse
     from masquerade.experiments import run as experiment
 
-    flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    flags = (names, data, columns, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
     out = out or fresh("compare")
     with _training(parsed, out, track, quiet, as_json) as told:
@@ -189,6 +213,7 @@ def tables_of(
     config: Path | None,
     methods: list[str] | None,
     data: str | None,
+    columns: Mapping[str, Any],
     clients: int | None,
     partition: str | None,
     model: str | None,
@@ -197,8 +222,9 @@ def tables_of(
     engine: str | None,
     settings: list[str] | None,
 ) -> "Tables":
-    """Put flags over the file, and settings over both."""
+    """Put flags over the file, and settings over both; `columns` are the options of a table."""
     from masquerade.config import code
+    from masquerade.config.settings import TABLE_OPTIONS
     from masquerade.config.toml import apply, read_file
 
     tables = read_file(config) if config is not None else {}
@@ -211,6 +237,7 @@ def tables_of(
         ("train", "rounds"): rounds,
         ("train", "seeds"): seeds,
         ("compute", "engine"): engine,
+        **{("data", TABLE_OPTIONS[option]): value for option, value in columns.items()},
     }
     for (section, key), value in flags.items():
         if value is not None:
@@ -231,7 +258,7 @@ def named(methods: list[str] | None) -> list[str] | None:
 def _where(config: Path | None, flags: tuple[object, ...]) -> str:
     """Say whence the settings of a command come."""
     sources = [str(config)] * (config is not None)
-    sources += ["command line"] * any(flag is not None for flag in flags)
+    sources += ["command line"] * any(flag not in (None, {}) for flag in flags)
     return " and ".join(sources) or "configuration"
 
 

@@ -14,7 +14,7 @@ from masquerade.config import code, toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
 from masquerade.config.normalize import preprocess_for
 from masquerade.config.normalize import resolved as resolved_normalize
-from masquerade.config.settings import Compute, Config, Data, Evaluate, Train
+from masquerade.config.settings import TABLE_OPTIONS, Compute, Config, Data, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
 from masquerade.core.preprocess import Preprocess, shape_after
@@ -22,8 +22,10 @@ from masquerade.core.random import Label, choose, fold
 from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
-from masquerade.data import ByClient, Dataset, Federation, load, parse, partition, share
+from masquerade.data import ByClient, Dataset, Federation, parse, partition, share
 from masquerade.data.corruption import check_images
+from masquerade.data.readers.options import TableOptions, names_of
+from masquerade.data.source import is_file, loaded
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, MethodEntry
 from masquerade.models import MODELS, build, load_weights, suitable
@@ -130,10 +132,8 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
             MasqueradeWarning,
             stacklevel=2,
         )
-    name = data.name
-    if name.endswith(".npz"):
-        # A run can be resumed from any directory.
-        name = str(Path(name).resolve())
+    # A run can be resumed from any directory.
+    name = str(Path(data.name).resolve()) if is_file(data.name) else data.name
     normalize = resolved_normalize(data.normalize, bool(dataset.features))
     clients = clients or CLIENTS
     return dataclasses.replace(
@@ -141,12 +141,23 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
     )
 
 
+def table_options(data: Data) -> TableOptions:
+    """Return what settings say of a table; commas separate names of columns."""
+    given = {option: getattr(data, key) for option, key in TABLE_OPTIONS.items()}
+    several = {
+        option: names_of(",".join(value))
+        for option, value in given.items()
+        if isinstance(value, tuple)
+    }
+    return TableOptions(**given | several)
+
+
 def federations_of(data: Data, seeds: Sequence[int]) -> tuple[dict[int, Federation], Data]:
     """Load data and partition them over clients, for every training seed; say what was resolved.
 
     It is one federation for all seeds, or as many as there are seeds, which share their samples.
     """
-    dataset = share(load(data.name), data.fraction, data.seed)
+    dataset = share(loaded(data.name, table_options(data)), data.fraction, data.seed)
     data = resolve_data(data, dataset)
     settings = (dataset, data.clients, data.partition)
     if data.partition_per_seed:

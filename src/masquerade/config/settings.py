@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from masquerade.core.old_words import refuse_unknown
+from masquerade.data.readers.options import IMPUTE
 
 
 class Settings:
@@ -22,7 +23,7 @@ class Data(Settings):
     """What is learned from, and how it lies with the clients."""
 
     name: str = "digits"
-    """A named dataset, or the path of an .npz file with x, y and perhaps client."""
+    """A named dataset, or the path of a file or folder: CSV, parquet, npz, images and others."""
     clients: int = 0
     """How many clients; 0 takes the dataset's own where it names them, and 20 where it does not."""
     partition: str = "auto"
@@ -53,6 +54,21 @@ class Data(Settings):
     normalize_per_client: bool = False
     """Whether each client fits "standard" or "table" on its own training samples. Nothing is sent
     then, and test-time shift is not evaluated."""
+    label_column: str = ""
+    """The column of the labels, where `name` is the file of a table; "" takes `y`."""
+    client_column: str = ""
+    """The column that says whose a row is; "" takes `client`, if there is one."""
+    drop_columns: tuple[str, ...] = ()
+    """Columns that are left out."""
+    categorical_columns: tuple[str, ...] = ()
+    """Columns whose values are categories."""
+    impute: str = ""
+    """What stands in for missing values: "mean", "median" or "most_frequent"; "" takes what was
+    said when a table was added, and allows none otherwise."""
+    sep: str = ""
+    """What separates the fields of a line of CSV; "" takes what the first line has most of."""
+    encoding: str = ""
+    """How a CSV file is encoded; "" takes UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +175,19 @@ SECTIONS: dict[str, type[Any]] = {
     "compute": Compute,
 }
 
+TABLE_OPTIONS = {
+    "label": "label_column",
+    "client": "client_column",
+    "drop": "drop_columns",
+    "categorical": "categorical_columns",
+    "impute": "impute",
+    "sep": "sep",
+    "encoding": "encoding",
+}
+"""The settings of `data` that say how a table is read, by the options that they are."""
+
 CHOICES: dict[str, tuple[str, ...]] = {
+    "data.impute": IMPUTE,
     "train.message_dtype": ("same", "float16", "bfloat16", "int8"),
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),

@@ -5,6 +5,7 @@ from masquerade.data.partition.federation import Federation, partition, share
 from masquerade.data.partition.names import describe, parse
 from masquerade.data.partition.papers import Groups, Lottery, Outliers, PerClass
 from masquerade.data.partition.rules import IID, ByClient, Dirichlet, Pathological, Shards
+from masquerade.data.readers.frame import from_frame
 from masquerade.data.shift import shift_sets
 from masquerade.data.source import load
 
@@ -22,6 +23,7 @@ __all__ = [
     "Shards",
     "describe",
     "from_arrays",
+    "from_frame",
     "load",
     "parse",
     "partition",

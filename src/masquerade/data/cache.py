@@ -60,6 +60,8 @@ class Manifest:
     """By array."""
     features: list[Feature] = field(default_factory=list)
     """The columns of a table; empty for other data."""
+    impute: str = ""
+    """What stands in for missing values of a table."""
     format: int = FORMAT
 
 
@@ -118,7 +120,7 @@ def read(name: str) -> Dataset:
         names=tuple(manifest.client_names),
         class_names=tuple(manifest.class_names),
         features=tuple(manifest.features),
-        impute="",
+        impute=manifest.impute,
         **columns,
     )
 
@@ -208,6 +210,7 @@ def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> M
         class_names=list(dataset.class_names),
         client_names=list(dataset.names),
         features=list(dataset.features),
+        impute=dataset.impute,
         blocks=list(reading.blocks),
         read_as=reading.format,
         sha256=hashes,

@@ -1,5 +1,7 @@
 """A dataset: samples with their targets, checked, before they are partitioned over clients."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from masquerade.core.features import Feature
+from masquerade.core.features import Feature, check_features
 from masquerade.errors import MasqueradeError
 
 Array = npt.NDArray[Any]
@@ -40,6 +42,13 @@ class Dataset:
     """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
     missing."""
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.x.shape[1:])) or "1"
+        counts = [f"{len(self.y)} samples of {shape}"]
+        counts += [] if self.classes is None else [f"{self.classes} classes"]
+        counts += [] if self.client is None else [f"{int(self.client.max()) + 1} clients"]
+        return f"<Dataset {self.name}: {', '.join(counts)}>"
+
     def take(self, samples: Tensor) -> "Dataset":
         """Return a dataset of some of the samples."""
         client, train = (
@@ -60,32 +69,39 @@ def from_arrays(
     *,
     train: npt.ArrayLike | Tensor | None = None,
     classes: int | None = None,
+    features: Sequence[Feature] = (),
+    impute: str = "",
     copy: bool = True,
 ) -> Dataset:
     """Check arrays and make a dataset of a copy of them.
 
     `uint8` features are pixels and stay so (a task scales them to 0..1), other integers are tokens,
-    all else is float32. Integer targets are classes, floating targets make a regression. Client
-    labels may be integers or strings; they are numbered in sorted order, and kept as names unless
-    they are those numbers. `train` says which samples
-    were in the original training part, and `classes` how many classes there are where not all of
-    them need occur. `copy=False` takes arrays over as they are where their types fit.
+    all else is float32. Integer targets are classes, floating targets make a regression; strings
+    are the names of classes, in sorted order, and booleans are classes too. Client labels may be
+    integers or strings; they are numbered in sorted order, and kept as names unless they are those
+    numbers. `train` says which samples were in the original training part, and `classes` how many
+    classes there are where not all of them need occur. `features` are the columns of a table, in
+    which NaN is a missing value, and `impute` says what stands in for these. `copy=False` takes
+    arrays over as they are where their types fit.
     """
-    features, targets = _array(x), _array(y)
+    samples, targets = _array(x), _array(y)
     labels = None if client is None else _array(client)
     part = None if train is None else _array(train)
-    for key, array in {"x": features, "y": targets, "client": labels, "train": part}.items():
-        if array is not None and array.shape[:1] != features.shape[:1]:
+    for key, array in {"x": samples, "y": targets, "client": labels, "train": part}.items():
+        if array is not None and array.shape[:1] != samples.shape[:1]:
             raise MasqueradeError(
                 "E302",
-                f"{name}: `{key}` has shape {array.shape} but `x` has shape {features.shape}; "
+                f"{name}: `{key}` has shape {array.shape} but `x` has shape {samples.shape}; "
                 "they must hold one entry per sample",
             )
-    if not (features.ndim and features.size and targets.size):
+    if not (samples.ndim and samples.size and targets.size):
         raise MasqueradeError("E302", f"{name}: there are no samples in `x` or `y`; give some")
-    targets = _targets(targets, name, classes)
-    kept = _features(features, name)
-    if copy and kept is features:
+    if features:
+        check_features(features, math.prod(samples.shape[1:]))
+    targets, class_names = _named_classes(targets)
+    targets = _targets(targets, name, len(class_names) or classes)
+    kept = _features(samples, name, bool(features))
+    if copy and kept is samples:
         kept = np.array(kept, order="C")
     found = int(targets.max()) + 1 if targets.dtype == np.int64 else None
     names, owner = ((), None) if labels is None else _numbered(labels, name)
@@ -93,10 +109,13 @@ def from_arrays(
         name=name,
         x=torch.from_numpy(np.require(kept, requirements=["C", "W"])),
         y=torch.from_numpy(targets),
-        classes=classes if found is not None and classes is not None else found,
+        classes=len(class_names) or (classes or found if found is not None else None),
         client=None if owner is None else torch.from_numpy(owner),
         train=None if part is None else torch.from_numpy(_flags(part, name)),
         names=names,
+        class_names=class_names,
+        features=tuple(features),
+        impute=impute,
     )
 
 
@@ -105,16 +124,35 @@ def _array(values: npt.ArrayLike | Tensor) -> Array:
         # NumPy has no bfloat16, and float32 is what all floats become.
         values = values.detach().cpu()
         return (values.float() if values.is_floating_point() else values).numpy()
-    return np.asarray(values)
+    array = np.asarray(values)
+    # Columns of frames hold their words as objects.
+    words = array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat)
+    return array.astype(str) if words or array.dtype.kind == "T" else array
 
 
-def _features(x: Array, name: str) -> Array:
+def _named_classes(y: Array) -> tuple[Array, tuple[str, ...]]:
+    """Return classes by number, and their names where they are words or booleans."""
+    if y.dtype.kind == "b":
+        return y, ("False", "True")
+    if y.dtype.kind not in "US":
+        return y, ()
+    known, numbers = np.unique(y, return_inverse=True)
+    return numbers.reshape(y.shape), _texts(known)
+
+
+def _texts(words: Array) -> tuple[str, ...]:
+    bytes_ = words.dtype.kind == "S"
+    texts = np.char.decode(words, "utf-8", "backslashreplace") if bytes_ else words
+    return tuple(map(str, texts.tolist()))
+
+
+def _features(x: Array, name: str, missing: bool) -> Array:
     if x.dtype in (np.uint8, np.int8, np.int16, np.int32):
         return x
     if x.dtype.kind in "iu":
         return x.astype(np.int64, order="C", copy=False)
     if x.dtype.kind in "fb":
-        return _finite(x, "x", name)
+        return _finite(x, "x", name, missing)
     raise MasqueradeError("E302", f"{name}: `x` has type {x.dtype}; features must be numbers")
 
 
@@ -124,7 +162,8 @@ def _targets(y: Array, name: str, classes: int | None) -> Array:
     if y.dtype.kind not in "iub":
         raise MasqueradeError(
             "E302",
-            f"{name}: `y` has type {y.dtype}; give integers for classes or floats for regression",
+            f"{name}: `y` has type {y.dtype}; give integers, strings or booleans for classes, or "
+            "floats for regression",
         )
     labels = y.astype(np.int64, order="C")
     last = labels.max() if classes is None else classes - 1
@@ -139,10 +178,11 @@ def _targets(y: Array, name: str, classes: int | None) -> Array:
     return labels
 
 
-def _finite(values: Array, key: str, name: str) -> Array:
+def _finite(values: Array, key: str, name: str, missing: bool = False) -> Array:
+    """Return float32; NaN is a fault unless it is what is `missing` of a table."""
     with np.errstate(over="ignore"):
         floats = values.astype(np.float32, order="C", copy=False)
-    bad = np.argwhere(~np.isfinite(floats))
+    bad = np.argwhere(np.isinf(floats) if missing else ~np.isfinite(floats))
     if len(bad):
         raise MasqueradeError(
             "E302",
@@ -171,7 +211,6 @@ def _numbered(labels: Array, name: str) -> tuple[tuple[str, ...], Array]:
             "give one integer or string per sample",
         )
     known, numbers = np.unique(labels, return_inverse=True)
-    texts = np.char.decode(known, "utf-8", "backslashreplace") if known.dtype.kind == "S" else known
-    names = tuple(map(str, texts.tolist()))
+    names = _texts(known)
     numbered = names == tuple(map(str, range(len(names))))
     return () if numbered else names, numbers.astype(np.int64)

@@ -15,6 +15,8 @@ class File:
     """Its published hash, as kind:digits; empty where none is published."""
     hosts: tuple[str, ...]
     """Addresses, the original one first unless it has gone."""
+    content: str = ""
+    """The hash of what it unpacks to, where that is known: anybody may compress a file anew."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,15 @@ class Named:
         return f"run `masquerade data fetch {name}`, or {add} if you have its files"
 
 
-def _idx(hosts: tuple[str, ...], known: Mapping[str, str]) -> tuple[File, ...]:
-    return tuple(
-        File(name, f"md5:{digits}", tuple(f"{host}{name}" for host in hosts))
-        for name, digits in ((f"{part}-ubyte.gz", digits) for part, digits in known.items())
-    )
+def _idx(
+    hosts: tuple[str, ...], known: Mapping[str, str], contents: Mapping[str, str] | None = None
+) -> tuple[File, ...]:
+    files = []
+    for part, digits in known.items():
+        name, content = f"{part}-ubyte.gz", (contents or {}).get(part)
+        places = tuple(f"{host}{name}" for host in hosts)
+        files.append(File(name, f"md5:{digits}", places, f"md5:{content}" if content else ""))
+    return tuple(files)
 
 
 _LETTERS = string.ascii_uppercase
@@ -55,7 +61,8 @@ _MERGED = (*string.digits, *_LETTERS, *"abdefghnqrt")
 _FASHION = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 
 # The hashes of MNIST, Fashion-MNIST, EMNIST and CIFAR are those that torchvision compares; the
-# authors of CIFAR and Fashion-MNIST print the same on their pages.
+# authors of CIFAR and Fashion-MNIST print the same on their pages. Those of MNIST's contents are of
+# its files as they unpack.
 _MNIST_FILES = _idx(
     ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
     {
@@ -63,6 +70,12 @@ _MNIST_FILES = _idx(
         "train-labels-idx1": "d53e105ee54ea40749a09fcbcd1e9432",
         "t10k-images-idx3": "9fb629c4189551a2d022fa330f9573f3",
         "t10k-labels-idx1": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
+    {
+        "train-images-idx3": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1": "27ae3e4e09519cfbb04c329615203637",
     },
 )
 _FASHION_FILES = _idx(

@@ -1,26 +1,51 @@
-"""Where samples come from: the cache of datasets, a user's npz file, or the embedded digits."""
+"""Where samples come from: the cache of datasets, a user's files, or the embedded digits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from masquerade.data import cache
+from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.readers.table import npz
+from masquerade.data.readers.options import AS_IT_IS, MISSING, TableOptions, names_of
 from masquerade.data.registry import EMBEDDED, NAMED
 from masquerade.errors import MasqueradeError, nearest
 
 
-def load(source: str | Path) -> Dataset:
-    """Load a dataset by name, or an npz file with `x`, `y` and, if wanted, `client` and `train`."""
+def load(
+    source: str | Path,
+    *,
+    label: str = "",
+    client: str = "",
+    drop: str | Iterable[str] = (),
+    categorical: str | Iterable[str] = (),
+    impute: str = "",
+    sep: str = "",
+    encoding: str = "",
+    missing: Iterable[str] = MISSING,
+) -> Dataset:
+    """Load a dataset by name, or a file or folder that one of the readers knows.
+
+    What follows is for tables (CSV, parquet, folders of Hugging Face `datasets`): `label` is the
+    column of the labels (`y` by default), `client` the one that says whose a row is, `drop` those
+    that are left out, `categorical` those that hold categories. `impute` says what stands in for
+    missing values, and `missing` which texts mean such. `sep` and `encoding` are those of a CSV
+    file.
+    """
+    named = (names_of(drop), names_of(categorical))
+    return loaded(
+        source, TableOptions(label, client, *named, impute, sep, encoding, tuple(missing))
+    )
+
+
+def loaded(source: str | Path, table: TableOptions = AS_IT_IS) -> Dataset:
+    """Load a dataset with options in one record."""
     name = str(source)
-    if name in DATASETS:
-        return DATASETS[name]()
-    if cache.holds(name):
-        return cache.read(name)
-    path = Path(source)
-    if name not in NAMED and (path.suffix == ".npz" or path.exists()):
-        return npz(path, path.stem)
+    if is_file(name):
+        return readers.read(Path(source), Path(source).stem, table=table).dataset
+    if name in DATASETS or cache.holds(name):
+        dataset = DATASETS[name]() if name in DATASETS else cache.read(name)
+        return _with_options(dataset, table)
     if name in NAMED:
         text = f"`{name}` is not in the cache {cache.root()}; {NAMED[name].how(name)}"
         raise MasqueradeError("E301", text)
@@ -29,8 +54,26 @@ def load(source: str | Path) -> Dataset:
         "E301",
         f"unknown dataset `{name}`{nearest(name, [*here, *NAMED])}; here are {', '.join(here)}; "
         f"`masquerade data fetch` knows {', '.join(NAMED)}, `masquerade data add` takes files of "
-        "your own, and the path of an .npz file will do",
+        "your own, and the path of a file (.csv, .parquet, .npz) or folder will do",
     )
+
+
+def is_file(name: str) -> bool:
+    """Tell the path of a file or folder from the name of a dataset; names go first."""
+    if name in DATASETS or name in NAMED or cache.holds(name):
+        return False
+    return Path(name).exists() or Path(name).suffix in SUFFIXES
+
+
+def _with_options(dataset: Dataset, table: TableOptions) -> Dataset:
+    """Impute otherwise, where that is asked for; all else is settled when a table is added."""
+    settled = [option for option in table.given if option != "impute"]
+    if settled or (table.impute and not dataset.features):
+        text = f"`{dataset.name}` was read when it was added, and {', '.join(table.given)}"
+        raise MasqueradeError(
+            "E201", f"{text} cannot be changed; `masquerade data add` its file again with --force"
+        )
+    return replace(dataset, impute=table.impute or dataset.impute)
 
 
 def about(name: str) -> Manifest | None:
@@ -64,5 +107,7 @@ def _digits() -> Dataset:
     return from_arrays(digits.images[:, None] / 16, digits.target, name="digits")
 
 
+SUFFIXES = (".npz", ".csv", ".tsv", ".parquet")
+"""How the path of a file ends that may not be there."""
 DATASETS: dict[str, Callable[[], Dataset]] = {"digits": _digits}
 """The datasets that need no files."""

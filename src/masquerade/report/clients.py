@@ -142,24 +142,35 @@ def gains(results: Results, left: str, right: str) -> dict[str, Interval]:
     return found
 
 
+def rows(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Return the metric of every client on its own data as texts: headings, and a row for each."""
+    found, form = own(results), number_format(results)
+    kept_out, known = novel(results), names(results)
+    titles = {name: seeds[0].title for name, seeds in by_method(results).items()}
+    body = []
+    for id in sorted({id for values in found.values() for id in values}):
+        values = (given.get(id) for given in found.values())
+        shown = (ABSENT if value is None else format(value, form) for value in values)
+        body.append([_called(id, kept_out, known), *shown])
+    return ["client", *(titles[name] for name in found)], body
+
+
+def title(results: Results) -> str:
+    """Say what these rows are."""
+    return f"Each client on its own data{_whose(results)}"
+
+
 def table(results: Results) -> "Table":
     """Return the metric of every client as a table for the terminal."""
     from rich.table import Table
     from rich.text import Text
 
-    found, form = own(results), number_format(results)
-    kept_out, known = novel(results), names(results)
-    titles = {name: seeds[0].title for name, seeds in by_method(results).items()}
-    drawn = Table(title=f"Each client on its own data{_whose(results)}")
-    drawn.add_column("client", justify="right")
-    for name in found:
-        drawn.add_column(titles[name], justify="right")
-    for id in sorted({id for values in found.values() for id in values}):
-        values = (given.get(id) for given in found.values())
-        drawn.add_row(
-            Text(_called(id, kept_out, known)),
-            *(ABSENT if v is None else format(v, form) for v in values),
-        )
+    headings, body = rows(results)
+    drawn = Table(title=title(results))
+    for heading in headings:
+        drawn.add_column(heading, justify="right")
+    for row in body:
+        drawn.add_row(*map(Text, row))
     return drawn
 
 

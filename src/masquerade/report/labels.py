@@ -8,6 +8,9 @@ from masquerade.report.drawing import COLORS, drawn
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NAMED = 20
+"""Classes or clients, at most, whose names stand at an axis."""
+
 
 @dataclass(frozen=True)
 class ClientCounts:
@@ -28,6 +31,7 @@ class LabelCounts:
     data: str
     classes: int | None
     clients: tuple[ClientCounts, ...]
+    class_names: tuple[str, ...] = ()
 
 
 def over_classes(counts: LabelCounts) -> str:
@@ -61,6 +65,10 @@ def over_classes(counts: LabelCounts) -> str:
         shares.set(xlabel="Client", ylabel="Class (denser: a larger share)")
         for axis in (shares.xaxis, shares.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        if 0 < len(counts.class_names) <= NAMED:
+            shares.set_yticks(range(len(counts.class_names)), counts.class_names)
+        if len(clients) <= NAMED and all(one.name for one in clients):
+            shares.set_xticks(range(len(clients)), [one.name for one in clients], rotation=45)
 
     height = 2.6 + min(4.0, 0.16 * (counts.classes or 0))
     return drawn("partition", title, height, paint)

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
-from masquerade.report import blocks, costs, plots, tables
+from masquerade.report import blocks, clients, costs, plots, tables
 from masquerade.report.drawing import matrix
 from masquerade.report.tables import Pick, Results
 from masquerade.results import AVERAGED, Accuracy, Summary
@@ -145,6 +145,7 @@ def page(
         _headline(results, title, notes),
         _section("Results", _results(results)),
         _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
+        _section("Clients", _clients(results)),
         _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
         _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
         _section("Masks", _figures(drawn, "Masks") + _overlaps(groups)),
@@ -251,6 +252,23 @@ def _left_out(results: Results, drawn: dict[str, str]) -> str:
     if "rounds" in drawn or not any(result.history for result in results):
         return ""
     return _element("p", _ABOUT_ROUNDS, "soft")
+
+
+CLIENTS = 200
+"""Clients, at most, that a page lists."""
+
+
+def _clients(results: Results) -> str:
+    """Return a folded table of every client, by the name that the data give it."""
+    headings, body = clients.rows(results)
+    if not body:
+        return ""
+    cells = [[_cell(text) for text in row] for row in body[:CLIENTS]]
+    more = len(body) - CLIENTS
+    note = f"{more} more clients are not shown; masquerade report --clients lists all of them."
+    left_out = _element("p", note, "soft") if more > 0 else ""
+    summary = _element("summary", clients.title(results))
+    return f"<details>{summary}{_table(headings, cells)}{left_out}</details>"
 
 
 def _shift(results: Results, groups: list[list[Summary]]) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from masquerade.config.settings import TABLE_OPTIONS
 from masquerade.errors import MasqueradeError
 from masquerade.report.tables import (
     ABSENT,
@@ -423,7 +424,10 @@ def _of_row(settings: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     found = {name: _table(now[name]) for name in ("data", "train", "evaluate", "method")}
     (method,) = found["method"].values()
     train = {key: value for key, value in found["train"].items() if key != "seeds"}
-    return found | {"train": train, "method": _table(method)}
+    # No table of a paper is on a table of one's own.
+    columns = TABLE_OPTIONS.values()
+    data = {key: value for key, value in found["data"].items() if key not in columns}
+    return found | {"data": data, "train": train, "method": _table(method)}
 
 
 def _table(value: Json) -> dict[str, Json]:

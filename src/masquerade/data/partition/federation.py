@@ -89,7 +89,7 @@ class Federation:
         for tensor in (self.x, self.y, *self.train, *self.validation, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
             digest.update(tensor.cpu().contiguous().numpy().data)
-        for known in (self.names, self.features):
+        for known in (self.names, self.features, self.impute):
             if known:
                 digest.update(repr(known).encode())
         return digest.hexdigest()

@@ -6,8 +6,19 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from masquerade.data.readers import cifar, gutenberg, har, idx, images, leaf, table
+from masquerade.data.readers import (
+    arrow,
+    cifar,
+    csv_file,
+    gutenberg,
+    har,
+    idx,
+    images,
+    leaf,
+    npz,
+)
 from masquerade.data.readers.files import Files, opened
+from masquerade.data.readers.options import AS_IT_IS, TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError, nearest
 
@@ -17,13 +28,17 @@ FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
     "cifar": (cifar.read, r"(data_batch_\d|test_batch)(\.bin)?|(train|test)\.bin|meta"),
     "cifar10c": (cifar.read_corrupted, r"labels\.npy"),
     "har": (har.read, r"X_(train|test)\.txt|body_acc_x_train\.txt"),
+    "huggingface": (arrow.read_saved, r"state\.json|dataset_(info|dict)\.json"),
     "leaf": (leaf.read, r".*\.(json|h5)"),
     "gutenberg": (gutenberg.read, r"(pg)?100(-0)?\.txt"),
-    "npz": (table.read_npz, r".*\.npz"),
-    "csv": (table.read_csv, r".*\.csv"),
-    "parquet": (table.read_parquet, r".*\.parquet"),
+    "npz": (npz.read, r".*\.npz"),
+    "csv": (csv_file.read, r".*\.(csv|tsv)"),
+    "parquet": (arrow.read_parquet, r".*\.parquet"),
     "images": (images.read, rf"(?i:.*({'|'.join(map(re.escape, images.SUFFIXES))}))"),
 }
+
+TABLES = ("csv", "parquet", "huggingface")
+"""Formats that have columns."""
 
 
 def recognize(files: Files) -> str:
@@ -41,9 +56,16 @@ def recognize(files: Files) -> str:
 
 
 def read(
-    path: Path, name: str, format: str | None = None, options: Mapping[str, Any] | None = None
+    path: Path,
+    name: str,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    table: TableOptions = AS_IT_IS,
 ) -> Reading:
-    """Read a folder, an archive or a file in one of the formats; E301 where it is not in order."""
+    """Read a folder, an archive or a file in one of the formats; E301 where it is not in order.
+
+    `options` are those of a known dataset, and `table` what a person says of columns.
+    """
     if format is not None and format not in FORMATS:
         known = ", ".join(FORMATS)
         raise MasqueradeError(
@@ -54,7 +76,11 @@ def read(
     try:
         with opened(path) as files:
             format = format or recognize(files)
-            return replace(FORMATS[format][0](files, name, **options or {}), format=format)
+            told = dict(options or {}) | ({"table": table} if format in TABLES else {})
+            if format not in TABLES and table.given:
+                text = f"{path} is read as {format}, which has no columns"
+                raise MasqueradeError("E201", f"{text}; leave out {', '.join(table.given)}")
+            return replace(FORMATS[format][0](files, name, **told), format=format)
     except MasqueradeError:
         raise
     # Damaged files fail in many ways inside archives, parsers and numpy; all mean the same here.

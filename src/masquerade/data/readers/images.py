@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -29,7 +30,7 @@ def read(files: Files, name: str) -> Reading:
     outside = [path for path, above in zip(paths, folders, strict=True) if not above]
     if outside:
         raise ValueError(f"`{outside[0]}` lies in no folder, so it has no class")
-    images = _decoded(files, paths)
+    images = decoded(paths, files.read)
     class_names, y = np.unique([above[-1] for above in folders], return_inverse=True)
     known = all("train" in above[:-1] or "test" in above[:-1] for above in folders)
     train = np.array(["train" in above[:-1] for above in folders]) if known else None
@@ -37,13 +38,13 @@ def read(files: Files, name: str) -> Reading:
     return Reading(replace(dataset, class_names=tuple(class_names.tolist())))
 
 
-def _decoded(files: Files, paths: list[str]) -> Array:
-    """Return the images [n, channels, height, width]."""
+def decoded(paths: Sequence[str], read: Callable[[str], bytes]) -> Array:
+    """Return images of one size [n, channels, height, width]; `read` gives the bytes of each."""
     from PIL import Image
 
     sizes, kinds = set(), set()
     for path in paths:
-        data = files.read(path)
+        data = read(path)
         # Only the header is read here: one image of absurd size must not be decoded.
         with Image.open(io.BytesIO(data)) as image:
             sizes.add(image.size)
@@ -55,7 +56,7 @@ def _decoded(files: Files, paths: list[str]) -> Array:
     kind = "L" if kinds <= {"L", "1"} else "RGB"
     rows = []
     for path in paths:
-        with Image.open(io.BytesIO(files.read(path))) as image:
+        with Image.open(io.BytesIO(read(path))) as image:
             rows.append(np.asarray(image.convert(kind)))
     pixels = np.stack(rows)
     return pixels[:, None] if kind == "L" else pixels.transpose(0, 3, 1, 2)

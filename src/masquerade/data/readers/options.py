@@ -1,0 +1,64 @@
+"""What a person says of a table: which column is what, and how its file is written."""
+
+import codecs
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from masquerade.errors import MasqueradeError, nearest
+
+IMPUTE = ("", "mean", "median", "most_frequent")
+"""What may stand in for missing values; "" is nothing."""
+MISSING = ("", "NA", "N/A", "NaN", "null", "?")
+"""Texts that mean a missing value, in capitals or not."""
+SEPARATORS = {",": ",", ";": ";", "\t": "\t", "|": "|", "\\t": "\t", "tab": "\t"}
+"""What may separate the fields of a line, as it is typed."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of tables; the command's have the same names."""
+
+    label: str = ""
+    """The column of the labels; "" takes `y`."""
+    client: str = ""
+    """The column that says whose a row is; "" takes `client`, if there is one."""
+    drop: tuple[str, ...] = ()
+    """Columns that are left out."""
+    categorical: tuple[str, ...] = ()
+    """Columns whose values are categories, words or numbers."""
+    impute: str = ""
+    """What stands in for missing values: "mean", "median" or "most_frequent"; "" allows none."""
+    sep: str = ""
+    """What separates the fields of a line; "" takes the one that the first line has most of."""
+    encoding: str = ""
+    """How a text file is encoded; "" takes UTF-8."""
+    missing: tuple[str, ...] = MISSING
+
+    def __post_init__(self) -> None:
+        if self.impute not in IMPUTE:
+            text = f"`impute` is {self.impute!r}{nearest(self.impute, IMPUTE)}"
+            raise MasqueradeError("E201", f"{text}; choose from {', '.join(IMPUTE[1:])}")
+        if self.sep and self.sep not in SEPARATORS:
+            text = f"`sep` is {self.sep!r}; choose from , ; | tab, or leave it out"
+            raise MasqueradeError("E201", text)
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            text = f"`encoding` is {self.encoding!r}, which is not known"
+            raise MasqueradeError("E201", f"{text}; utf-8, latin-1 and cp1252 are usual") from None
+
+    @property
+    def given(self) -> list[str]:
+        """Name the options that are not as they are by default."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+
+
+AS_IT_IS = TableOptions()
+"""What is meant where nothing is said."""
+
+
+def names_of(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return column names; in one text commas separate them."""
+    if not isinstance(given, str):
+        return tuple(given)
+    return tuple(name for each in given.split(",") if (name := each.strip()))

@@ -1,0 +1,439 @@
+"""Tables as people have them: what columns become, and every fault of a file at once."""
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import masquerade as mq
+from masquerade.config.resolve import federation_of
+from masquerade.config.settings import Data
+from masquerade.core.features import Feature
+from masquerade.data import cache
+from masquerade.data.fetch import add
+from masquerade.data.readers.options import TableOptions
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from tests.data.test_readers import png
+
+HOSPITAL = """\
+id;site;age;sex;ward;crp;outcome
+P1;Süd;40;w;Gynäkologie;3,5;yes
+P2;Ost;51;m;Innere;;no
+P3;Süd;62;m;Innere;12;no
+P4;Ost;NA;w;Gynäkologie;0,25;yes
+"""
+"""A file as a hospital has it: semicolons, decimal commas, words, missing values."""
+OPTIONS = TableOptions("outcome", "site", ("id",), ("sex", "ward"), "median")
+
+
+def csv(folder: Path, text: str, encoding: str = "utf-8") -> Path:
+    path = folder / "hosp.csv"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def keywords(options: TableOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in options.given}
+
+
+def assert_hospital(dataset: mq.Dataset) -> None:
+    nan = np.nan
+    # Categories are their places: m and w are 0 and 1, Gynäkologie and Innere too.
+    expected = [[40, 1, 0, 3.5], [51, 0, 1, nan], [62, 0, 1, 12], [nan, 1, 0, 0.25]]
+    assert dataset.x.dtype == torch.float32
+    assert np.array_equal(dataset.x, np.array(expected, dtype=np.float32), equal_nan=True)
+    wards = ("Gynäkologie", "Innere")
+    assert dataset.features == (
+        *(Feature("age"), Feature("sex", ("m", "w")), Feature("ward", wards), Feature("crp")),
+    )
+    assert (dataset.y.tolist(), dataset.class_names) == ([1, 0, 0, 1], ("no", "yes"))
+    assert dataset.client is not None
+    assert (dataset.client.tolist(), dataset.names) == ([1, 0, 1, 0], ("Ost", "Süd"))
+    assert dataset.impute == "median"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_a_csv_is_read_as_its_options_say(tmp_path: Path, encoding: str) -> None:
+    path = csv(tmp_path, HOSPITAL, encoding)
+    given = {"encoding": encoding} if encoding == "latin-1" else {}
+    assert_hospital(mq.load(path, **keywords(OPTIONS), **given))
+    assert_hospital(mq.load(path, **keywords(OPTIONS), **given, sep=";"))
+
+
+@pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
+def test_the_separator_is_guessed_and_a_quoted_one_is_text(tmp_path: Path, sep: str) -> None:
+    rows = [("a", "b", "y"), ("1", f'"u{sep}v"', "0"), ("2.5", "w", "1")]
+    path = csv(tmp_path, "".join(sep.join(row) + "\r\n" for row in rows))
+    dataset = mq.load(path, categorical=["b"])
+    assert dataset.x.tolist() == [[1, 0], [2.5, 1]]
+    assert dataset.features[1].categories == (f"u{sep}v", "w")
+
+
+def frame() -> dict[str, list[Any]]:
+    return {
+        "id": ["P1", "P2", "P3", "P4"],
+        "site": ["Süd", "Ost", "Süd", "Ost"],
+        "age": [40, 51, 62, None],
+        "sex": ["w", "m", "m", "w"],
+        "ward": ["Gynäkologie", "Innere", "Innere", "Gynäkologie"],
+        "crp": [3.5, None, 12.0, 0.25],
+        "outcome": ["yes", "no", "no", "yes"],
+    }
+
+
+FRAMES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "pandas": pandas.DataFrame,
+    "polars": polars.DataFrame,
+    "arrow": pyarrow.table,
+}
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_frames_give_what_the_file_gives(library: str) -> None:
+    made = FRAMES[library](frame())
+    assert_hospital(mq.from_frame(made, **keywords(OPTIONS)))
+
+
+def test_parquet_gives_what_the_file_gives(tmp_path: Path) -> None:
+    path = tmp_path / "hosp.parquet"
+    parquet.write_table(pyarrow.table(frame()), path)
+    assert_hospital(mq.load(path, **keywords(OPTIONS)))
+
+
+def test_parquet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(MasqueradeError, match=r"^E301 .*pip install pyarrow"):
+        mq.load(tmp_path / "a.parquet")
+
+
+def test_types_of_a_frame_say_what_is_a_category() -> None:
+    grades = ["low", "mid", "high"]
+    words = ["mid", "low", None, "low"]
+    made = {
+        "pandas": pandas.DataFrame(
+            {"g": pandas.Categorical(words, categories=[*grades, "never"]), "y": [True, False] * 2}
+        ),
+        "polars": polars.DataFrame(
+            {"g": polars.Series(words, dtype=polars.Enum(grades)), "y": [True, False] * 2}
+        ),
+    }
+    for each in made.values():
+        dataset = mq.from_frame(each, label="y", impute="most_frequent")
+        # In the order of the type, without what does not occur.
+        assert dataset.features == (Feature("g", ("low", "mid")),)
+        assert np.array_equal(dataset.x[:, 0], [1, 0, np.nan, 0], equal_nan=True)
+        assert (dataset.y.tolist(), dataset.class_names) == ([1, 0, 1, 0], ("False", "True"))
+
+
+def test_a_column_of_dates_or_a_strange_object_is_named() -> None:
+    made = pandas.DataFrame({"d": pandas.to_datetime(["2020-01-01"]), "a": [1.0], "y": [0]})
+    with pytest.raises(MasqueradeError, match=r"^E302 (?s:.*)`d`.*drop=\['d'\]"):
+        mq.from_frame(made, label="y")
+    assert mq.from_frame(made, label="y", drop="d").x.tolist() == [[1.0]]
+    with pytest.raises(MasqueradeError, match=r"^E302 .*a list of 1"):
+        mq.from_frame([1], label="y")
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers", "names"),
+    [
+        ("2 0 1", [2, 0, 1], ()),
+        ("1 10 2", [0, 2, 1], ("1", "2", "10")),
+        ("-1 1 1", [0, 1, 1], ("-1", "1")),
+        ("no yes no", [0, 1, 0], ("no", "yes")),
+        ("0.5 1 2", [0.5, 1.0, 2.0], ()),
+    ],
+)
+def test_labels_are_classes_if_they_are_whole_or_words(
+    tmp_path: Path, labels: str, numbers: list[float], names: tuple[str, ...]
+) -> None:
+    text = "y,a\n" + "".join(f"{each},{place % 2}\n" for place, each in enumerate(labels.split()))
+    dataset = mq.load(csv(tmp_path, text))
+    assert (dataset.y.tolist(), dataset.class_names) == (numbers, names)
+    assert dataset.classes == (None if dataset.y.is_floating_point() else len(set(numbers)))
+
+
+def test_clients_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
+    text = "y,a,client,train\n0,1,10,true\n1,2,9,0\n0,4,10,train\n"
+    dataset = mq.load(csv(tmp_path, text))
+    assert dataset.names == ("9", "10")
+    assert dataset.train is not None
+    assert dataset.train.tolist() == [True, False, True]
+
+
+FAULTY = """\
+id;site;age;sex;ward;crp;crp2;lab;outcome
+P1;Süd;40;w;Gynäkologie;3,5;1;1.234,5;yes
+P2;;51;m;Innere;;2;1;
+P3;Süd;<60;m;Innere;12;inf;2;no
+P4;Ost;70;w
+P5;Ost;50;w;Gynäkologie;12;3;3;yes
+"""
+
+
+def faults(path: Path, **options: Any) -> list[str]:
+    """Return the lines of the refusal."""
+    with pytest.raises(MasqueradeError) as fault:
+        mq.load(path, **options)
+    assert fault.value.code == "E302"
+    return str(fault.value).splitlines()
+
+
+def one(lines: list[str], *words: str) -> None:
+    """See that one line, no more, has all of some words."""
+    assert len([line for line in lines if all(word in line for word in words)]) == 1, words
+
+
+def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
+    path = csv(tmp_path, FAULTY, "latin-1")
+    lines = faults(path, label="outcome", client="site")
+    one(lines, "line 2", "0xfc", "--encoding latin-1")
+    one(lines, "1 of 5", "line 5 has 4")
+    one(lines, "`outcome` (label)", "1 of 4", "line 3")
+    one(lines, "`site` (client)", "1 of 4", "line 3")
+    one(lines, "`id`", "4 different words", "line 2 'P1'", "--drop id")
+    one(lines, "`sex`", "line 2 'w', line 3 'm'", "--categorical sex or --drop sex")
+    one(lines, "`ward`", "--categorical ward")
+    one(lines, "`age`", "1 of 4", "line 4 '<60'", "--drop age")
+    one(lines, "`crp`", "1 of 4", "line 3", "--impute median or --drop crp")
+    one(lines, "`crp2`", "line 4 'inf'")
+    one(lines, "`lab`", "line 2 '1.234,5'")
+    assert len(lines) == 13
+    tried = "--encoding latin-1 --drop id --categorical sex,ward --impute median"
+    assert lines[-1] == f"Try: {tried}"
+
+
+def test_the_documented_message_is_the_one_that_is_given(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = [textwrap.dedent(block).strip() for block in re.findall(r"(?:^    .*\n)+", text, re.M)]
+    (table,) = (block for block in blocks if block.startswith("id;site;"))
+    (message,) = (block for block in blocks if block.startswith("E302 "))
+    lines = faults(csv(tmp_path, table), label="outcome", client="site")
+    assert [line.replace(f"{tmp_path}/", "") for line in lines] == message.splitlines()
+
+
+def test_what_is_tried_mends_what_can_be_mended(tmp_path: Path) -> None:
+    path = csv(tmp_path, HOSPITAL, "latin-1")
+    lines = faults(path, label="outcome", client="site")
+    words = lines[-1].removeprefix("Try: ").split()
+    options = dict(zip((word.strip("-") for word in words[::2]), words[1::2], strict=True))
+    assert_hospital(mq.load(path, label="outcome", client="site", **options))
+
+
+def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
+    rows = "".join(f"{'x' * 999}{row},{row % 2}\n" for row in range(50))
+    lines = faults(csv(tmp_path, f"a,y\n{rows}"))
+    assert max(map(len, lines)) < 250
+    wide = ",".join(f"c{place}" for place in range(99))
+    lines = faults(csv(tmp_path, f"{wide},y\n{','.join(['w'] * 99)},0\n"))
+    assert len(lines) < 30
+    one(lines, "and 79 more")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("a,b\n1,0\n", {}, ("which column is the label", "a, b", "--label NAME")),
+        ("a,outcome\n1,0\n", {"label": "outcom"}, ("`outcom`", "did you mean `outcome`")),
+        ("a,y\n1,0\n", {"drop": "b"}, ("drop", "`b`", "columns are a, y")),
+        ("a,b,y\n1,2,0\n", {"drop": "a", "categorical": "a"}, ("`a`", "drop and categorical")),
+        ("a,y,a\n1,0,2\n", {}, ("columns 1 and 3", "`a`")),
+        ("y\n0\n", {}, ("no column is left for features",)),
+        ("a,y\n", {}, ("no rows",)),
+        ("", {}, ("it is empty",)),
+        ("1,2\n3,0\n", {}, ("line 1 has numbers alone",)),
+        ('a,y\n1,0\n"2,1\n', {}, ("line 3", "quotation marks")),
+        ("a;y\n1;0\n", {"sep": ","}, ("line 1 is one field", "--sep ';'")),
+        ("a;y\n1,234;0\n2,500;1\n", {}, ("`a`", "thousands or for decimals", "1.234")),
+        ('a,y\n"1,5",0\n2,1\n', {}, ("`a`", "line 2 '1,5'")),
+        ("a,y\n1_000,0\n2,1\n", {}, ("`a`", "line 2 '1_000'")),
+        ("a,b,y\n1,,0\n2,NaN,1\n", {"impute": "mean"}, ("`b`", "all values are missing")),
+        ("a,train,y\n1,maybe,0\n", {}, ("`train`", "line 2 'maybe'")),
+    ],
+)
+def test_a_faulty_file_says_what_to_do(
+    tmp_path: Path, text: str, options: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    one(faults(csv(tmp_path, text), **options), *words)
+
+
+@pytest.mark.parametrize(
+    "options", [{"impute": "medain"}, {"sep": ":"}, {"encoding": "latin-99"}, {"label": "a"}]
+)
+def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    np.savez(tmp_path / "a.npz", x=[[1.0]], y=[0])
+    with pytest.raises(MasqueradeError, match=r"^E201"):
+        mq.load(tmp_path / "a.npz", **options)
+
+
+def test_columns_that_say_nothing_are_warned_of(tmp_path: Path) -> None:
+    rows = "".join(f"{row},k{row},7,{row * row},{row % 2}\n" for row in range(12))
+    path = csv(tmp_path, f"number,key,same,square,y\n{rows}")
+    with pytest.warns(MasqueradeWarning, match=r"^W306 .*--drop same,number,key$"):
+        mq.load(path, categorical="key")
+
+
+NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32))
+WORDS = st.one_of(st.none(), st.sampled_from(["a", "é", "b c", '"', "x;y", "10", "9"]))
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.lists(st.tuples(NUMBERS, WORDS, st.sampled_from("uvw")), min_size=2, max_size=9))
+def test_what_is_written_is_read_from_a_file_as_from_a_frame(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float | None, str | None, str]]
+) -> None:
+    columns = {
+        "n": [row[0] for row in rows],
+        "w": [row[1] for row in rows],
+        "y": [row[2] for row in rows],
+    }
+    # A column without a value is refused.
+    columns["n"][0], columns["w"][0] = 0.5, "a"
+    made = pandas.DataFrame(columns)
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    made.to_csv(path, index=False)
+    options = {"label": "y", "categorical": ["w"], "impute": "mean"}
+    by_file, by_frame = mq.load(path, **options), mq.from_frame(made, **options)
+    assert np.array_equal(by_file.x, by_frame.x, equal_nan=True)
+    assert np.array_equal(by_file.x[:, 0], np.float32(made["n"]), equal_nan=True)
+    feature = by_file.features[1]
+    texts = [feature.categories[int(place)] for place in by_file.x[:, 1] if not place.isnan()]
+    assert texts == [word for word in columns["w"] if word is not None]
+    assert [by_file.class_names[place] for place in by_file.y] == columns["y"]
+    assert by_file.features == by_frame.features
+
+
+def test_a_table_stays_itself_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
+    path = csv(tmp_path, HOSPITAL)
+    assert add("hosp", path, table=OPTIONS).impute == "median"
+    assert_hospital(mq.load("hosp"))
+    assert cache.describe("hosp").features == list(mq.load("hosp").features)
+    # What stands in for missing values may be changed later, and columns may not.
+    assert mq.load("hosp", impute="mean").impute == "mean"
+    with pytest.raises(MasqueradeError, match=r"^E201 .*label"):
+        mq.load("hosp", label="age")
+
+
+def test_settings_read_a_table_as_options_do(tmp_path: Path) -> None:
+    path = csv(tmp_path, HOSPITAL * 1 + HOSPITAL.partition("\n")[2])
+    data = Data(
+        *(str(path),),
+        label_column="outcome",
+        client_column="site",
+        drop_columns=("id",),
+        # As `--set data.categorical_columns=sex,ward` gives them.
+        categorical_columns=("sex,ward",),
+        impute="median",
+    )
+    federation, resolved = federation_of(data)
+    assert (federation.names, federation.impute) == (("Ost", "Süd"), "median")
+    assert [each.name for each in federation.features] == ["age", "sex", "ward", "crp"]
+    assert (resolved.name, resolved.partition) == (str(path.resolve()), "client")
+    other, _ = federation_of(Data(**vars(data) | {"impute": "mean"}))
+    assert other.fingerprint() != federation.fingerprint()
+
+
+def test_labels_may_be_words_or_booleans() -> None:
+    x = np.zeros((3, 2))
+    for words in (["sick", "well", "sick"], pandas.Series(["sick", "well", "sick"])):
+        dataset = mq.from_arrays(x, words)
+        assert (dataset.y.tolist(), dataset.classes) == ([0, 1, 0], 2)
+        assert dataset.class_names == ("sick", "well")
+    dataset = mq.from_arrays(x, np.array([True, True, True]))
+    assert (dataset.y.tolist(), dataset.class_names) == ([1, 1, 1], ("False", "True"))
+
+
+def test_words_are_labels_in_an_npz_too(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(["b", "a"]))
+    assert mq.load(tmp_path / "a.npz").class_names == ("a", "b")
+
+
+def test_only_tables_may_lack_a_value() -> None:
+    x, columns = [[1.0, np.nan]], (Feature("a"), Feature("b"))
+    assert mq.from_arrays(x, [0], features=columns).x.isnan().tolist() == [[False, True]]
+    for options in ({}, {"features": columns[:1]}):
+        with pytest.raises(MasqueradeError, match=r"^E302"):
+            mq.from_arrays(x, [0], **options)
+    with pytest.raises(MasqueradeError, match=r"^E302"):
+        mq.from_arrays([[1.0, np.inf]], [0], features=columns)
+
+
+def test_a_dataset_is_one_short_line() -> None:
+    dataset = mq.from_arrays(np.zeros((3, 2)), [0, 1, 0], ["a", "b", "a"], "mine")
+    assert repr(dataset) == "<Dataset mine: 3 samples of 2, 2 classes, 2 clients>"
+
+
+def saved(folder: Path, columns: dict[str, Any], kinds: dict[str, Any], files: int = 1) -> None:
+    """Write a folder as `datasets` does with `save_to_disk`."""
+    folder.mkdir(parents=True)
+    table = pyarrow.table(columns)
+    names = [f"data-{number:05d}-of-{files:05d}.arrow" for number in range(files)]
+    size = -(-len(table) // files)
+    for number, name in enumerate(names):
+        with pyarrow.ipc.new_stream(folder / name, table.schema) as stream:
+            stream.write_table(table.slice(number * size, size))
+    state = {"_data_files": [{"filename": name} for name in names], "_split": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": kinds}))
+
+
+LABEL = {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}
+
+
+def test_images_of_hugging_face_are_read_with_their_splits(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 4, 4), dtype=np.uint8)
+    cells = [{"bytes": png(each), "path": None} for each in pixels]
+    kinds = {"image": {"_type": "Image"}, "label": LABEL, "id": {"dtype": "string"}}
+    for split, rows in {"train": slice(0, 3), "test": slice(3, 5)}.items():
+        columns = {"image": cells[rows], "label": [0, 2, 1, 2, 0][rows], "id": list("abcde")[rows]}
+        saved(tmp_path / "animals" / split, columns, kinds)
+    (tmp_path / "animals" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    dataset = mq.load(tmp_path / "animals")
+    order = [3, 4, 0, 1, 2]
+    assert np.array_equal(dataset.x[:, 0], pixels[order])
+    assert (dataset.y.tolist(), dataset.class_names) == ([2, 0, 0, 2, 1], ("cat", "dog", "owl"))
+    assert dataset.train is not None
+    assert dataset.train.tolist() == [False, False, True, True, True]
+    named = mq.load(tmp_path / "animals", client="id")
+    assert named.names == tuple("abcde")
+
+
+def test_tables_of_hugging_face_are_tables(tmp_path: Path) -> None:
+    kinds = {"a": {"dtype": "float64"}, "kind": LABEL, "b": [{"dtype": "int64"}], "u": {}}
+    columns = {"a": [1.0, 2.0, 3.0], "kind": [1, 0, 1], "b": [[1], [2], []], "u": ["p", "q", "p"]}
+    saved(tmp_path / "t", columns, kinds, files=2)
+    dataset = mq.load(tmp_path / "t", client="u", drop="b")
+    assert dataset.x.tolist() == [[1.0], [2.0], [3.0]]
+    assert (dataset.y.tolist(), dataset.class_names) == ([1, 0, 1], ("cat", "dog"))
+    one(faults(tmp_path / "t", client="u"), "`b`", "--drop b")
+
+
+@pytest.mark.parametrize("name", ["../../secret.arrow", "/etc/passwd"])
+def test_a_folder_reads_no_file_outside_of_it(tmp_path: Path, name: str) -> None:
+    saved(tmp_path / "t", {"a": [1.0], "y": [0]}, {"a": {}, "y": {}})
+    (tmp_path / "t" / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    with pytest.raises(MasqueradeError, match=r"^E301 .*is not there"):
+        mq.load(tmp_path / "t")
+
+
+def test_an_image_outside_of_the_file_is_not_read(tmp_path: Path) -> None:
+    cells = [{"bytes": None, "path": "/etc/passwd"}]
+    kinds = {"image": {"_type": "Image"}, "y": {}}
+    saved(tmp_path / "t", {"image": cells, "y": [0]}, kinds)
+    with pytest.raises(MasqueradeError, match=r"^E301 .*no other file is read"):
+        mq.load(tmp_path / "t")
