@@ -253,6 +253,7 @@ def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
         ("a,b,y\n1,2,0\n", {"drop": "a", "categorical": "a"}, ("`a`", "drop and categorical")),
         ("a,y,a\n1,0,2\n", {}, ("columns 1 and 3", "`a`")),
         ("y\n0\n", {}, ("no column is left for features",)),
+        ("a,y\n1,0\n", {"drop": "y"}, ("which column is the label", "--label NAME")),
         ("a,y\n", {}, ("no rows",)),
         ("", {}, ("it is empty",)),
         ("1,2\n3,0\n", {}, ("line 1 has numbers alone",)),

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,7 +37,7 @@ class _Rows:
 def parsed(data: bytes, source: str, options: TableOptions) -> Table:
     """Cut a file into columns of texts; what is wrong with its lines goes into the table's faults.
 
-    Rows with too few or too many fields are left out.
+    Rows with too few or too many fields are left out, and columns that are dropped stay empty.
     """
     text, fault = _decoded(data, options.encoding)
     sep = SEPARATORS[options.sep] if options.sep else guess(text)
@@ -51,14 +51,22 @@ def parsed(data: bytes, source: str, options: TableOptions) -> Table:
     found.faults += faults
     if not found.rows:
         found.faults.append(Fault("there are no rows below the line of column names"))
-    missing = {word.lower() for word in options.missing}
-    columns = []
-    for number, column in enumerate(names):
-        values = np.array([row[number].strip() for row in found.rows], dtype=str)
-        absent = np.array([value.lower() in missing for value in values.tolist()], dtype=np.bool_)
-        columns.append(Column(column, values, absent))
+    texts = zip(*found.rows, strict=True) if found.rows else [()] * len(names)
+    columns = [
+        _column(column, () if column in options.drop else values, options)
+        for column, values in zip(names, texts, strict=True)
+    ]
     places = Places("line", np.array(found.lines, dtype=np.int64))
     return Table(source, tuple(columns), places, tuple(found.faults), decimal_comma=sep != ",")
+
+
+def _column(name: str, given: Sequence[str], options: TableOptions) -> Column:
+    values = np.strings.strip(np.array(given, dtype=str))
+    small = np.strings.lower(values)
+    missing = np.zeros(len(values), dtype=np.bool_)
+    for word in options.missing:
+        missing |= small == word.lower()
+    return Column(name, values, missing)
 
 
 def _decoded(data: bytes, encoding: str) -> tuple[str, Fault | None]:

@@ -108,24 +108,26 @@ def dataset_of(
 
 def _roles(table: Table, options: TableOptions) -> dict[str, str]:
     """Return the columns that are no features, by what they are: label, client, train."""
-    wanted = {
-        "label": options.label or "y",
-        "client": options.client or "client",
-        "train": "train",
-    }
-    here = set(table.names) - set(options.drop)
-    return {role: name for role, name in wanted.items() if name in here}
+    here = [name for name in table.names if name not in options.drop]
+    wanted = {"label": options.label or "y", "client": options.client or "client", "train": "train"}
+    found: dict[str, str] = {}
+    for role, name in wanted.items():
+        if name in here and name not in found.values():
+            found[role] = name
+    return found
 
 
 def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
     """Find columns that options name and that are not there, or that two options name."""
     columns = f"columns are {listed(table.names, 30)}"
-    if not options.label and "y" not in table.names:
+    if not options.label and ("y" not in table.names or "y" in options.drop):
         yield Fault(f"which column is the label? The {columns}", (("label", "NAME"),))
-    said = {
-        name: [name for name in (getattr(options, name),) if name] for name in ("label", "client")
+    said: dict[str, tuple[str, ...]] = {
+        "label": (options.label,) if options.label else (),
+        "client": (options.client,) if options.client else (),
+        "drop": options.drop,
+        "categorical": options.categorical,
     }
-    said |= {name: list(getattr(options, name)) for name in ("drop", "categorical")}
     for option, names in said.items():
         for name in names:
             if name not in table.names:
@@ -150,13 +152,10 @@ def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
             yield Fault(f"{text} ({table.places.shown(rows)})", advice="fill or delete these rows")
     if "train" in roles:
         texts = table[roles["train"]].texts
-        rows = np.flatnonzero([text.lower() not in TRAIN for text in texts])
+        rows = np.flatnonzero([text.lower() not in TRAIN for text in texts.tolist()])
         if len(rows):
-            text = (
-                f"column `train`: {_count(rows, table[roles['train']])} are neither true nor false"
-            )
-            shown = table.places.shown(rows, texts)
-            yield Fault(f"{text} ({shown})", (("drop", "train"),), "rename it if it is a feature")
+            text = f"column `train`: not true or false ({table.places.shown(rows, texts)})"
+            yield Fault(text, (("drop", "train"),), "or rename it, if it is a feature")
 
 
 def _count(rows: Array, column: Column) -> str:
