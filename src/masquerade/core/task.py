@@ -125,6 +125,13 @@ class Task:
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
         )
 
+    def __repr__(self) -> str:
+        loss, metric = (
+            getattr(each, "__name__", type(each).__name__) for each in (self._loss, self.metric)
+        )
+        network = f"{type(self.module).__name__}, {self.parameters:,} parameters"
+        return f"<Task: {network}, loss {loss}, metric {metric}>"
+
     @staticmethod
     def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield from module.named_parameters()
