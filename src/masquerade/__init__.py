@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from masquerade.errors import MasqueradeError, MasqueradeWarning
     from masquerade.experiments.callbacks import Callback, Run
     from masquerade.experiments.from_python import compare, run
-    from masquerade.experiments.result import Comparison, Personal, Result
+    from masquerade.experiments.load import load_result
+    from masquerade.experiments.personal import Personal
+    from masquerade.experiments.result import Comparison, Result
     from masquerade.laws.check import check
     from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
 
@@ -92,7 +94,9 @@ _HOMES = {
     "masquerade.errors": ("MasqueradeError", "MasqueradeWarning"),
     "masquerade.experiments.callbacks": ("Callback", "Run"),
     "masquerade.experiments.from_python": ("compare", "run"),
-    "masquerade.experiments.result": ("Comparison", "Personal", "Result"),
+    "masquerade.experiments.load": ("load_result",),
+    "masquerade.experiments.personal": ("Personal",),
+    "masquerade.experiments.result": ("Comparison", "Result"),
     "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
     "masquerade.laws.check": ("check",),
 }
@@ -142,6 +146,7 @@ __all__ = [
     "from_arrays",
     "gradient",
     "load",
+    "load_result",
     "methods",
     "models",
     "partition",

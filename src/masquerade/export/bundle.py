@@ -157,7 +157,7 @@ def place(path: Path, data: bytes) -> None:
 
 def _check_free(path: Path) -> None:
     if path.exists():
-        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
+        raise MasqueradeError("E407", f"{path} is already there; choose another place")
 
 
 @contextmanager

@@ -52,6 +52,8 @@ class Federation:
     """What the data call the classes, in the order of their numbers; empty where these are it."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
+    partition: str = ""
+    """How samples were given to clients; empty where a program did so by itself."""
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
@@ -168,6 +170,7 @@ def partition(
         *(dataset.name, x, y, classes, train, validation, test, names),
         class_names=dataset.class_names,
         features=dataset.features,
+        partition=f"{by!r} over {clients} clients, seed {seed}, split {', '.join(map(str, split))}",
     )
 
 
