@@ -71,7 +71,7 @@ def _model(given: Any) -> str:
     if isinstance(given, type) and issubclass(given, nn.Module):
         return f"make one of it: {given.__name__}(...)"
     if isinstance(given, str):
-        return f'write mq.models.build("{given}", shape, classes=...)'
+        return f'write mq.models.build("{given}", shape, classes=..., seed=...)'
     return "give a torch.nn.Module, or a mq.Task with a loss and a metric of its own"
 
 

@@ -95,6 +95,9 @@ class Task:
         | None = None,
         preprocess: Preprocess | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            text = f"`model` of a task is {told(model)}; give a network, a torch.nn.Module"
+            raise MasqueradeError("E201", text)
         self.module = copy.deepcopy(model)
         self._loss = loss
         self.metric = metric

@@ -216,6 +216,10 @@ def _specified(
     check_kind("evaluate", evaluate, Evaluate, "evaluate=mq.Evaluate(every=5)")
     check_kind("compute", compute, Compute, 'compute=mq.Compute(engine="loop")')
     check_kind("rules", rules, Mapping, 'rules={"name": function}')
+    if not all(map(callable, (rules or {}).values())):
+        raise MasqueradeError("E201", '`rules` has what is no function; write {"name": function}')
+    check_kind("views", views, Sequence, f"views={list(method.views)}")
+    check_kind("budgets", budgets, Sequence, 'budgets=[1.0, 0.5], or "random:0.2:1"')
     chosen = (views,) if isinstance(views, str) else tuple(views or method.views)
     wrong = [view for view in chosen if view not in method.views]
     if wrong:
