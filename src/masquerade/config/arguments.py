@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -92,6 +93,9 @@ def inputs_of(task: Task, x: Any, features: Sequence[Feature] = ()) -> Tensor:
     like = task.sample
     wanted = ", ".join(["n", *map(str, like.shape[1:])])
     x = samples_of(x, features) if is_frame(x) else x
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        # Arrays of files and frames may be read only, of which torch warns.
+        x = x.copy()
     try:
         given = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError):
