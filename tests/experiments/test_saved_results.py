@@ -202,12 +202,10 @@ def test_what_the_command_made_is_loaded_with_its_models(command: Path, tmp_path
     loaded = mq.load_result(run)
     assert isinstance(loaded, mq.Result)
     mine = loaded.client(2)
-    app(
-        ["export", str(run), "--client", "2", "--out", str(tmp_path / "theirs"), "--quiet"],
-        standalone_mode=False,
-    )
-    mine.export(tmp_path / "ours")
-    for name in ("card.md", "manifest.json", "model.onnx"):
+    options = ["--client", "2", "--out", str(tmp_path / "theirs"), "--compare", "--quiet"]
+    app(["export", str(run), *options], standalone_mode=False)
+    mine.export(tmp_path / "ours", compare=True)
+    for name in ("card.md", "manifest.json", "model.onnx", "dense.onnx"):
         assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     loaded.save(tmp_path / "saved")
     again = mq.load_result(tmp_path / "saved")

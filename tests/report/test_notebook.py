@@ -27,15 +27,12 @@ def test_what_data_and_methods_are_called_is_escaped(plain_pages: None) -> None:
 def test_two_outputs_of_one_notebook_share_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "SHOWN", ("rounds",))
 
-    def ids(own: float) -> set[str]:
-        found = re.findall(r'\bid="([^"]+)"', notebook.fragment([result(own=own)]))
-        assert found
-        return set(found)
-
-    assert not ids(80.0) & ids(75.0)
+    one, other = (notebook.fragment([result(own=own)]) for own in (80.0, 75.0))
+    ids = set(re.findall(r'\bid="([^"]+)"', one))
+    assert ids
+    assert not ids & set(re.findall(r'\bid="([^"]+)"', other))
     # What is referred to is there.
-    text = notebook.fragment([result()])
-    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= ids(80.0)
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) <= ids
 
 
 def test_without_matplotlib_there_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
