@@ -115,6 +115,6 @@ def test_an_interactive_shell_is_no_notebook(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_rich_a_terminal_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    monkeypatch.setitem(sys.modules, "rich", None)
     with progress.shown(True) as told:
         assert told == ()

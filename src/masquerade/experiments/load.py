@@ -73,12 +73,13 @@ def _loaded(
     else:
         check_method(method)
         check_model(model)
-        opened = partial(_given, path, settings, facts, summaries, method, model)
-    result = Result(tuple(summaries), settings, facts.partition if facts else "", opened)
-    if method is not None:
         # What does not fit is refused at once.
-        assert result.models
-    return result
+        given = _given(path, settings, facts, summaries, method, model)
+
+        def opened() -> Models:
+            return given
+
+    return Result(tuple(summaries), settings, facts.partition if facts else "", opened)
 
 
 def _settings(path: Path) -> toml.Tables:

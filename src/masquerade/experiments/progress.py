@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from masquerade.experiments.callbacks import Callback, Run
@@ -52,7 +54,7 @@ def shown(progress: bool) -> Iterator[Sequence[Callback]]:
         yield ()
     elif (display := _notebook()) is not None:
         yield (ProgressBar(_in_notebook(display)),)
-    elif sys.stderr is not None and sys.stderr.isatty() and _has_rich():
+    elif sys.stderr is not None and sys.stderr.isatty() and find_spec("rich"):
         with in_terminal() as told:
             yield told
     else:
@@ -101,14 +103,6 @@ def in_terminal() -> Iterator[Sequence[Callback]]:
         bar.stop()
 
 
-def _has_rich() -> bool:
-    try:
-        import rich.progress
-    except ImportError:
-        return False
-    return bool(rich.progress)
-
-
 def _notebook() -> Any:
     """Return IPython's displays where a notebook runs this program, else None."""
     # Whoever runs in a notebook has imported IPython; nobody else needs it.
@@ -116,8 +110,6 @@ def _notebook() -> Any:
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):
         return None
-    from importlib import import_module
-
     return import_module("IPython.display")
 
 

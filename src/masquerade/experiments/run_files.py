@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 
 from masquerade.config import toml
 from masquerade.experiments import data_facts
@@ -40,7 +41,7 @@ class RunFiles(Callback):
 def files_of_result(result: Result) -> Iterator[File]:
     """Yield the files of a saved result, with the manifest of their hashes."""
     settings = (CONFIG, toml.write(result.settings).encode())
-    return sealed([settings, *_files(result)])
+    return sealed(chain([settings], _files(result)))
 
 
 def files_of_comparison(comparison: Comparison) -> Iterator[File]:

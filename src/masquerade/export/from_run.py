@@ -88,7 +88,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
 def _summary(path: Path, view: str | None) -> Summary:
     """Return the summary of a view; the first, unless another is named."""
     if (path / "config.toml").is_file():
-        then = "`result.client(N).export(FOLDER, x)` exports"
+        then = "`result.client(N).export(FOLDER)` exports"
         refuse_program(path, toml.read_file(path / "config.toml"), then)
     if is_comparison(path):
         runs = sorted(each.parent.name for each in path.glob("*/summary.json"))

@@ -37,7 +37,7 @@ def write(path: Path, files: Iterable[File]) -> None:
             folders = set()
             for name, data in files:
                 folder = (staged / name).parent
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 folders.add(folder)
                 atomic.write_at(staged / name, data)
             for folder in folders:
