@@ -66,6 +66,16 @@ class Personal:
         assert self.summary.per_client is not None
         return self.summary.per_client.ids[self.place]
 
+    @property
+    def method(self) -> Method:
+        """Return the method that was trained."""
+        return self.models.method
+
+    @property
+    def task(self) -> Task:
+        """Return the task, its preprocessing fitted."""
+        return self.models.task
+
     def predict(self, x: Any) -> Tensor:
         """Return the outputs for a batch of inputs (logits, for classification).
 
@@ -73,10 +83,10 @@ class Personal:
         Columns of a frame are found by name where the data named theirs; words become the numbers
         of their categories, and what is missing becomes NaN.
         """
-        models, device = self.models, tree.leaves(self.parts)[0].device
-        samples = inputs_of(models.task, x, models.facts.features).to(device)
+        device = tree.leaves(self.parts)[0].device
+        samples = inputs_of(self.task, x, self.models.facts.features).to(device)
         with torch.no_grad():
-            return models.method.predict(models.task, self.parts, samples)
+            return self.method.predict(self.task, self.parts, samples)
 
     def predict_proba(self, x: Any) -> Tensor:
         """Return the probability of every class for a batch of inputs [samples, classes]."""
@@ -143,6 +153,6 @@ class Personal:
         return found + [str(each) for each in range(len(found), outputs)]
 
     def _check_classifies(self) -> None:
-        if not self.models.task.classifies or self.models.facts.classes is None:
+        if not self.task.classifies or self.models.facts.classes is None:
             text = "the task has a loss of its own, so outputs are no logits; use `predict`"
             raise MasqueradeError("E202", text)
