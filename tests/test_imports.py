@@ -49,6 +49,7 @@ ARROWS = {
         "storage",
     },
     "experiments": {
+        "__version__",
         *("config", "core", "cost", "data", "errors", "evaluation", "export", "methods", "models"),
         *("report", "results", "simulation", "storage", "wire"),
     },
@@ -261,7 +262,7 @@ def test_importing_the_package_does_not_import_torch() -> None:
 
 
 BLOCKED = ("rich", "typer", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "tomli_w", "pooch")
-BLOCKED += ("requests", "platformdirs", "pyarrow", "constriction")
+BLOCKED += ("requests", "platformdirs", "pyarrow", "constriction", "narwhals")
 """A module that is None in `sys.modules` cannot be imported."""
 TRAINING = f"""
 import sys

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from masquerade.experiments.callbacks import Callback, Run
     from masquerade.experiments.estimator import PersonalizedClassifier
     from masquerade.experiments.from_python import compare, run
-    from masquerade.experiments.result import Comparison, Personal, Result
+    from masquerade.experiments.load import load_result
+    from masquerade.experiments.personal import Personal
+    from masquerade.experiments.result import Comparison, Result
     from masquerade.laws.check import check
     from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
 
@@ -98,7 +100,9 @@ _HOMES = {
     "masquerade.experiments.callbacks": ("Callback", "Run"),
     "masquerade.experiments.estimator": ("PersonalizedClassifier",),
     "masquerade.experiments.from_python": ("compare", "run"),
-    "masquerade.experiments.result": ("Comparison", "Personal", "Result"),
+    "masquerade.experiments.load": ("load_result",),
+    "masquerade.experiments.personal": ("Personal",),
+    "masquerade.experiments.result": ("Comparison", "Result"),
     "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
     "masquerade.laws.check": ("check",),
 }
@@ -151,6 +155,7 @@ __all__ = [
     "from_frame",
     "gradient",
     "load",
+    "load_result",
     "methods",
     "models",
     "partition",

@@ -153,6 +153,32 @@ def test_what_compare_does_not_take_is_refused_before_any_work(given: dict[str, 
         mq.compare(**usual | given)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mq.run(METHOD, network(), federation(), 1, views=3),  # type: ignore[arg-type]
+        lambda: mq.run(METHOD, network(), federation(), 1, budgets=3),  # type: ignore[arg-type]
+        lambda: mq.run(METHOD, network(), federation(), 1, rules={"a": 3}),  # type: ignore[dict-item]
+        lambda: mq.Task(nn.Linear),  # type: ignore[arg-type]
+        lambda: mq.Task("mlp"),  # type: ignore[arg-type]
+        lambda: mq.partition(X, 2, mq.IID()),  # type: ignore[arg-type]
+        lambda: mq.partition(DATASET, "2", mq.IID()),  # type: ignore[arg-type]
+        lambda: mq.partition(DATASET, 2.0, mq.IID()),  # type: ignore[arg-type]
+        lambda: mq.partition(DATASET, 2, mq.IID(), split=0.8),  # type: ignore[arg-type]
+        lambda: mq.partition(DATASET, 2, mq.IID(), split=None),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_another_kind_is_refused_with_a_code(make: Any) -> None:
+    with raises("E201"):
+        make()
+
+
+def test_a_metric_that_returns_one_number_is_refused() -> None:
+    task = mq.Task(nn.Linear(3, 2), metric=lambda output, y: 3.0)  # type: ignore[arg-type,return-value]
+    with raises("E202", "`metric`"):
+        mq.run(METHOD, task, mq.partition(DATASET, 2, mq.IID()), 1)
+
+
 def test_rows_of_one_name_are_refused() -> None:
     methods = {"A": METHOD, "A (tuned)": mq.methods.FedAvg(lr=0.2)}
     with raises("E202", "A (tuned)"):

@@ -385,7 +385,8 @@ def test_a_model_of_a_python_program_leaves_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, model.predict(x), rtol=1e-5, atol=1e-5)
     assert {each["label"] for each in session.answers(opened, found)} <= {"low", "high"}
     summary = read_results(out)[0]
-    card = describe(summary, 1, Model(model.method, model.task, model.parts, x))
+    made = {"partition": data.partition}
+    card = describe(summary, 1, Model(model.method, model.task, model.parts, x), made)
     assert opened.manifest["card"] == json.loads(json.dumps(card.facts))
     assert "Before you share it" in card.facts
     with raises("E202", "result.client(N).export"):

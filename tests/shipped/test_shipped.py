@@ -39,9 +39,9 @@ def files() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-def blocks(language: str) -> list[str]:
-    """Return the README's blocks of code in a language."""
-    text = README.read_text(encoding="utf-8")
+def blocks(language: str, page: Path = README) -> list[str]:
+    """Return a page's blocks of code in a language."""
+    text = page.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
@@ -81,10 +81,12 @@ def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     execute(path.read_text(encoding="utf-8"), tmp_path)
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    found = blocks("python")
-    assert found
-    execute("\n".join(found), tmp_path)
+def test_the_python_of_the_pages_runs(tmp_path: Path) -> None:
+    pages = [blocks("python", page) for page in (README, ROOT / "docs" / "python.md")]
+    assert all(pages)
+    # Tests of pages draw figures; here they would take half of the time.
+    undrawn = "from masquerade.report import plots\nplots.figures = lambda *given: {}"
+    execute("\n".join([undrawn, *(block for found in pages for block in found)]), tmp_path)
 
 
 SHORT = ["--rounds", "1", "--set", "method.local_epochs=1", "--set", "compute.workers=1"]

@@ -14,8 +14,8 @@ from tests.support import METHOD_TABLE, measure, simulate
 
 def through_a_file(path: Path, message: Message) -> Message:
     with RunDirectory.create(path, "") as directory:
-        parts.write(directory, "clients/0.safetensors", message)
-    return parts.read((path / "clients/0.safetensors").read_bytes(), "0.safetensors")
+        directory.write_file("clients/0.safetensors", parts.encode(message))
+    return parts.decode((path / "clients/0.safetensors").read_bytes(), "0.safetensors")
 
 
 def assert_same(one: Message, other: Message) -> None:

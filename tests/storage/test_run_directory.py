@@ -30,6 +30,7 @@ from masquerade.storage.run_directory import (
     RunDirectory,
     check_name,
     decode_tensors,
+    encode_tensors,
 )
 from tests.storage.disk import Disk, raising
 from tests.support import raises, warns
@@ -181,15 +182,15 @@ def test_other_names_are_refused(name: str) -> None:
 def test_no_name_leads_out_of_the_run(two: Path, name: str) -> None:
     before = sorted(two.parent.rglob("*"))
     with RunDirectory.open(two) as run, refused("E203"):
-        run.write_text(name, "x")
+        run.write_file(name, b"x")
     assert sorted(two.parent.rglob("*")) == before
 
 
 def test_files_are_written_whole(two: Path) -> None:
     with RunDirectory.open(two) as run:
-        run.write_text("summary.json", "[1]")
-        run.write_text("summary.json", "[]")
-        run.write_tensors("clients/3.safetensors", state(7))
+        run.write_file("summary.json", b"[1]")
+        run.write_file("summary.json", b"[]")
+        run.write_file("clients/3.safetensors", encode_tensors(state(7)))
     assert (two / "summary.json").read_text() == "[]"
     read = decode_tensors((two / "clients" / "3.safetensors").read_bytes(), "3")
     assert torch.equal(read["w"], state(7)["w"])
@@ -198,8 +199,8 @@ def test_files_are_written_whole(two: Path) -> None:
 @pytest.mark.parametrize(
     ("link", "write"),
     [
-        ("summary.json", lambda run: run.write_text("summary.json", "x")),
-        ("clients", lambda run: run.write_tensors("clients/3.safetensors", {})),
+        ("summary.json", lambda run: run.write_file("summary.json", b"x")),
+        ("clients", lambda run: run.write_file("clients/3.safetensors", b"")),
         ("rounds", lambda run: commit(run, 3)),
         ("metrics.jsonl", lambda run: commit(run, 3)),
     ],
@@ -225,7 +226,7 @@ def test_a_link_in_the_place_of_a_temporary_is_not_followed(two: Path) -> None:
     with RunDirectory.open(two) as run:
         (two / ".tmp-summary.json").symlink_to(two.parent / "file")
         with refused("E502"):
-            run.write_text("summary.json", "x")
+            run.write_file("summary.json", b"x")
     assert (two.parent / "file").read_text() == "precious"
 
 
@@ -378,7 +379,7 @@ def test_every_failing_step_leaves_the_old_state_or_the_new(
         def work(path: Path = path) -> None:
             with RunDirectory.open(path) as run:
                 commit(run, 3)
-                run.write_text("summary.json", "new")
+                run.write_file("summary.json", b"new")
 
         with monkeypatch.context() as patch:
             Disk(raising(number), at).mount(patch.setattr)

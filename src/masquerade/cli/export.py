@@ -3,7 +3,6 @@
 import json
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +12,9 @@ import typer
 from masquerade.cli.options import AsJson, Debug, OwnMethods, OwnModel, Quiet
 from masquerade.cli.progress import echo
 from masquerade.cli.train import import_code
-from masquerade.errors import MasqueradeError, nearest
+from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
-    from masquerade.export.from_run import Found
     from masquerade.export.timing import Figures
 
 Client = Annotated[str, typer.Option(help="The client whose model it is: its number, or its name.")]
@@ -48,23 +46,15 @@ def export(
 
     Example: masquerade export out/dmpfl-1 --client 3
     """
-    from masquerade.export import bundle, from_run
+    from masquerade.export import formats, from_run
 
-    if format not in FORMATS:
-        text = f"unknown format `{format}`{nearest(format, FORMATS)}; known are"
-        raise MasqueradeError("E201", f"{text} {', '.join(FORMATS)}")
+    formats.check(format)
     import_code(method, model)
     found = from_run.find(run, client, view)
-    suffix, encode = FORMATS[format]
+    suffix = SUFFIXES.get(format, ".safetensors")
     called = re.sub(r"[^\w.-]", "_", client)
     target = out or Path(f"{run.resolve().name}-client{called}{suffix}")
-    if format == "bundle":
-        manifest = bundle.write(target, found.model, found.card, found.labels, compare)
-        sizes = {name: each["size"] for name, each in manifest["files"].items()}
-    else:
-        data = encode(found)
-        bundle.place(target, data)
-        sizes = {target.name: len(data)}
+    sizes = formats.write(found, target, format, compare)
     if as_json:
         typer.echo(json.dumps({"path": str(target), "files": sizes}))
     elif not quiet:
@@ -73,46 +63,8 @@ def export(
         typer.echo(f"Wrote {target}")
 
 
-def _onnx(found: "Found") -> bytes:
-    return found.model.onnx(found.model.masked())
-
-
-def _sliced(found: "Found") -> bytes:
-    from masquerade.export.sliced import cut
-
-    return found.model.onnx(cut(found.model.masked()))
-
-
-def _dense(found: "Found") -> bytes:
-    from masquerade.export import sparse
-
-    return sparse.dense(found.model.networks(), found.model.task.preprocess)
-
-
-def _packed(found: "Found") -> bytes:
-    from masquerade.export import sparse
-
-    return sparse.packed(found.model.networks(), found.model.task.preprocess)
-
-
-def _seeded(found: "Found") -> bytes:
-    from masquerade.export import sparse
-
-    model = found.model
-    if found.origin is None:
-        text = "the weights began in a file or in code of yours, not in a seed; take `packed`"
-        raise MasqueradeError("E202", text)
-    return sparse.seeded(model.method, model.task, model.parts, found.origin)
-
-
-FORMATS: "dict[str, tuple[str, Callable[[Found], bytes]]]" = {
-    "bundle": ("", _sliced),
-    "onnx": (".onnx", _onnx),
-    "sliced": (".onnx", _sliced),
-    "dense": (".safetensors", _dense),
-    "packed": (".safetensors", _packed),
-    "seeded": (".safetensors", _seeded),
-}
+SUFFIXES = {"bundle": "", "onnx": ".onnx", "sliced": ".onnx"}
+"""How names end; all other forms are safetensors."""
 
 
 def predict(

@@ -16,27 +16,10 @@ def live(quiet: bool) -> "Iterator[Sequence[Callback]]":
     if quiet:
         yield ()
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from masquerade.experiments.progress import in_terminal
 
-    from masquerade.cli.progress_bar import ProgressBar
-
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield (ProgressBar(progress),)
+    with in_terminal() as told:
+        yield told
 
 
 def echo(what: "RenderableType") -> None:

@@ -63,8 +63,9 @@ def sweep(
     from masquerade.config.toml import parse
     from masquerade.sweeps.sweep import Order, run
 
-    none = (None,) * 3
-    tables = tables_of(config, named(methods), *none, model, None, None, None, settings)
+    tables = tables_of(
+        config, named(methods), None, {}, None, None, model, None, None, None, settings
+    )
     parsed = parse(tables, str(config))
     chosen = parsed.train.seeds if seeds is None else tuple(range(1, seeds + 1))
     order = Order(tuple(over), chosen, metric, optuna)

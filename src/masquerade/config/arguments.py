@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from masquerade.config import toml
+from masquerade.core.features import Feature
 from masquerade.core.method import Method
 from masquerade.core.task import Task
 from masquerade.data import Dataset, Federation
+from masquerade.data.frame_samples import is_frame, samples_of
 from masquerade.errors import MasqueradeError, listed, nearest, told
 from masquerade.methods import METHODS
 
@@ -37,10 +40,15 @@ def check_problem(model: Any, federation: Any) -> None:
     if isinstance(federation, (nn.Module, Task)) and isinstance(model, (Federation, Dataset)):
         text = "`model` and `federation` are swapped; write mq.run(method, model, federation)"
         raise MasqueradeError("E201", text)
-    if not isinstance(model, (nn.Module, Task)):
-        raise MasqueradeError("E201", f"`model` is {told(model)}; {_model(model)}")
+    check_model(model)
     if not isinstance(federation, Federation):
         raise MasqueradeError("E201", f"`federation` is {told(federation)}; {_data(federation)}")
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no network."""
+    if not isinstance(model, (nn.Module, Task)):
+        raise MasqueradeError("E201", f"`model` is {told(model)}; {_model(model)}")
 
 
 def check_kind(name: str, given: Any, kind: type | tuple[type, ...], example: str) -> None:
@@ -64,7 +72,7 @@ def _model(given: Any) -> str:
     if isinstance(given, type) and issubclass(given, nn.Module):
         return f"make one of it: {given.__name__}(...)"
     if isinstance(given, str):
-        return f'write mq.models.build("{given}", shape, classes=...)'
+        return f'write mq.models.build("{given}", shape, classes=..., seed=...)'
     return "give a torch.nn.Module, or a mq.Task with a loss and a metric of its own"
 
 
@@ -77,10 +85,17 @@ def _data(given: Any) -> str:
     return "make a dataset of arrays, mq.from_arrays(x, y), and a federation of it, mq.partition"
 
 
-def inputs_of(task: Task, x: Any) -> Tensor:
-    """Return samples as a tensor that the network of a task reads; refuse what is none."""
+def inputs_of(task: Task, x: Any, features: Sequence[Feature] = ()) -> Tensor:
+    """Return samples as a tensor that the network of a task reads; refuse what is none.
+
+    They may be rows of a frame, whose columns are found by the names of the features.
+    """
     like = task.sample
     wanted = ", ".join(["n", *map(str, like.shape[1:])])
+    x = samples_of(x, features) if is_frame(x) else x
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        # Arrays of files and frames may be read only, of which torch warns.
+        x = x.copy()
     try:
         given = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError):

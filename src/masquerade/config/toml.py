@@ -334,6 +334,7 @@ def complete(config: Config) -> Tables:
 
 
 def plain(record: Any) -> Tables:
+    """Return a record as a table."""
     values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
@@ -342,9 +343,15 @@ def plain(record: Any) -> Tables:
 
 def dump(config: Config) -> str:
     """Write a complete configuration as TOML."""
+    return write(complete(config))
+
+
+def write(tables: Mapping[str, Any]) -> str:
+    """Write tables as TOML."""
+    # Simulating without a run directory needs torch and numpy alone.
     import tomli_w
 
-    return tomli_w.dumps(complete(config))
+    return tomli_w.dumps(tables)
 
 
 def read(text: str) -> Tables:

@@ -96,6 +96,9 @@ class Task:
         | None = None,
         preprocess: Preprocess | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            text = f"`model` of a task is {told(model)}; give a network, a torch.nn.Module"
+            raise MasqueradeError("E201", text)
         self.module = copy.deepcopy(model)
         self._loss = loss
         self.metric = metric
@@ -126,6 +129,13 @@ class Task:
         self.couples_batch = any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
         )
+
+    def __repr__(self) -> str:
+        loss, metric = (
+            getattr(each, "__name__", type(each).__name__) for each in (self._loss, self.metric)
+        )
+        network = f"{type(self.module).__name__}, {self.parameters:,} parameters"
+        return f"<Task: {network}, loss {loss}, metric {metric}>"
 
     @staticmethod
     def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

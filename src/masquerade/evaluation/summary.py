@@ -65,7 +65,7 @@ def summarize(
         rounds=state.number,
         clients=len(server.known),
         network=spec.train.model or type(server.task.module).__name__,
-        metric=getattr(server.task.metric, "__name__", "metric"),
+        metric=_named(server.task.metric),
         better=server.task.better,
         accuracy=accuracy,
         global_view=None if shared is None else over_clients.accuracy(shared, server.known),
@@ -87,6 +87,12 @@ def summarize(
         corrupted_images=evaluator.corrupted.source if evaluator.corrupted else "",
         preprocessing=_preprocessing(evaluator.simulation.fitting),
     )
+
+
+def _named(metric: object) -> str:
+    """Return what a metric is called; a lambda has no name that would mean anything."""
+    name = getattr(metric, "__name__", "metric")
+    return "metric" if name == "<lambda>" else name
 
 
 def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Evaluation) -> Costs:

@@ -21,7 +21,8 @@ from masquerade.core.task import Task
 from masquerade.data import ByClient, Federation, from_arrays, partition
 from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.experiments.from_python import run
-from masquerade.experiments.result import Personal, Result
+from masquerade.experiments.personal import Personal
+from masquerade.experiments.result import Result
 from masquerade.methods import METHODS
 from masquerade.models import build
 

@@ -1,9 +1,8 @@
 """From Python: `mq.run` and `mq.compare`, which take objects where a configuration has names."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import Any, Never, TypedDict, Unpack
@@ -22,10 +21,12 @@ from masquerade.core.metric import Rule
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
-from masquerade.experiments.callbacks import Callback
+from masquerade.experiments.callbacks import Callback, check_callbacks
 from masquerade.experiments.checkpoints import check_text
+from masquerade.experiments.progress import shown
 from masquerade.experiments.result import Comparison, Result
 from masquerade.experiments.run import complete, directory_at, running, write_comparison
+from masquerade.experiments.run_files import folder_of
 from masquerade.methods import METHODS
 from masquerade.simulation.build import Simulation
 from masquerade.storage.results import COMPARISON
@@ -80,6 +81,7 @@ def run(
     rules: Mapping[str, Rule] | None = None,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool = True,
     **unknown: Never,
 ) -> Result:
     """Train a method on a federation and evaluate it.
@@ -93,6 +95,7 @@ def run(
     messages are of `message_dtype`. `rules` on outputs are evaluated beside the views. With `out`
     the run has a directory, with models, summary and report page; the same call goes on from its
     last commit after any interruption. `callbacks` are told of rounds, evaluations and commits.
+    `progress` is shown in a terminal or a notebook, and nowhere else.
     """
     check_known("mq.run", unknown, list(signature(run).parameters)[:-1])
     spec = _specified(
@@ -117,9 +120,10 @@ def run(
         rules=rules,
     )
     opened = None if out is None else directory_at(Path(out), begun=True)
-    with running(spec, _program, opened) as made:
+    check_callbacks(callbacks)
+    with running(spec, _program, opened) as made, shown(progress) as bar:
         _name_program(made.directory)
-        return complete(made, callbacks, page=True)
+        return complete(made, [*bar, *callbacks], page=True)
 
 
 def compare(
@@ -132,6 +136,7 @@ def compare(
     models: bool = True,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool = True,
     **settings: Unpack[RunSettings],
 ) -> Comparison:
     """Train several methods on the same clients and put them side by side.
@@ -140,26 +145,30 @@ def compare(
     those of one class by the settings in which they differ. `model` may be a function of the seed,
     so that seeds differ in their initial weights too. With `out` there is a directory with one for
     each training, and a page over all of them; the same call goes on where it was interrupted.
-    The models of all clients and methods are held, unless `models` is false. Other settings are
-    those of `mq.run`.
+    The models of all clients and methods are held, unless `models` is false. `progress` and other
+    settings are those of `mq.run`.
     """
     known = [*list(signature(compare).parameters)[:-1], *RunSettings.__annotations__]
     check_known("mq.compare", settings.keys() - set(known), known)
+    check_callbacks(callbacks)
     check_kind("seeds", seeds, Sequence, "seeds=(1, 2, 3)")
+    check_kind("evaluate", settings.get("evaluate"), Evaluate, "evaluate=mq.Evaluate(every=5)")
     planned = [(seed, *each) for seed in seeds for each in _named(methods)]
     if not planned:
         raise MasqueradeError("E202", "nothing to compare; give one method and one seed at least")
     _check_names(planned)
     for _, method, _ in planned:
         toml.check(method=method)
+    tables = _programs(planned, rounds, settings.get("evaluate"))
     with ExitStack() as stack:
         directory = None
         if out is not None:
-            text = _programs(planned, rounds, settings.get("evaluate"))
+            text = toml.write(tables)
             opened = directory_at(Path(out), begun=True, mark=COMPARISON)
             directory = stack.enter_context(opened(text))
             check_text(directory, text)
             _name_program(directory)
+        bar = stack.enter_context(shown(progress))
         results = []
         for place, (seed, method, named) in enumerate(planned):
             spec = _specified(
@@ -167,14 +176,15 @@ def compare(
             )
             inside = None
             if directory is not None:
-                folder = _folder(place, named(method.views[0])[0], seed)
+                folder = folder_of(place, named(method.views[0])[0], seed)
                 inside = directory_at(directory.path / folder, begun=True)
             with running(spec, _program, inside) as made:
-                result = complete(made, callbacks, place=place, of=len(planned))
-            results.append(result if models else replace(result, personal={}))
-        compared = Comparison(tuple(results))
+                result = complete(made, [*bar, *callbacks], place=place, of=len(planned))
+            results.append(result if models else result.without_models())
+        summaries = tuple(each for result in results for each in result.summaries)
+        compared = Comparison(summaries, tables, federation.partition, tuple(results))
         if directory is not None:
-            write_comparison(directory, compared.summaries)
+            write_comparison(directory, summaries)
         return compared
 
 
@@ -206,6 +216,10 @@ def _specified(
     check_kind("evaluate", evaluate, Evaluate, "evaluate=mq.Evaluate(every=5)")
     check_kind("compute", compute, Compute, 'compute=mq.Compute(engine="loop")')
     check_kind("rules", rules, Mapping, 'rules={"name": function}')
+    if not all(map(callable, (rules or {}).values())):
+        raise MasqueradeError("E201", '`rules` has what is no function; write {"name": function}')
+    check_kind("views", views, Sequence, f"views={list(method.views)}")
+    check_kind("budgets", budgets, Sequence, 'budgets=[1.0, 0.5], or "random:0.2:1"')
     chosen = (views,) if isinstance(views, str) else tuple(views or method.views)
     wrong = [view for view in chosen if view not in method.views]
     if wrong:
@@ -297,16 +311,8 @@ def _by_settings(method: Method, methods: Sequence[Method]) -> Named:
     return named
 
 
-def _folder(place: int, name: str, seed: int) -> str:
-    """Name the directory of one of several runs; different names may be alike when shortened."""
-    return f"{place}-{re.sub('[^a-zA-Z0-9._-]', '_', name)[:40]}-seed{seed}"
-
-
-def _program(simulation: Simulation) -> str:
+def _program(simulation: Simulation) -> toml.Tables:
     """Describe a run that no configuration file could: its method and model are objects."""
-    # Simulating without a run directory needs torch and numpy alone.
-    import tomli_w
-
     spec = simulation.spec
     records = {"train": spec.train, "evaluate": spec.evaluate, "compute": spec.compute}
     tables = {name: toml.plain(record) for name, record in records.items()}
@@ -318,13 +324,13 @@ def _program(simulation: Simulation) -> str:
         "budgets": spec.budgets,
         **{name: _called(each) for name, each in spec.task.functions.items()},
     }
-    return tomli_w.dumps({"python": facts, **tables})
+    return {"python": facts, **tables}
 
 
 def _name_program(directory: RunDirectory | None) -> None:
     """Write down which program made a directory, so that others can say what to call again."""
     if directory is not None and (name := code.program()):
-        directory.write_text(code.PROGRAM, name)
+        directory.write_file(code.PROGRAM, name.encode())
 
 
 def _called(function: object) -> str:
@@ -335,10 +341,8 @@ def _called(function: object) -> str:
 
 def _programs(
     planned: Sequence[tuple[int, Method, Named]], rounds: int, evaluate: Evaluate | None
-) -> str:
+) -> toml.Tables:
     """Describe a comparison of objects; each of its runs says more."""
-    import tomli_w
-
     trained = [f"{named(m.views[0])[1]}, seed {seed}: {m!r}" for seed, m, named in planned]
-    facts = {"python": {"trainings": trained, "rounds": rounds}}
-    return tomli_w.dumps({**facts, "evaluate": toml.plain(evaluate or Evaluate())})
+    facts = {"trainings": trained, "rounds": rounds}
+    return {"python": facts, "evaluate": toml.plain(evaluate or Evaluate())}

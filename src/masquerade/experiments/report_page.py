@@ -1,12 +1,15 @@
-"""The report page of a run or a comparison, in its directory."""
+"""The report page of a run or a comparison: in its directory, or anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from masquerade import __version__
 from masquerade.config import toml
 from masquerade.config.settings import Evaluate
 from masquerade.cost.bandwidth import Bandwidth, bandwidth
 from masquerade.errors import MasqueradeError
+from masquerade.experiments import data_facts
 from masquerade.results import Summary
 from masquerade.storage import atomic
 
@@ -18,19 +21,49 @@ def write_report(
 
     Settings are shown as the directory has them, and nothing that they name is imported.
     """
+    text = (path / "config.toml").read_text(encoding="utf-8")
+    # Runs of one program have one federation.
+    files = [path / data_facts.FILE, *sorted(path.glob(f"*/{data_facts.FILE}"))]
+    known = [data_facts.DataFacts.from_bytes(file.read_bytes()) for file in files if file.is_file()]
+    partition = known[0].partition if known else ""
+    write_page(path / "report.html", results, text, partition, clients_have)
+
+
+def write_page(
+    path: Path,
+    results: Sequence[Summary],
+    settings: str,
+    partition: str,
+    clients_have: Bandwidth | None = None,
+) -> None:
+    """Write a page; `settings` are the text of a `config.toml`."""
     from masquerade.report import page
 
-    text = (path / "config.toml").read_text(encoding="utf-8")
-    titles = dict.fromkeys(summary.title for summary in results)
-    title = f"{results[0].data}: {', '.join(titles)}"
-    have = clients_have or run_bandwidth(path)
+    tables = toml.read(settings)
+    title = f"{results[0].data}: {', '.join(dict.fromkeys(each.title for each in results))}"
+    notes, have = [_what_was_run(results, tables, partition)], clients_have or _bandwidth(tables)
     try:
-        atomic.write_file(path / "report.html", page(results, text, title, rate=have).encode())
+        text = page(results, settings, title, notes, rate=have)
+        atomic.write_file(path, text.encode())
     except OSError as error:
-        raise MasqueradeError("E502", f"cannot write {path / 'report.html'}: {error}") from None
+        raise MasqueradeError("E502", f"cannot write {path}: {error}") from None
+
+
+def _what_was_run(results: Sequence[Summary], tables: Mapping[str, Any], partition: str) -> str:
+    """Name the network, the partition and the version in a line."""
+    networks = ", ".join(dict.fromkeys(each.network for each in results))
+    data = tables.get("data", {})
+    if "partition" in data:
+        partition = f"{data['partition']} over {results[0].clients} clients"
+    facts = {"Network": networks, "partition": partition, "page by Masquerade": __version__}
+    return " · ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
 
 
 def run_bandwidth(path: Path) -> Bandwidth:
     """Return the bandwidth that the settings of a run or a comparison give its clients."""
-    found = toml.read_file(path / "config.toml").get("evaluate", {})
-    return bandwidth(str(found.get("bandwidth", Evaluate().bandwidth)))
+    return _bandwidth(toml.read_file(path / "config.toml"))
+
+
+def _bandwidth(tables: Mapping[str, Any]) -> Bandwidth:
+    given = tables.get("evaluate", {}).get("bandwidth", Evaluate().bandwidth)
+    return bandwidth(str(given))

@@ -1,110 +1,152 @@
-"""What a run ended with, and its clients' models by number or name."""
+"""What a run or a comparison ended with: tables, frames, a page, a folder, clients' models."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from masquerade.config.arguments import inputs_of
-from masquerade.core import tree
+from masquerade.config import toml
+from masquerade.config.toml import Tables
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError
+from masquerade.experiments.personal import Models, Personal
 from masquerade.results import Summary
+from masquerade.storage.saved_folder import File
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
-class Personal:
-    """One client's model, ready for use."""
+class Reported:
+    """Summaries, and how they are shown: as a table, a frame, a page, in a notebook, as files."""
 
-    method: Method
-    task: Task
-    parts: Message
-    summary: Summary
-    place: int
-    """Where the client stands in what the summary lists of clients."""
+    summaries: tuple[Summary, ...]
+    """One per view, method and seed, in the form of `summary.json`."""
+    settings: Tables
+    """In the form of `config.toml`."""
+    partition: str
+    """How samples were given to clients; empty where that is not known."""
 
-    def predict(self, x: Any) -> Tensor:
-        """Return the outputs for a batch of inputs (logits, for classification).
+    def table(self) -> None:
+        """Print the table of results, seeds taken together."""
+        from rich.console import Console
 
-        `x` [samples, …] is a tensor, or what `torch.as_tensor` makes one of.
+        from masquerade.report import terminal
+
+        Console().print(terminal(self.summaries))
+
+    def to_frame(self, clients: bool = False) -> "DataFrame":
+        """Return a pandas DataFrame with a row for every method, view and seed.
+
+        With `clients` it has a row for every client of each. Columns of bytes and operations are
+        means per client over all of training.
         """
-        device = tree.leaves(self.parts)[0].device
-        with torch.no_grad():
-            return self.method.predict(self.task, self.parts, inputs_of(self.task, x).to(device))
+        from masquerade.report import frames
 
-    def export(self, path: str | Path, x: Tensor, labels: Sequence[str] | None = None) -> None:
-        """Write a bundle that answers without torch, for inputs like x [samples, …]."""
-        from masquerade.export.bundle import Model, write
-        from masquerade.export.model_card import describe
+        return frames.to_frame(self.summaries, clients)
 
-        model = Model.at_home(self.method, self.task, self.parts, inputs_of(self.task, x))
-        write(Path(path), model, describe(self.summary, self.place, model), labels)
+    def report(self, path: str | Path) -> None:
+        """Write the report page, one HTML file that needs nothing else; an older one is replaced.
+
+        It is the page that the command writes.
+        """
+        from masquerade.experiments.report_page import write_page
+
+        write_page(Path(path), self.summaries, toml.write(self.settings), self.partition)
+
+    def save(self, path: str | Path) -> None:
+        """Save summaries, settings and models into a new folder, which `mq.load_result` reads.
+
+        The folder appears whole or not at all, and every file has its hash in it.
+        """
+        from masquerade.storage import saved_folder
+
+        saved_folder.write(Path(path), self._files())
+
+    def _files(self) -> Iterator[File]:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        from masquerade.report import notebook
+
+        return notebook.fragment(self.summaries)
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(Reported):
     """What a run ended with."""
 
-    method: Method
-    task: Task
-    summaries: tuple[Summary, ...]
-    """One per view, in the form of `summary.json`."""
-    personal: dict[str, list[Message]]
-    """Clients' models by view."""
-    tasks: tuple[Task, ...] = ()
-    """By client as the summaries list them, where each has preprocessing of its own."""
+    open_models: Callable[[], Models]
+    """Models that lie on the disk are opened when one is asked for."""
 
     def __repr__(self) -> str:
         own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in self.summaries)
         return f"<Result of {self.summaries[0].rounds} rounds, on own data: {own}>"
 
-    def table(self) -> None:
-        """Print the table of results."""
-        _print_table(self.summaries)
+    @cached_property
+    def models(self) -> Models:
+        """Return what it takes to use clients' models."""
+        return self.open_models()
+
+    @property
+    def method(self) -> Method:
+        """Return the method that was trained."""
+        return self.models.method
+
+    @property
+    def task(self) -> Task:
+        """Return the task, its preprocessing fitted."""
+        return self.models.task
+
+    @property
+    def personal(self) -> Mapping[str, Sequence[Message]]:
+        """Return clients' models by view."""
+        return self.models.personal
 
     def client(self, client: int | str, view: str | None = None) -> Personal:
         """Return the model of a client, by its number or its name.
 
         It is that of the method's default view unless another is named.
         """
-        chosen = view or next(iter(self.personal))
-        if chosen not in self.personal:
-            known = ", ".join(self.personal)
+        models = self.models
+        if not models.personal:
+            text = "the models of this training were not kept; leave `models` of mq.compare on"
+            raise MasqueradeError("E408", text)
+        chosen = view or next(iter(models.personal))
+        if chosen not in models.personal:
+            known = ", ".join(models.personal)
             raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
-        (summary,) = (each for each in self.summaries if each.view == chosen)
+        summary = next(each for each in self.summaries if each.view == chosen)
         place = summary.place_of(client)
-        task = self.tasks[place] if self.tasks else self.task
-        return Personal(self.method, task, self.personal[chosen][place], summary, place)
+        return Personal(models, models.personal[chosen][place], summary, place)
+
+    def without_models(self) -> "Result":
+        """Return the result alone, so that nothing holds the models in memory."""
+        without = replace(self.models, personal={})
+        return replace(self, open_models=lambda: without)
+
+    def _files(self) -> Iterator[File]:
+        from masquerade.experiments.run_files import files_of_result
+
+        return files_of_result(self)
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Reported):
     """What several trainings ended with."""
 
     results: tuple[Result, ...]
     """One per method and seed, in the order in which they were trained."""
 
     def __repr__(self) -> str:
-        return f"<Comparison of {len(self.results)} trainings>"
+        titles = dict.fromkeys(each.title for each in self.summaries)
+        return f"<Comparison of {len(self.results)} trainings: {', '.join(titles)}>"
 
-    @property
-    def summaries(self) -> tuple[Summary, ...]:
-        """Return all summaries, one per view, method and seed."""
-        return tuple(each for result in self.results for each in result.summaries)
+    def _files(self) -> Iterator[File]:
+        from masquerade.experiments.run_files import files_of_comparison
 
-    def table(self) -> None:
-        """Print the table of results, seeds taken together."""
-        _print_table(self.summaries)
-
-
-def _print_table(summaries: Sequence[Summary]) -> None:
-    from rich.console import Console
-
-    from masquerade.report import terminal
-
-    Console().print(terminal(summaries))
+        return files_of_comparison(self)

@@ -1,6 +1,5 @@
 """Trainings in run directories, from beginning to end: one, one that was stopped, or several."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,11 +19,13 @@ from masquerade.config.resolve import (
 )
 from masquerade.config.settings import Config
 from masquerade.evaluation.evaluate import Evaluator
-from masquerade.experiments.callbacks import Callback, Callbacks, Run, check_callbacks
+from masquerade.experiments.callbacks import Callback, Callbacks, Run
 from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, restore
+from masquerade.experiments.data_facts import DataFacts
+from masquerade.experiments.personal import Models
 from masquerade.experiments.report_page import write_report
 from masquerade.experiments.result import Result
-from masquerade.experiments.run_files import RunFiles
+from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
 from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.server import train
@@ -40,6 +41,8 @@ class Running:
     simulation: Simulation
     evaluator: Evaluator
     state: RunState
+    settings: toml.Tables
+    """In the form of `config.toml`."""
     directory: RunDirectory | None
     origin: Origin | None
     """Facts that have to be the same when it is resumed."""
@@ -55,26 +58,27 @@ class Running:
 @contextmanager
 def running(
     spec: TrainingSpec,
-    describe: Callable[[Simulation], str],
+    describe: Callable[[Simulation], toml.Tables],
     opened: Callable[[str], RunDirectory] | None,
 ) -> Iterator[Running]:
     """Build a run, at its beginning or at its last commit.
 
-    `describe` gives the text of its `config.toml`, and `opened` its directory from that text.
+    `describe` gives the tables of its `config.toml`, and `opened` its directory from their text.
     """
     with simulating(spec) as simulation, ExitStack() as stack:
         state = simulation.begin()
         with state.clock.measure("start-up"):
             evaluator = Evaluator.of(simulation)
+        settings = describe(simulation)
         if opened is None:
-            yield Running(simulation, evaluator, state, None, None)
+            yield Running(simulation, evaluator, state, settings, None, None)
             return
-        text = describe(simulation)
+        text = toml.write(settings)
         directory = stack.enter_context(opened(text))
         check_text(directory, text)
         origin = Origin.of(simulation, text)
         restore(state, directory, origin)
-        yield Running(simulation, evaluator, state, directory, origin)
+        yield Running(simulation, evaluator, state, settings, directory, origin)
 
 
 def complete(
@@ -91,7 +95,6 @@ def complete(
     It is training `place` of several. Its models are kept, and its page written, if asked.
     """
     spec, server, state = made.simulation.spec, made.simulation.server, made.state
-    check_callbacks(callbacks)
     told = list(callbacks)
     name = spec.titles[0][0]
     run = Run(name, spec.seed, server.rounds, state, place, of, _settings(spec))
@@ -101,7 +104,7 @@ def complete(
             commits = Checkpoints(made.directory, every, made.origin, Callbacks(callbacks))
             stack.callback(commits.close, state)
             # Whoever is told of the end may read the files.
-            told = [commits, RunFiles(made.directory, server, models, page), *told]
+            told = [commits, RunFiles(made.directory, models, page), *told]
         all_told = Callbacks(told)
 
         def after_round(state: RunState, record: RoundRecord) -> None:
@@ -112,7 +115,11 @@ def complete(
         train(server, made.simulation.engine, state, made.evaluator.between_rounds, after_round)
     summaries, personal = made.evaluator.final(state)
     tasks = made.simulation.own_tasks() if personal else ()
-    result = Result(spec.method, server.task, tuple(summaries), personal, tasks)
+    facts = DataFacts.of(spec.federation, server.task)
+    found = Models(
+        spec.method, server.task, personal, facts, spec.federation, spec.data, tasks=tasks
+    )
+    result = Result(tuple(summaries), made.settings, facts.partition, lambda: found)
     all_told.on_end(run, result)
     return result
 
@@ -161,7 +168,7 @@ def resume(
         config = _loaded(directory.path)
         (training,) = trainings(config)
         spec = LoadedConfig.of(config).resolve(training)
-        with running(spec, _text_of(config, training), lambda text: directory) as made:
+        with running(spec, _tables_of(config, training), lambda text: directory) as made:
             if made.finished:
                 return read_results(path)
             return complete(made, callbacks, models=models, page=page).summaries
@@ -206,8 +213,7 @@ def _loaded(path: Path) -> Config:
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:
     """Write what a comparison's directory holds at its end."""
-    texts = [summary.to_json() for summary in results]
-    directory.write_text("results.json", json.dumps(texts, indent=1))
+    directory.write_file("results.json", json_of(results))
     write_report(directory.path, results)
 
 
@@ -216,8 +222,8 @@ def configured(
     loaded: LoadedConfig, training: Training, path: Path, begun: bool = False
 ) -> Iterator[Running]:
     """Build a training of a configuration in a new directory, or in one where it may be begun."""
-    spec, text_of = loaded.resolve(training), _text_of(loaded.config, training)
-    with running(spec, text_of, directory_at(path, begun)) as made:
+    spec, describe = loaded.resolve(training), _tables_of(loaded.config, training)
+    with running(spec, describe, directory_at(path, begun)) as made:
         yield made
 
 
@@ -232,10 +238,10 @@ def directory_at(path: Path, begun: bool, mark: str | None = None) -> Callable[[
     return opened
 
 
-def _text_of(config: Config, training: Training) -> Callable[[Simulation], str]:
-    """Return what writes a configuration as it was resolved for one training."""
+def _tables_of(config: Config, training: Training) -> Callable[[Simulation], toml.Tables]:
+    """Return what describes a configuration as it was resolved for one training."""
 
-    def describe(simulation: Simulation) -> str:
-        return toml.dump(resolved(config, training, simulation.spec))
+    def describe(simulation: Simulation) -> toml.Tables:
+        return toml.complete(resolved(config, training, simulation.spec))
 
     return describe

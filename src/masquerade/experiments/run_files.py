@@ -1,15 +1,22 @@
-"""What a run directory holds at its end: models by client and view, the summary, the page."""
+"""What a run leaves on the disk: models by client and view, facts of its data, summary, page."""
 
 import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 
+from masquerade.config import toml
+from masquerade.experiments import data_facts
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.experiments.report_page import write_report
-from masquerade.experiments.result import Result
-from masquerade.simulation.server import Server
+from masquerade.experiments.result import Comparison, Result
+from masquerade.results import Summary
 from masquerade.storage import model_files
-from masquerade.storage.run_directory import RunDirectory
+from masquerade.storage.results import COMPARISON
+from masquerade.storage.run_directory import CONFIG, RunDirectory
+from masquerade.storage.saved_folder import File, sealed
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,20 +24,53 @@ class RunFiles(Callback):
     """Writes what a run ended with into its directory."""
 
     directory: RunDirectory
-    server: Server
     models: bool = True
     """Whether clients' models are kept."""
     page: bool = True
     """Whether there is a report page: one of several runs has none, but their comparison."""
 
     def on_end(self, run: Run, result: Result) -> None:
-        """Write models, summary and page."""
-        for view, own in result.personal.items() if self.models else ():
-            for id, model in zip(self.server.known, own, strict=True):
-                name = model_files.client_file(id, view, len(self.server.clients))
-                model_files.write(self.directory, name, model)
-        texts = [summary.to_json() for summary in result.summaries]
-        self.directory.write_text("summary.json", json.dumps(texts, indent=1))
+        """Write models, facts, summary and page."""
+        for name, data in _files(result, self.models):
+            self.directory.write_file(name, data)
         # Machines that only train have no matplotlib; `masquerade report` writes the page later.
         if self.page and find_spec("matplotlib"):
             write_report(self.directory.path, result.summaries)
+
+
+def files_of_result(result: Result) -> Iterator[File]:
+    """Yield the files of a saved result, with the manifest of their hashes."""
+    settings = (CONFIG, toml.write(result.settings).encode())
+    return sealed(chain([settings], _files(result)))
+
+
+def files_of_comparison(comparison: Comparison) -> Iterator[File]:
+    """Yield the files of a saved comparison: its own, and a folder for each training."""
+    settings = (CONFIG, toml.write(comparison.settings).encode())
+    results = ("results.json", json_of(comparison.summaries))
+    yield from sealed([settings, (COMPARISON, b""), results])
+    for place, result in enumerate(comparison.results):
+        first = result.summaries[0]
+        folder = folder_of(place, first.method, first.seed)
+        yield from ((f"{folder}/{name}", data) for name, data in files_of_result(result))
+
+
+def folder_of(place: int, name: str, seed: int) -> str:
+    """Name the directory of one of several runs; different names may be alike when shortened."""
+    return f"{place}-{re.sub('[^a-zA-Z0-9._-]', '_', name)[:40]}-seed{seed}"
+
+
+def json_of(summaries: Sequence[Summary]) -> bytes:
+    """Write summaries as `summary.json` and `results.json` hold them."""
+    return json.dumps([summary.to_json() for summary in summaries], indent=1).encode()
+
+
+def _files(result: Result, models: bool = True) -> Iterator[File]:
+    """Yield the files of a run; the summary comes last, because a run that has one is finished."""
+    listed, facts = result.summaries[0].per_client, result.models.facts
+    assert listed is not None
+    for view, own in result.personal.items() if models else ():
+        for id, model in zip(listed.ids, own, strict=True):
+            yield model_files.client_file(id, view, facts.clients), model_files.encode(model)
+    yield data_facts.FILE, facts.to_bytes()
+    yield "summary.json", json_of(result.summaries)

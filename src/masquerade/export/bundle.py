@@ -38,14 +38,14 @@ class Model:
     """What rows look like, where the inputs are those of a table."""
 
     @classmethod
-    def at_home(cls, method: Method, task: Task, parts: Message, x: Tensor) -> Self:
+    def at_home(cls, method: Method, task: Task, parts: Message, x: Tensor, seen: Tensor) -> Self:
         """Bring a model and its inputs to the CPU, where files are written.
 
-        Of a table, columns have the ranges of these inputs.
+        Of a table, columns have the ranges of the samples `seen`.
         """
         own = tree.transform(lambda value: value.detach().cpu(), parts)
         features = getattr(task.preprocess, "features", ())
-        return cls(method, task.to("cpu"), own, x.cpu(), table_of(features, task, x))
+        return cls(method, task.to("cpu"), own, x.cpu(), table_of(features, task, seen))
 
     @property
     def meaning(self) -> str:
@@ -176,7 +176,7 @@ def place(path: Path, data: bytes) -> None:
 
 def _check_free(path: Path) -> None:
     if path.exists():
-        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
+        raise MasqueradeError("E407", f"{path} is already there; choose another place")
 
 
 @contextmanager

@@ -1,23 +1,29 @@
 """From a run directory to a client's model, and to what is known of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from masquerade.config import toml
 from masquerade.config.code import refuse_program
-from masquerade.config.resolve import resolve, trainings
+from masquerade.config.resolve import Training, TrainingSpec, resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, fold
+from masquerade.core.task import Task
+from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model, table_of
-from masquerade.export.model_card import describe
+from masquerade.export.model_card import describe, made_by
 from masquerade.models import MODELS
 from masquerade.results import Summary
-from masquerade.simulation.fitting import fit
+from masquerade.simulation.fitting import Fitting, fit
 from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results
+from masquerade.storage.saved_folder import Folder
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -29,9 +35,50 @@ class Found:
 
     model: Model
     card: Card
-    labels: list[str]
+    labels: list[str] | None
+    """None where it is no classifier."""
     origin: sparse.Origin | None
     """None where they began in a file, or in code of a user's own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """The training of a run directory, made anew of its settings."""
+
+    training: Training
+    spec: TrainingSpec
+    fitting: Fitting
+    """Its preprocessing, fitted."""
+
+    @property
+    def task(self) -> Task:
+        """Return the task of training."""
+        return self.spec.task.with_preprocess(self.fitting.preprocess)
+
+    def task_of(self, client: int) -> Task:
+        """Return the task by which a client answers raw samples."""
+        own = self.spec.task.with_preprocess(self.fitting.of(client))
+        return own.with_example(self.spec.federation.x)
+
+    @property
+    def origin(self) -> sparse.Origin | None:
+        """Return where the weights began, if that was a seed."""
+        federation, train = self.spec.federation, self.spec.train
+        if train.weights or train.model not in MODELS:
+            return None
+        assert federation.classes is not None
+        seed = fold(self.training.seed, Label.INITIAL)
+        shape = shape_after(self.fitting.of(0), federation.x.shape[1:])
+        return sparse.Origin(train.model, shape, federation.classes, seed)
+
+
+def rebuild(path: Path) -> Rebuilt:
+    """Make the training of a run directory anew; its data are loaded and partitioned."""
+    config = toml.load(path / "config.toml")
+    (training,) = trainings(config)
+    spec = resolve(config, training)
+    # What clients' data decided is found again from them, to the same bits.
+    return Rebuilt(training, spec, fit(spec))
 
 
 def find(path: Path, client: int | str, view: str | None = None) -> Found:
@@ -40,32 +87,22 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     place = summary.place_of(client)
     assert summary.per_client is not None
     id = summary.per_client.ids[place]
-    config = toml.load(path / "config.toml")
-    (training,) = trainings(config)
-    spec = resolve(config, training)
-    federation, train = spec.federation, spec.train
-    name = model_files.client_file(id, summary.view, federation.clients)
-    # What clients' data decided is found again from them, to the same bits.
-    task = spec.task.with_preprocess(fit(spec).of(id))
-    own = federation.x[federation.train[id]]
-    # Without samples of its own, others' will do to compare answers on.
-    x = own[:SAMPLES] if len(own) else federation.x[:SAMPLES]
-    table = table_of(federation.features, task, own)
-    model = Model(spec.method, task, _parts(path / name), x, table)
-    origin = None
-    if not train.weights and train.model in MODELS:
-        shape = shape_after(task.preprocess, federation.x.shape[1:])
-        seed = fold(training.seed, Label.INITIAL)
-        assert federation.classes is not None
-        origin = sparse.Origin(train.model, shape, federation.classes, seed)
-    labels = list(federation.class_names) or [str(each) for each in range(federation.classes or 0)]
-    return Found(model, describe(summary, place, model, config.data), labels, origin)
+    rebuilt = rebuild(path)
+    spec, federation = rebuilt.spec, rebuilt.spec.federation
+    parts = read_parts(Folder.open(path), id, summary.view, federation.clients)
+    task = rebuilt.task_of(id)
+    table = table_of(federation.features, task, federation.x[federation.train[id]])
+    model = Model(spec.method, task, parts, own_inputs(federation, id), table)
+    labels = labels_of(federation.class_names, federation.classes)
+    assert spec.data is not None
+    card = describe(summary, place, model, made_by(spec.data))
+    return Found(model, card, labels, rebuilt.origin)
 
 
 def _summary(path: Path, view: str | None) -> Summary:
     """Return the summary of a view; the first, unless another is named."""
     if (path / "config.toml").is_file():
-        then = "`result.client(N).export(FOLDER, x)` exports"
+        then = "`result.client(N).export(FOLDER)` exports"
         refuse_program(path, toml.read_file(path / "config.toml"), then)
     if is_comparison(path):
         runs = sorted(each.parent.name for each in path.glob("*/summary.json"))
@@ -79,7 +116,24 @@ def _summary(path: Path, view: str | None) -> Summary:
     raise MasqueradeError("E202", f"no view `{view}` was evaluated; there are {known}")
 
 
-def _parts(path: Path) -> Message:
-    if not path.is_file():
-        raise MasqueradeError("E408", f"{path} is not there; resume the run to write it again")
-    return model_files.read(path.read_bytes(), path.name)
+def read_parts(folder: Folder, id: int, view: str, clients: int) -> Message:
+    """Read the model of a client, one of so many clients."""
+    name = model_files.client_file(id, view, clients)
+    if not (folder.path / name).is_file():
+        text = f"{folder.path / name} is not there: models were not kept, or it was removed"
+        raise MasqueradeError("E408", f"{text}; train again into another directory")
+    return model_files.decode(folder.read(name), name)
+
+
+def labels_of(class_names: Sequence[str], classes: int | None) -> list[str] | None:
+    """Return what classes are called: by the data, or by their numbers."""
+    if classes is None:
+        return None
+    return list(class_names) or [str(each) for each in range(classes)]
+
+
+def own_inputs(federation: Federation, client: int) -> Tensor:
+    """Return inputs that the client was trained on, or others where it has none."""
+    own = federation.train[client][:SAMPLES]
+    # Without samples of its own, others' will do to compare answers on.
+    return federation.x[own] if len(own) else federation.x[:SAMPLES]

@@ -1,5 +1,7 @@
 """What a run knows of one client's model, for those who receive the model without the run."""
 
+from collections.abc import Mapping
+
 from masquerade import __version__
 from masquerade.config.settings import Data
 from masquerade.errors import MasqueradeError
@@ -8,10 +10,10 @@ from masquerade.export.bundle import Card, Fact, Model
 from masquerade.results import AVERAGED, Statistics, Summary
 
 
-def describe(summary: Summary, place: int, model: Model, data: Data | None = None) -> Card:
+def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact]) -> Card:
     """Write a model's card from the summary of its run; `place` is the client's in its lists.
 
-    A run of a Python program has no settings of data: how they were split is the program's affair.
+    `made` says how samples were given to clients, as far as that is known.
     """
     listed = summary.per_client
     assert listed is not None
@@ -32,7 +34,7 @@ def describe(summary: Summary, place: int, model: Model, data: Data | None = Non
         },
         "Run": {
             "data": summary.data,
-            **({} if data is None else _split(data)),
+            **made,
             "client": f"{client}, with {listed.samples[place]} training samples",
             "clients in training": summary.clients,
             "rounds": summary.rounds,
@@ -65,7 +67,8 @@ def _shown(found: Statistics) -> str:
     return f"{found.mean:.4g} ± {found.std:.4g}"
 
 
-def _split(data: Data) -> dict[str, Fact]:
+def made_by(data: Data) -> dict[str, Fact]:
+    """Say how the settings of data gave samples to clients."""
     return {
         "partition": f"`{data.partition}` over {data.clients} clients",
         "split": "training, validation, test: " + ", ".join(f"{one:g}" for one in data.split),

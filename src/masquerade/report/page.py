@@ -143,7 +143,7 @@ def page(
     }
     sections = (
         _headline(results, title, notes),
-        _section("Results", _results(results)),
+        _section("Results", results_table(results)),
         _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
         _section("Clients", _clients(results)),
         _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
@@ -220,7 +220,7 @@ def _tile(
     )
 
 
-def _results(results: Results) -> str:
+def results_table(results: Results) -> str:
     headings, body = tables.cells(results)
     # All degrees of shift have tables of their own.
     shown = [place for place, name in enumerate(headings) if name not in tables.between(headings)]

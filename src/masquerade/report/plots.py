@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth, unit
@@ -30,19 +30,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def figures(results: Results, rate: Bandwidth = FEDMASK) -> dict[str, str]:
-    """Return as SVG, by name, what the results allow of all figures."""
-    drawn = {
-        "rounds": over_rounds(results),
-        "traffic": over_traffic(results),
-        "time": over_time(results, rate),
-        "clients": over_clients(results),
-        "gains": over_gains(results),
-        "shift": over_shift(results, "shift", "Test data from one other client (%)"),
-        "pooled": over_shift(results, "pooled", "Test data from all other clients (%)"),
-        "severity": over_severity(results),
-        "gates": over_gates(results),
+def figures(
+    results: Results, rate: Bandwidth = FEDMASK, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return as SVG, by name, what the results allow of all figures, or of those that are named."""
+    shift, pooled = (
+        f"Test data from {who} (%)" for who in ("one other client", "all other clients")
+    )
+    drawing: dict[str, Callable[[], str]] = {
+        "rounds": lambda: over_rounds(results),
+        "traffic": lambda: over_traffic(results),
+        "time": lambda: over_time(results, rate),
+        "clients": lambda: over_clients(results),
+        "gains": lambda: over_gains(results),
+        "shift": lambda: over_shift(results, "shift", shift),
+        "pooled": lambda: over_shift(results, "pooled", pooled),
+        "severity": lambda: over_severity(results),
+        "gates": lambda: over_gates(results),
     }
+    drawn = {name: draw() for name, draw in drawing.items() if only is None or name in only}
     return {name: svg for name, svg in drawn.items() if svg}
 
 

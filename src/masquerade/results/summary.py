@@ -158,6 +158,10 @@ class Summary:
     corrupted_images: str = ""
     """Whether corrupted images are "published" or "generated"."""
 
+    def __repr__(self) -> str:
+        own = f"{self.metric} {self.accuracy.own.mean:.4g} on own data"
+        return f"<Summary of {self.title}, view {self.view}, seed {self.seed}: {own}>"
+
     def to_json(self) -> dict[str, Json]:
         """Return the summary as JSON, with the version of its schema."""
         found = to_json(self)

@@ -9,7 +9,7 @@ from masquerade.core.method import Method
 from masquerade.core.round import Batch, ClientInfo
 from masquerade.core.task import Task
 from masquerade.data import Federation
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, MasqueradeWarning, told
 
 SMALL = 0.25
 """The share of the parameters below which masks hardly make a model sparse."""
@@ -55,11 +55,11 @@ def try_out(task: Task, federation: Federation) -> None:
             error.add_note(f"while the model, loss or metric was tried on three samples: {given}")
             raise
     for name, values in found.items():
-        if values.shape != (len(x),):
+        if not isinstance(values, Tensor) or values.shape != (len(x),):
             raise MasqueradeError(
                 "E202",
-                f"`{name}` returned shape {list(values.shape)} for {len(x)} samples; it must "
-                "return one number per sample (mind outputs [n, 1] beside targets [n])",
+                f"`{name}` returned {told(values)} for {len(x)} samples; it must return a tensor "
+                "with one number per sample (mind outputs [n, 1] beside targets [n])",
             )
 
 

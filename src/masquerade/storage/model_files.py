@@ -8,7 +8,7 @@ from typing import Any
 
 from masquerade.core import tree
 from masquerade.core.part import Axis, Blocks, Entry, Grain, Message, Part
-from masquerade.storage.run_directory import RunDirectory, decode_tensors
+from masquerade.storage.run_directory import decode_tensors, encode_tensors
 
 FACTS = "message"
 """The name under which a file says what its tensors are parts of."""
@@ -19,16 +19,16 @@ def client_file(id: int, view: str, clients: int) -> str:
     return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
 
 
-def write(directory: RunDirectory, name: str, message: Message) -> None:
-    """Write a model into a run directory, whole or not at all."""
+def encode(message: Message) -> bytes:
+    """Return a model as the bytes of its file."""
     facts = {
         part: {"dtype": held.dtype, "grain": {t: _stated(g) for t, g in held.grain.items()}}
         for part, held in message.items()
     }
-    directory.write_tensors(name, tree.named(message), {FACTS: json.dumps(facts)})
+    return encode_tensors(tree.named(message), {FACTS: json.dumps(facts)})
 
 
-def read(data: bytes, name: str) -> Message:
+def decode(data: bytes, name: str) -> Message:
     """Read a model from the bytes of the file `name`."""
     tensors = decode_tensors(data, name)
     facts: dict[str, Any] = json.loads(_metadata(data).get(FACTS, "{}"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from masquerade.errors import MasqueradeError
 from masquerade.results import Summary
+from masquerade.storage.saved_folder import Folder
 
 COMPARISON = "comparison"
 """The file that tells a comparison's directory from a run's."""
@@ -27,8 +28,9 @@ def read_results(path: Path) -> list[Summary]:
     """Read the summaries of a run directory, or the results of a comparison."""
     for name in ("results.json", "summary.json"):
         if (path / name).is_file():
+            data = Folder.open(path).read(name)
             try:
-                found = json.loads((path / name).read_text(encoding="utf-8"))
+                found = json.loads(data)
                 return [Summary.from_json(each) for each in found]
             except (ValueError, TypeError, MasqueradeError) as error:
                 said = str(error).removeprefix("E401 ")

@@ -58,7 +58,8 @@ def decode_tensors(data: bytes, name: str) -> dict[str, Tensor]:
         raise MasqueradeError("E403", f"{name} is {kind}. Only safetensors is read.") from fault
 
 
-def _encode(tensors: Tensors, facts: dict[str, str] | None = None) -> bytes:
+def encode_tensors(tensors: Tensors, facts: dict[str, str] | None = None) -> bytes:
+    """Write a safetensors file, with `facts` about the tensors, name → text."""
     from safetensors.torch import save
 
     data: bytes = save(_apart(tensors), metadata=facts)
@@ -183,7 +184,7 @@ class RunDirectory:
         Numbers rise. After an error, open the run again before committing a later round.
         """
         assert self.last is None or number > self.last
-        state = _encode(tensors)
+        state = encode_tensors(tensors)
         added = "".join(json.dumps(line) + "\n" for line in lines).encode()
         offset = self._offset + len(added)
         manifest = _Manifest(VERSION, number, offset, facts, {STATE: fingerprint(state)})
@@ -212,20 +213,10 @@ class RunDirectory:
             warnings.warn(f"E401 {damage} Using {number}.", MasqueradeWarning, stacklevel=2)
         return Commit(number, decode_tensors(state, name), manifest.facts)
 
-    def write_text(self, name: str, text: str) -> None:
+    def write_file(self, name: str, data: bytes) -> None:
         """Write a file such as `summary.json`, which appears whole or not at all."""
         with self._faults(f"writing {name}"):
-            atomic.write_file(self._inside(name), text.encode())
-
-    def write_tensors(
-        self, name: str, tensors: Tensors, facts: dict[str, str] | None = None
-    ) -> None:
-        """Write a file such as `clients/3.safetensors`, which appears whole or not at all.
-
-        It also holds `facts` about the tensors, name → text.
-        """
-        with self._faults(f"writing {name}"):
-            atomic.write_file(self._inside(name), _encode(tensors, facts))
+            atomic.write_file(self._inside(name), data)
 
     def _claim(self) -> None:
         """Take the kernel's lock, which dies with the process; the text only says who has it."""

@@ -149,8 +149,10 @@ def run(path: Path, config: Config, order: Order, jobs: int = 1, quiet: bool = F
         sweep = Sweep(directory.path, config, order, loaded, jobs, quiet)
         tried = _optuna(sweep, swept) if order.optuna else _grid(sweep, trials)
         rows = _rows(tried, sweep.objective)
-        directory.write_text(ROWS, json.dumps([to_json(row) for row in rows], indent=1))
-        directory.write_text(BEST_CONFIG, best_config(config, order, rows, path.name))
+        held = json.dumps([to_json(row) for row in rows], indent=1)
+        directory.write_file(ROWS, held.encode())
+        best = best_config(config, order, rows, path.name)
+        directory.write_file(BEST_CONFIG, best.encode())
     return rows
 
 

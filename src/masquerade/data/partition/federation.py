@@ -55,6 +55,8 @@ class Federation:
     impute: str = ""
     """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
     missing."""
+    partition: str = ""
+    """How samples were given to clients; empty where a program did so by itself."""
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {self.clients} clients, {len(self.y)} samples>"
@@ -143,6 +145,7 @@ def partition(
     if isinstance(by, type) or not (isinstance(by, Counted) or hasattr(by, "assign")):
         text = 'give a rule such as mq.Dirichlet(0.3), or its text "dirichlet:0.3"'
         raise MasqueradeError("E201", f"`by` is {told(by)}; {text}")
+    _check_kinds(dataset, clients, split)
     if clients is None:
         clients = len((by if isinstance(by, ByClient) else ByClient()).named(dataset))
     _check(len(dataset.y), clients, seed, split)
@@ -172,6 +175,7 @@ def partition(
         class_names=dataset.class_names,
         features=dataset.features,
         impute=dataset.impute,
+        partition=f"{by!r} over {clients} clients, seed {seed}, split {', '.join(map(str, split))}",
     )
 
 
@@ -221,6 +225,22 @@ def _check_assigned(rule: str, assigned: Sequence[Integers], clients: int) -> No
     if len(np.unique(everything)) < len(everything):
         text = f"the rule {rule} gives one sample to two clients"
         raise MasqueradeError("E303", f"{text}; what one trains on, another would be tested on")
+
+
+def _check_kinds(dataset: object, clients: object, split: object) -> None:
+    """Refuse arguments of another kind."""
+    kinds = {
+        "dataset": (dataset, Dataset, "make one of arrays: mq.from_arrays(x, y)"),
+        "clients": (
+            clients,
+            int | np.integer | None,
+            "give a whole number, or None for those that the data name",
+        ),
+        "split": (split, Sequence, "give three shares: (0.6, 0.2, 0.2)"),
+    }
+    for name, (given, kind, wanted) in kinds.items():
+        if not isinstance(given, kind):
+            raise MasqueradeError("E201", f"`{name}` is {told(given)}; {wanted}")
 
 
 def _check(samples: int, clients: int, seed: int, split: Split) -> None:

@@ -1,0 +1,114 @@
+"""What is known of a run's data without their samples: enough to use its models elsewhere."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from masquerade.config.normalize import parse, spelled
+from masquerade.core.features import Feature
+from masquerade.core.part import Part
+from masquerade.core.preprocess import Preprocess
+from masquerade.core.table import FittedTabular
+from masquerade.core.task import Task
+from masquerade.data import Federation
+from masquerade.errors import MasqueradeError
+from masquerade.results.json_records import from_json, to_json
+from masquerade.wire import digest
+
+FILE = "data.json"
+"""Its name in a directory."""
+
+
+@dataclass(frozen=True)
+class TableConstants:
+    """The constants of fitted preprocessing of a table."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fill: tuple[float, ...] | None
+    impute: str
+
+    @classmethod
+    def of(cls, preprocess: Preprocess) -> "TableConstants | None":
+        """Take them from preprocessing; None where it is not that of a table."""
+        if not isinstance(preprocess, FittedTabular):
+            return None
+        mean, std = (tuple(each.tolist()) for each in (preprocess.mean, preprocess.std))
+        fill = None if preprocess.fill is None else tuple(preprocess.fill.tolist())
+        return cls(mean, std, fill, preprocess.impute)
+
+    def preprocess(self, features: Sequence[Feature]) -> FittedTabular:
+        """Return the preprocessing that they are of."""
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        fill = None if self.fill is None else torch.tensor(self.fill)
+        return FittedTabular(features, mean, std, fill, self.impute)
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What samples look like, what is done to them, and what their classes and columns mean."""
+
+    clients: int
+    shape: tuple[int, ...]
+    """Of one sample."""
+    dtype: str
+    preprocess: str
+    """As `data.normalize` spells it; empty where it is code of a program."""
+    initial: int
+    """A digest of the initial weights, which some models are made of."""
+    classes: int | None = None
+    class_names: tuple[str, ...] = ()
+    features: tuple[Feature, ...] = ()
+    partition: str = ""
+    table: "TableConstants | None" = None
+    """What is done to the rows of a table, where that is the same for everybody."""
+
+    @classmethod
+    def of(cls, federation: Federation, task: Task) -> "DataFacts":
+        """Take them from a federation, and a task whose preprocessing is fitted."""
+        return cls(
+            clients=federation.clients,
+            shape=tuple(federation.x.shape[1:]),
+            dtype=str(federation.x.dtype).removeprefix("torch."),
+            preprocess=_spelled(task.preprocess),
+            initial=int(digest(Part(task.initial))),
+            classes=federation.classes,
+            class_names=federation.class_names,
+            features=federation.features,
+            partition=federation.partition,
+            table=TableConstants.of(task.preprocess),
+        )
+
+    def to_bytes(self) -> bytes:
+        """Write them as JSON."""
+        return json.dumps(to_json(self), indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "DataFacts":
+        """Read them from JSON."""
+        try:
+            return from_json(cls, json.loads(data))
+        except ValueError as error:
+            text = f"{FILE} is damaged ({error}); restore it, or train again"
+            raise MasqueradeError("E401", text) from None
+
+    def fit(self, task: Task) -> Task:
+        """Return a task with the preprocessing and the samples of the run; refuse another one."""
+        if int(digest(Part(task.initial))) != self.initial:
+            text = "`model` has other initial weights than the run began with; make it as before"
+            raise MasqueradeError("E402", f"{text} (torch.manual_seed before it is built)")
+        if self.table is not None:
+            task = task.with_preprocess(self.table.preprocess(self.features))
+        elif self.preprocess:
+            task = task.with_preprocess(parse(self.preprocess))
+        return task.with_example(torch.zeros(1, *self.shape, dtype=getattr(torch, self.dtype)))
+
+
+def _spelled(preprocess: Preprocess) -> str:
+    """Write preprocessing as a text, where it is none of a program."""
+    try:
+        return spelled(preprocess)
+    except MasqueradeError:
+        return ""

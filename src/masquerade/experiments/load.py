@@ -1,0 +1,180 @@
+"""Results from a directory: of a run or a comparison, or a folder that was saved."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from masquerade.config import toml
+from masquerade.config.arguments import check_method, check_model
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.preprocess import describe
+from masquerade.core.task import Task
+from masquerade.errors import MasqueradeError
+from masquerade.experiments import data_facts
+from masquerade.experiments.data_facts import DataFacts
+from masquerade.experiments.personal import Models
+from masquerade.experiments.result import Comparison, Result
+from masquerade.results import Summary
+from masquerade.storage.results import is_comparison, read_results
+from masquerade.storage.run_directory import CONFIG
+from masquerade.storage.saved_folder import Folder
+
+
+def load_result(
+    path: str | Path, *, method: Method | None = None, model: nn.Module | Task | None = None
+) -> Result | Comparison:
+    """Load what a run or a comparison ended with, from its directory or a folder that was saved.
+
+    Summaries, tables, pages and frames need nothing else. Models of a run that the command made
+    are found by the names in its settings, when one is asked for. Those of a Python program need
+    its objects: give `method` and `model` as `mq.run` was given them, with the same initial
+    weights.
+    """
+    path = Path(path)
+    if not is_comparison(path):
+        return _loaded(path, read_results(path), method, model)
+    if method is not None or model is not None:
+        runs = sorted(each.parent.name for each in path.glob("*/summary.json"))
+        text = f"{path} is a comparison; load one of its runs with `method` and `model`"
+        raise MasqueradeError("E201", f"{text}: {', '.join(runs)}")
+    return _compared(path)
+
+
+def _compared(path: Path) -> Comparison:
+    summaries = read_results(path)
+    folders = {
+        (each.seed, each.method): file.parent
+        for file in path.glob("*/summary.json")
+        for each in read_results(file.parent)
+    }
+    runs: dict[Path, list[Summary]] = {}
+    for each in summaries:
+        # Of a run that was removed there are its summaries, and no models.
+        folder = folders.get((each.seed, each.method), path / each.method)
+        runs.setdefault(folder, []).append(each)
+    results = tuple(_loaded(folder, found) for folder, found in runs.items())
+    partitions = {each.partition for each in results}
+    partition = partitions.pop() if len(partitions) == 1 else ""
+    return Comparison(tuple(summaries), _settings(path), partition, results)
+
+
+def _loaded(
+    path: Path, summaries: Sequence[Summary], method: Any = None, model: Any = None
+) -> Result:
+    settings, facts = _settings(path), _facts(path)
+    opened: Callable[[], Models]
+    if method is None and model is None:
+        opened = partial(_named, path, settings, facts, summaries)
+    else:
+        check_method(method)
+        check_model(model)
+        # What does not fit is refused at once.
+        given = _given(path, settings, facts, summaries, method, model)
+
+        def opened() -> Models:
+            return given
+
+    return Result(tuple(summaries), settings, facts.partition if facts else "", opened)
+
+
+def _settings(path: Path) -> toml.Tables:
+    if not (path / CONFIG).is_file():
+        return {}
+    return toml.read(Folder.open(path).read(CONFIG).decode())
+
+
+def _facts(path: Path) -> DataFacts | None:
+    if not (path / data_facts.FILE).is_file():
+        return None
+    return DataFacts.from_bytes(Folder.open(path).read(data_facts.FILE))
+
+
+def _named(
+    path: Path, settings: toml.Tables, facts: DataFacts | None, summaries: Sequence[Summary]
+) -> Models:
+    """Open models of a run that the command made."""
+    from masquerade.export.from_run import rebuild
+
+    if "python" in settings:
+        call = f"mq.load_result({str(path)!r}, method=..., model=...)"
+        text = f"{path} is of a Python program, which alone has its method and network"
+        raise MasqueradeError("E202", f"{text}; write {call} with those that were trained")
+    if not settings:
+        raise MasqueradeError("E408", f"no run at {path}, so there are no models; check the path")
+    made = rebuild(path)
+    now = DataFacts.of(made.spec.federation, made.task)
+    if facts is not None and facts.initial != now.initial:
+        text = "the initial weights are others than those that the run began with"
+        raise MasqueradeError("E402", f"{text}; restore their file, or the version of torch")
+    stored = _stored(path, summaries, now.clients)
+    listed = summaries[0].per_client
+    assert listed is not None
+    return Models(
+        method=made.spec.method,
+        task=made.task,
+        personal=stored,
+        facts=now,
+        federation=made.spec.federation,
+        data=made.spec.data,
+        origin=made.origin,
+        tasks=[made.task_of(id) for id in listed.ids] if made.fitting.own else (),
+    )
+
+
+def _given(
+    path: Path,
+    settings: toml.Tables,
+    facts: DataFacts | None,
+    summaries: Sequence[Summary],
+    method: Method,
+    model: nn.Module | Task,
+) -> Models:
+    """Open models of a run with the objects that it was made of."""
+    if facts is None:
+        text = f"{path} has no {data_facts.FILE}, as it is of an older version; call mq.run again"
+        raise MasqueradeError("E408", f"{text} with out={str(path)!r}: nothing is trained twice")
+    task = model if isinstance(model, Task) else Task(model)
+    program = settings.get("python", {})
+    began = {"method": repr(method)}
+    if not facts.preprocess and facts.table is None:
+        began["preprocess"] = describe(task.preprocess)
+    for name, now in began.items():
+        if program.get(name, now) != now:
+            text = f"`{name}` was {program[name]} in this run, and is {now}; give the same"
+            raise MasqueradeError("E402", text)
+    return Models(method, facts.fit(task), _stored(path, summaries, facts.clients), facts)
+
+
+def _stored(
+    path: Path, summaries: Sequence[Summary], clients: int
+) -> "dict[str, Sequence[Message]]":
+    folder = Folder.open(path)
+    found: dict[str, Sequence[Message]] = {}
+    for each in summaries:
+        assert each.per_client is not None
+        found[each.view] = StoredModels(folder, each.view, each.per_client.ids, clients)
+    return found
+
+
+@dataclass(frozen=True)
+class StoredModels(Sequence[Message]):
+    """The models of one view, each of which is read when it is asked for."""
+
+    folder: Folder
+    view: str
+    ids: tuple[int, ...]
+    clients: int
+    """How many there are, novel ones among them."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: Any) -> Any:
+        from masquerade.export.from_run import read_parts
+
+        return read_parts(self.folder, self.ids[place], self.view, self.clients)

@@ -1,0 +1,163 @@
+"""Clients' models, ready for use: they answer samples and frames, and leave as a bundle."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from masquerade.config.arguments import inputs_of
+from masquerade.config.settings import Data
+from masquerade.core import tree
+from masquerade.core.method import Method
+from masquerade.core.part import Message
+from masquerade.core.task import Task
+from masquerade.data import Federation
+from masquerade.errors import MasqueradeError
+from masquerade.experiments.data_facts import DataFacts
+from masquerade.results import Summary
+
+if TYPE_CHECKING:
+    from masquerade.export.from_run import Found
+    from masquerade.export.sparse import Origin
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The models of all clients, and what it takes to use them."""
+
+    method: Method
+    task: Task
+    personal: Mapping[str, Sequence[Message]]
+    """By view."""
+    facts: DataFacts
+    federation: Federation | None = None
+    """None where a result was loaded without its data."""
+    data: Data | None = None
+    """How the federation was made; None where a program made it."""
+    origin: "Origin | None" = None
+    """Where the weights began, if in a seed."""
+    tasks: Sequence[Task] = ()
+    """By client as summaries list them, where each has preprocessing of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Personal:
+    """One client's model, ready for use."""
+
+    models: Models
+    """Those of all clients."""
+    parts: Message
+    summary: Summary
+    place: int
+    """Where the client stands in what the summary lists of clients."""
+
+    def __repr__(self) -> str:
+        listed = self.summary.per_client
+        assert listed is not None
+        own, name = listed.own[self.place], listed.names[self.place] if listed.names else ""
+        client = f"client {self.id}{f' ({name})' if name else ''}"
+        figure = "no test data" if own is None else f"{own:.4g} on its own data"
+        return f"<Personal of {client}: {self.summary.title}, {figure}>"
+
+    @property
+    def id(self) -> int:
+        """Return the client's number."""
+        assert self.summary.per_client is not None
+        return self.summary.per_client.ids[self.place]
+
+    @property
+    def method(self) -> Method:
+        """Return the method that was trained."""
+        return self.models.method
+
+    @property
+    def task(self) -> Task:
+        """Return the task, its preprocessing fitted."""
+        return self.models.tasks[self.place] if self.models.tasks else self.models.task
+
+    def predict(self, x: Any) -> Tensor:
+        """Return the outputs for a batch of inputs (logits, for classification).
+
+        `x` [samples, …] is a tensor, an array, lists, or a frame of pandas, polars or Arrow.
+        Columns of a frame are found by name where the data named theirs; words become the numbers
+        of their categories, and what is missing becomes NaN.
+        """
+        device = tree.leaves(self.parts)[0].device
+        samples = inputs_of(self.task, x, self.models.facts.features).to(device)
+        with torch.no_grad():
+            return self.method.predict(self.task, self.parts, samples)
+
+    def predict_proba(self, x: Any) -> Tensor:
+        """Return the probability of every class for a batch of inputs [samples, classes]."""
+        self._check_classifies()
+        return self.predict(x).softmax(-1)
+
+    def predict_label(self, x: Any) -> list[str]:
+        """Return for every input what its most probable class is called."""
+        self._check_classifies()
+        labels = self._labels()
+        assert labels is not None
+        return [labels[best] for best in self.predict(x).argmax(-1).tolist()]
+
+    def export(
+        self,
+        path: str | Path,
+        x: Any = None,
+        labels: Sequence[str] | None = None,
+        *,
+        format: str = "bundle",
+        compare: bool = False,
+    ) -> None:
+        """Write the model for use without torch: a folder by default, or a file of another format.
+
+        It is compared on inputs `x` [samples, …], by default samples that the client was trained
+        on. `labels` name the classes, by default as the data do. `format` is bundle, onnx, sliced,
+        dense, packed or seeded. With `compare` a bundle holds the dense and the masked network too.
+        """
+        from masquerade.export import formats
+
+        formats.check(format)
+        formats.write(self._found(x, labels), Path(path), format, compare)
+
+    def _found(self, x: Any, labels: Sequence[str] | None) -> "Found":
+        from masquerade.export.bundle import Model
+        from masquerade.export.from_run import Found
+        from masquerade.export.model_card import describe, made_by
+
+        models = self.models
+        samples = inputs_of(self.task, self._own() if x is None else x, models.facts.features)
+        data = models.federation
+        # Columns have the ranges of all samples that the client was trained on, if they are here.
+        seen = samples if data is None else data.x[data.train[self.id]]
+        model = Model.at_home(models.method, self.task, self.parts, samples, seen)
+        made = made_by(models.data) if models.data else {"partition": models.facts.partition}
+        card = describe(self.summary, self.place, model, made if any(made.values()) else {})
+        names = self._labels() if labels is None else list(labels)
+        return Found(model, card, names, models.origin)
+
+    def _own(self) -> Tensor:
+        from masquerade.export.from_run import own_inputs
+
+        if self.models.federation is None:
+            text = "a result that was loaded has no samples; give `x`, some inputs of the client"
+            raise MasqueradeError("E202", text)
+        return own_inputs(self.models.federation, self.id)
+
+    def _labels(self) -> list[str] | None:
+        from masquerade.export.from_run import labels_of
+
+        facts, task = self.models.facts, self.task
+        found = labels_of(facts.class_names, facts.classes)
+        if found is None or not task.classifies:
+            return None
+        # A network may have more outputs than there are classes.
+        outputs = self.predict(task.sample).shape[-1]
+        return found + [str(each) for each in range(len(found), outputs)]
+
+    def _check_classifies(self) -> None:
+        if not self.task.classifies or self.models.facts.classes is None:
+            text = "the task has a loss of its own, so outputs are no logits; use `predict`"
+            raise MasqueradeError("E202", text)

@@ -1,0 +1,44 @@
+"""Results in a notebook: the table and the main figures, as HTML that needs no network."""
+
+import hashlib
+import html
+import re
+from importlib.util import find_spec
+
+from masquerade.cost.bandwidth import FEDMASK
+from masquerade.report import plots, tables
+from masquerade.report.page import results_table
+from masquerade.report.tables import Results
+
+SHOWN = ("rounds", "clients", "shift")
+"""The figures that are drawn; the page has all of them."""
+
+_CSS = """
+.masquerade table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.masquerade th, .masquerade td { padding: 0.2rem 0.6rem; text-align: right; vertical-align: top; }
+.masquerade th:first-child { text-align: left; }
+.masquerade td small { display: block; opacity: 0.7; }
+.masquerade .wide { overflow-x: auto; }
+.masquerade .figures { display: flex; flex-wrap: wrap; gap: 1rem; }
+.masquerade svg { width: 28rem; max-width: 100%; height: auto; }
+.masquerade p { max-width: 60rem; }
+"""
+
+
+def fragment(results: Results) -> str:
+    """Return the table of results and the main figures, without figures where none can be drawn."""
+    results = tables.under_rules(results)
+    # Machines that only train have no matplotlib.
+    drawn = plots.figures(results, FEDMASK, SHOWN) if find_spec("matplotlib") else {}
+    figures = "".join(_alone(svg) for svg in drawn.values())
+    return (
+        f'<div class="masquerade"><style>{_CSS}</style>\n'
+        f"<p>{html.escape(tables.heading(results))}</p>\n{results_table(results)}\n"
+        f'<div class="figures">{figures}</div>\n</div>'
+    )
+
+
+def _alone(svg: str) -> str:
+    """Make the ids of a figure its own: many outputs stand in one notebook."""
+    own = hashlib.sha256(svg.encode()).hexdigest()[:8]
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{own}-", svg)

@@ -1,0 +1,71 @@
+"""Rows of a frame become samples: columns by name, words as numbers, gaps as NaN."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pytest
+
+from masquerade.core.features import Feature
+from masquerade.data.frame_samples import is_frame, samples_of
+from masquerade.errors import MasqueradeError
+
+FEATURES = (Feature("age"), Feature("ward", ("east", "west")), Feature("stage", ("1", "2", "3")))
+COLUMNS: dict[str, list[Any]] = {
+    "y": [0, 1, 1],
+    "stage": [3, None, 1],
+    "ward": ["west", "east", None],
+    "age": [40.0, None, 31.5],
+}
+EXPECTED = [[40.0, 1.0, 2.0], [math.nan, 0.0, math.nan], [31.5, math.nan, 0.0]]
+FRAMES = {
+    "pandas": pandas.DataFrame,
+    "nullable": lambda columns: pandas.DataFrame(columns).convert_dtypes(),
+    "categorical": lambda columns: pandas.DataFrame(columns).astype({"ward": "category"}),
+    "polars": polars.DataFrame,
+    "arrow": pyarrow.table,
+}
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
+def test_columns_are_found_by_name_and_words_and_gaps_become_numbers(make: Any) -> None:
+    frame = make(COLUMNS)
+    assert is_frame(frame)
+    found = samples_of(frame, FEATURES)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.array(EXPECTED, np.float32))
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars", "arrow"])
+def test_without_names_all_columns_are_taken_in_their_order(name: str) -> None:
+    make: Any = FRAMES[name]
+    found = samples_of(make({"b": [1, 2], "a": [3, 4]}), ())
+    np.testing.assert_array_equal(np.asarray(found, np.float64), [[1, 3], [2, 4]])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"age": None}, "E302 .*`age`"),
+        ({"ward": ["west", "north", "east"]}, "E302 .*'north'.* east, west"),
+        ({"age": [1, "old", 2]}, "E302 .*'old'"),
+    ],
+    ids=["missing", "category", "word"],
+)
+def test_what_does_not_fit_is_refused_with_the_column(change: dict[str, Any], said: str) -> None:
+    columns = {name: each for name, each in (COLUMNS | change).items() if each is not None}
+    with pytest.raises(MasqueradeError, match=f"^{said}"):
+        samples_of(pandas.DataFrame(columns), FEATURES)
+
+
+def test_a_frame_that_is_not_in_memory_is_refused() -> None:
+    with pytest.raises(MasqueradeError, match=r"^E202"):
+        samples_of(polars.LazyFrame({"age": [1]}), FEATURES)
+
+
+@pytest.mark.parametrize("x", [np.zeros(3), [1.0], None, "text"], ids=str)
+def test_arrays_and_lists_are_no_frames(x: Any) -> None:
+    assert not is_frame(x)

@@ -1,0 +1,106 @@
+"""A client's model in Python: probabilities, labels, and an export with all that is known."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from torch import nn
+
+import masquerade as mq
+from masquerade.errors import MasqueradeError
+from masquerade.export import predict, sparse
+
+X = torch.linspace(-1, 1, 120).reshape(40, 3)
+METHOD = mq.methods.Local(local_epochs=1)
+WORDS = ("no", "yes")
+
+
+def trained(task: nn.Module | mq.Task, classes: tuple[str, ...] = WORDS) -> mq.Personal:
+    data = mq.partition(mq.from_arrays(X, torch.arange(40) % 2), 2, mq.IID())
+    return mq.run(METHOD, task, replace(data, class_names=classes), 1).client(1)
+
+
+@pytest.fixture(scope="module")
+def mine() -> mq.Personal:
+    return trained(nn.Linear(3, 2))
+
+
+def test_probabilities_and_labels_are_those_of_the_outputs(mine: mq.Personal) -> None:
+    outputs = mine.predict(X)
+    assert torch.equal(mine.predict_proba(X), outputs.softmax(-1))
+    assert mine.predict_label(X) == [WORDS[best] for best in outputs.argmax(-1).tolist()]
+    numbered = trained(nn.Linear(3, 2), ())
+    assert set(numbered.predict_label(X)) <= {"0", "1"}
+
+
+def test_an_output_that_is_no_class_of_the_data_has_its_number() -> None:
+    wide = nn.Linear(3, 4)
+    with torch.no_grad():
+        wide.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 50.0]))
+    assert set(trained(wide).predict_label(X)) == {"3"}
+
+
+def test_a_model_with_a_loss_of_its_own_has_no_labels() -> None:
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, y, reduction="none")
+
+    own = trained(mq.Task(nn.Linear(3, 2), loss=loss))
+    for ask in (own.predict_proba, own.predict_label):
+        with pytest.raises(MasqueradeError, match=r"^E202"):
+            ask(X)
+
+
+def test_a_bundle_has_labels_and_a_card_without_being_told(
+    mine: mq.Personal, tmp_path: Path
+) -> None:
+    mine.export(tmp_path / "bundle")
+    bundle = predict.open_bundle(tmp_path / "bundle")
+    assert bundle.manifest["labels"] == list(WORDS)
+    outputs = predict.predict(bundle, X.numpy())
+    answered = [each["label"] for each in predict.answers(bundle, outputs)]
+    assert answered == mine.predict_label(X)
+    card = (tmp_path / "bundle" / "card.md").read_text()
+    assert "IID() over 2 clients, seed 0, split 0.6, 0.2, 0.2" in card
+    assert re.search(r"client \| 1, with \d+ training samples", card)
+
+
+def test_other_formats_are_files_as_the_command_writes_them(
+    mine: mq.Personal, tmp_path: Path
+) -> None:
+    mine.export(tmp_path / "dense.safetensors", format="dense")
+    (read,) = sparse.read(tmp_path / "dense.safetensors")
+    params = mine.parts["params"].values
+    assert all(torch.equal(read[name], params[name]) for name in params)
+    for format, code in (("sliced_", "E201"), ("seeded", "E202")):
+        with pytest.raises(MasqueradeError, match=f"^{code}"):
+            mine.export(tmp_path / "other", format=format)
+    with pytest.raises(MasqueradeError, match=r"^E201"):
+        mine.export(tmp_path / "other", format="dense", compare=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_reprs_are_short_and_say_whose_it_is(mine: mq.Personal) -> None:
+    found = [mine, mine.models.task, mine.models.federation, mine.summary]
+    assert all(len(repr(each)) < 120 and "tensor" not in repr(each) for each in found)
+    assert "client 1" in repr(mine)
+    assert "Linear, 8 parameters" in repr(mine.models.task)
+    assert "Local" in repr(mine.summary)
+
+
+def test_a_lambda_lends_its_name_to_no_table() -> None:
+    metric = trained(mq.Task(nn.Linear(3, 2), metric=lambda output, y: output[:, 0])).summary.metric
+    assert metric == "metric"
+
+
+def test_samples_may_be_a_frame_without_names_or_an_array_that_is_read_only(
+    mine: mq.Personal,
+) -> None:
+    frame = pandas.DataFrame(np.asarray(X))
+    assert torch.equal(mine.predict(frame), mine.predict(X))
+    array = X.numpy().copy()
+    array.flags.writeable = False
+    assert torch.equal(mine.predict(array), mine.predict(X))

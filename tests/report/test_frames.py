@@ -1,0 +1,55 @@
+"""Results as frames: every figure stands in the column that is named after it."""
+
+import sys
+
+import pytest
+
+from masquerade.errors import MasqueradeError
+from masquerade.report import frames
+from tests.report.invented import corrupted, result, six_methods
+
+
+def test_a_row_holds_the_figures_of_its_summary() -> None:
+    (row,) = frames.rows([result("ditto", seed=3, own=80.0, slope=20.0)])
+    expected = {"method": "ditto", "view": "personal", "seed": 3, "clients": 20, "rounds": 60}
+    expected |= {"own": 80.0, "own_std": 5.0, "weighted": 81.0, "bottom_decile": 71.0}
+    expected |= {"shift_0": 80.0, "shift_20": 76.0, "shift_100": 60.0, "shift_averaged": 70.0}
+    expected |= {"pooled_20": 77.0, "bytes": 2.3e6, "bytes_down": 1.2e6, "bytes_up": 1.1e6}
+    expected |= {"flops": 2e9, "flops_dense": 3e9, "storage": 49388.0, "seconds": 13.3}
+    expected |= {"parameters": 12345, "density": 1.0, "diverged": False, "refused": 0}
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_there_is_a_row_for_every_method_view_and_seed() -> None:
+    results = [*six_methods(1), *six_methods(2)]
+    frame = frames.to_frame(results)
+    assert list(zip(frame["method"], frame["seed"], strict=True)) == [
+        (each.method, each.seed) for each in results
+    ]
+    assert frame.groupby("method")["own"].mean()["local"] == pytest.approx(91.3)
+
+
+def test_corruption_and_novel_clients_have_columns() -> None:
+    (row,) = frames.rows([corrupted("fedavg", own=80.0)])
+    assert row["corruption_fog"] == 70.0
+    assert row["novel"] == 71.0
+    assert row["novel_gap"] == 9.0
+
+
+def test_clients_have_a_row_each_and_novel_ones_are_marked() -> None:
+    found = corrupted("fedavg")
+    frame = frames.to_frame([found], clients=True)
+    assert found.per_client is not None
+    known, novel = frame[~frame["novel"]], frame[frame["novel"]]
+    assert known["client"].tolist() == list(found.per_client.ids)
+    assert known["own"].tolist() == list(found.per_client.own)
+    assert known["shift_20"].tolist() == list(found.per_client.shift["20"])
+    assert known["samples"].tolist() == list(found.per_client.samples)
+    assert novel["client"].tolist() == [20, 21]
+    assert novel["own"].tolist() == [70.0, 72.0]
+
+
+def test_without_pandas_one_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MasqueradeError, match=r"^E202 .*pip install pandas"):
+        frames.to_frame([result()])

@@ -1,0 +1,42 @@
+"""Results in a notebook: a table and figures, without a script and without the network."""
+
+import re
+import sys
+
+import pytest
+
+from masquerade.report import notebook
+from tests.report.invented import result
+
+BOTH = [result("fedavg", title="<b>A & B</b>"), result("local", own=70.0)]
+
+
+def test_it_has_a_table_and_figures_and_asks_nothing_of_the_network() -> None:
+    text = notebook.fragment(BOTH)
+    assert text.count("<svg") == len(notebook.SHOWN)
+    assert "80.0" in text
+    assert not re.search(r"<script|<link|<img|@import|https?://(?!www\.w3\.org/)", text)
+
+
+def test_what_data_and_methods_are_called_is_escaped(plain_pages: None) -> None:
+    text = notebook.fragment(BOTH)
+    assert "<b>A" not in text
+    assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in text
+
+
+def test_two_outputs_of_one_notebook_share_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "SHOWN", ("rounds",))
+
+    one, other = (notebook.fragment([result(own=own)]) for own in (80.0, 75.0))
+    ids = set(re.findall(r'\bid="([^"]+)"', one))
+    assert ids
+    assert not ids & set(re.findall(r'\bid="([^"]+)"', other))
+    # What is referred to is there.
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) <= ids
+
+
+def test_without_matplotlib_there_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = notebook.fragment(BOTH)
+    assert "<table>" in text
+    assert "<svg" not in text
