@@ -44,7 +44,7 @@ ARROWS = {
     },
     "report": {"cost", "errors", "results"},
     "export": {
-        *("__version__", "config", "core", "data", "errors", "methods", "models", "results"),
+        *("__version__", "config", "core", "errors", "methods", "models", "results"),
         "simulation",
         "storage",
     },
