@@ -60,7 +60,9 @@ def test_a_configuration_survives_toml() -> None:
             *("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0)),
             *(0.5, 0.5, False, "0.5:0.5", True),
         ),
-        train=Train("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8"),
+        train=Train(
+            *("mlp", 3, 4, 0.25, 0.9, (1, 2), 2, "cycle:2", 0.5, "mine.pth", "int8", "balanced"),
+        ),
         evaluate=Evaluate(
             0, (0, 50), 2, "validation", ("fog",), (5,), "8kbps", ("auroc",), ("own", "batch")
         ),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from masquerade.config import toml
 from masquerade.config.code import refuse_program
-from masquerade.config.resolve import resolve, trainings
+from masquerade.config.resolve import outputs_for, resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.random import Label, fold
 from masquerade.data import Federation
@@ -31,7 +31,8 @@ class Found:
 
     model: Model
     card: Card
-    labels: list[str]
+    labels: list[str] | None
+    """None where outputs are numbers."""
     origin: sparse.Origin | None
     """None where they began in a file, or in code of a user's own."""
 
@@ -54,9 +55,10 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     if not train.weights and train.model in MODELS:
         shape = tuple(federation.x.shape[1:])
         seed = fold(training.seed, Label.INITIAL)
-        assert federation.classes is not None
-        origin = sparse.Origin(train.model, shape, federation.classes, seed)
-    labels = list(federation.class_names) or [str(each) for each in range(federation.classes or 0)]
+        origin = sparse.Origin(train.model, shape, outputs_for(federation), seed)
+    labels = None
+    if federation.classes is not None:
+        labels = list(federation.class_names) or list(map(str, range(federation.classes)))
     return Found(model, describe(summary, place, model, config.data), labels, origin)
 
 
