@@ -22,6 +22,7 @@ from masquerade.engine.base import Engine, EngineContext
 from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError
 from masquerade.simulation import contract, preflight
+from masquerade.simulation.class_weights import Weighting, weigh
 from masquerade.simulation.fitting import Fitting, eligible, fit
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.server import Server, train
@@ -41,6 +42,8 @@ class Simulation:
     """The data, on the device."""
     fitting: Fitting
     """What is done to samples before the network, and what it cost to find out."""
+    weighting: Weighting
+    """What classes weigh in the loss."""
     seconds: float
     """What building it took."""
 
@@ -66,7 +69,8 @@ def build(spec: TrainingSpec) -> Simulation:
     federation = spec.federation.to(device)
     participation = _participation(spec)
     fitting = fit(spec)
-    fitted = spec.task.with_preprocess(fitting.preprocess)
+    weighting = weigh(spec)
+    fitted = spec.task.with_preprocess(fitting.preprocess).with_class_weights(weighting.weights)
     task = fitted.to(device).with_example(federation.x)
     preflight.try_out(task, federation)
     context = EngineContext(
@@ -96,7 +100,7 @@ def build(spec: TrainingSpec) -> Simulation:
     preflight.warn_of_small_limits(spec.method, task, server.clients[0])
     seconds = time.monotonic() - begun
     spec = replace(spec, compute=compute)
-    return Simulation(spec, server, engine, context, federation, fitting, seconds)
+    return Simulation(spec, server, engine, context, federation, fitting, weighting, seconds)
 
 
 @contextmanager
