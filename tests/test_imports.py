@@ -35,7 +35,7 @@ ARROWS = {
     "engine": {"core", "cost", "data", "errors", "wire"},
     "simulation": {"config", "core", "cost", "data", "engine", "errors", "results", "wire"},
     "evaluation": {
-        *("config", "core", "cost", "data", "engine", "errors", "metrics", "results", "rules"),
+        *("config", "core", "cost", "data", "engine", "errors", "results", "rules"),
         "simulation",
     },
     "laws": {
