@@ -35,7 +35,7 @@ ARROWS = {
     "engine": {"core", "cost", "data", "errors", "wire"},
     "simulation": {"config", "core", "cost", "data", "engine", "errors", "results", "wire"},
     "evaluation": {
-        *("config", "core", "cost", "data", "engine", "errors", "metrics", "results", "rules"),
+        *("config", "core", "cost", "data", "engine", "errors", "results", "rules"),
         "simulation",
     },
     "laws": {
@@ -44,7 +44,7 @@ ARROWS = {
     },
     "report": {"cost", "errors", "results"},
     "export": {
-        *("__version__", "config", "core", "errors", "methods", "models", "results"),
+        *("__version__", "config", "core", "data", "errors", "methods", "models", "results"),
         "simulation",
         "storage",
     },

@@ -316,8 +316,10 @@ def test_a_comparison_of_own_data_is_written_for_programs_and_people(
         "compare", "--data", mine, *TINY, "--methods", ",".join(names), "--json", "--out", "both"
     )
     assert status == 0
-    # A network of one layer, which DM-PFL leaves dense: that is said once, and nothing else.
-    assert err.count("\n") == err.count("W506 DMPFL masks 0% of the parameters") == 1
+    # A network of one layer, which DM-PFL leaves dense: that is said once, and nothing else but
+    # that so short a training is alarming.
+    said = [line for line in err.splitlines() if not line.startswith(("W310 ", "W311 "))]
+    assert len(said) == err.count("W506 DMPFL masks 0% of the parameters") == 1
     printed = strict(out)
     assert printed == strict((tmp_path / "both" / "results.json").read_text())
     assert [result["method"] for result in printed] == names

@@ -74,6 +74,7 @@ def test_a_configuration_survives_toml() -> None:
             drop=0.5,
             weights="mine.pth",
             message_dtype="int8",
+            class_weights="balanced",
         ),
         evaluate=Evaluate(
             every=0,

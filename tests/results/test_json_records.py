@@ -30,6 +30,7 @@ JSON = st.recursive(
 PLAIN: dict[type, st.SearchStrategy[Any]] = {
     float: NUMBERS,
     int: st.integers(),
+    bool: st.booleans(),
     str: st.text(max_size=3),
 }
 

@@ -1,6 +1,7 @@
 """What a configuration means: its trainings, and for each a complete, frozen specification."""
 
 import dataclasses
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from masquerade.config import code, toml
 from masquerade.config.budgets import budgets_of, warn_of_budgets
+from masquerade.config.metrics import metrics_for
 from masquerade.config.normalize import preprocess_for
 from masquerade.config.normalize import resolved as resolved_normalize
 from masquerade.config.settings import TABLE_OPTIONS, Compute, Config, Data, Evaluate, Train
@@ -19,6 +21,7 @@ from masquerade.core.method import Method
 from masquerade.core.metric import Rule
 from masquerade.core.preprocess import Preprocess, shape_after
 from masquerade.core.random import Label, choose, fold
+from masquerade.core.regression import mae, squared_error
 from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
@@ -28,6 +31,7 @@ from masquerade.data.readers.options import TableOptions, names_of
 from masquerade.data.source import is_file, loaded
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, MethodEntry
+from masquerade.metrics import METRICS
 from masquerade.models import MODELS, build, load_weights, suitable
 
 CLIENTS = 20
@@ -58,6 +62,13 @@ class TrainingSpec:
     """How the federation was made; None where a program made it."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Rules on outputs, by name, that all views are evaluated under as well."""
+
+    def __post_init__(self) -> None:
+        """Refuse class weights where there are no classes to weigh."""
+        one_class = self.federation.classes is not None and self.federation.y.ndim == 1
+        if self.train.class_weights != "none" and not (one_class and self.task.classifies):
+            text = "`train.class_weights` needs a class per sample, and cross entropy as the loss"
+            raise MasqueradeError("E202", f"{text}; set it to none")
 
     @property
     def titles(self) -> tuple[tuple[str, str], ...]:
@@ -121,7 +132,9 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
     named = dataset.client is not None
     rule = data.partition
     if rule == "auto":
-        rule = "client" if named and not data.clients else "dirichlet:0.3"
+        by_class = dataset.classes is not None and dataset.y.ndim == 1
+        mixed = "dirichlet:0.3" if by_class else "iid"
+        rule = "client" if named and not data.clients else mixed
     clients, by = data.clients, parse(rule)
     if isinstance(by, ByClient) and named:
         clients = clients or len(by.named(dataset))
@@ -243,26 +256,22 @@ def task_of(
 ) -> tuple[Train, Task]:
     """Build the task of a training; return its settings with the network that "auto" means."""
     shape = shape_after(preprocess, federation.x.shape[1:])
-    if federation.classes is None:
-        raise MasqueradeError(
-            "E202",
-            "the command trains classifiers; for other targets call `mq.run` with a `mq.Task`",
-        )
+    outputs = outputs_for(federation)
     name = suitable(shape) if train.model == "auto" else train.model
     # Some methods need a kind of network of their own, where there is one.
     wanted = f"{name}_{entry.variant}"
     name = wanted if wanted in MODELS else name
     key = fold(seed, Label.INITIAL)
     if name in code.LOADED:
-        model = _own_network(name, shape, federation.classes, key)
+        model = _own_network(name, shape, outputs, key)
     else:
-        model = build(name, shape, federation.classes, key)
+        model = build(name, shape, outputs, key)
     train = dataclasses.replace(train, model=name)
     if train.weights:
         load_weights(model, train.weights)
         # A run can be resumed from any directory.
         train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
-    task = Task(model, preprocess=preprocess).with_example(federation.x)
+    task = _task(model, federation, preprocess).with_example(federation.x)
     if entry.variant == "bn" and not task.norms:
         there = ", ".join(each for each in MODELS if each.endswith("_bn"))
         text = f"{entry.title} needs another kind of network than {name}, which has no norms"
@@ -270,14 +279,32 @@ def task_of(
     return train, task
 
 
-def _own_network(name: str, shape: tuple[int, ...], classes: int, key: int) -> nn.Module:
+def outputs_for(federation: Federation) -> int:
+    """Return how many outputs a network needs: one for every class, or for every number."""
+    return federation.classes or math.prod(federation.y.shape[1:])
+
+
+def _task(model: nn.Module, federation: Federation, preprocess: Preprocess | None) -> Task:
+    """Make the task that targets ask for: classification, or regression of numbers."""
+    if federation.classes is not None:
+        return Task(model, preprocess=preprocess)
+    further = {"rmse": METRICS["rmse"]}
+    return Task(
+        *(model, squared_error, mae),
+        better="lower",
+        set_metrics=further,
+        preprocess=preprocess,
+    )
+
+
+def _own_network(name: str, shape: tuple[int, ...], outputs: int, key: int) -> nn.Module:
     """Build a network of the user's own; what it draws depends on the key alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
         try:
-            model = code.network(name)(shape, classes)
+            model = code.network(name)(shape, outputs)
         except Exception as error:
-            text = f"`{name}` failed for shape {shape} and {classes} classes"
+            text = f"`{name}` failed for shape {shape} and {outputs} outputs"
             cause = f"{type(error).__name__}: {error}"
             raise MasqueradeError("E202", f"{text} ({cause}); mend it") from error
     if not isinstance(model, nn.Module):
@@ -342,6 +369,7 @@ def rehearse(loaded: LoadedConfig) -> None:
         spec = loaded.resolve(training)
         # Neither costs nor beginnings depend on what numbers samples are scaled to.
         task = spec.task.fitted_on(spec.federation.x[:SEEN])
+        metrics_for(loaded.config.evaluate.metrics, spec.federation)
         if loaded.config.evaluate.corruptions:
             check_images(spec.federation.x)
         spec.method.server_init(task)

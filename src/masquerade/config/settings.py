@@ -27,7 +27,8 @@ class Data(Settings):
     clients: int = 0
     """How many clients; 0 takes the dataset's own where it names them, and 20 where it does not."""
     partition: str = "auto"
-    """How samples lie with clients; "auto" takes the dataset's own clients, or dirichlet:0.3."""
+    """How samples lie with clients; "auto" takes the dataset's own clients, or dirichlet:0.3, or
+    iid where targets are no classes."""
     split: tuple[float, float, float] = (0.6, 0.2, 0.2)
     """Shares of each client's samples for training, validation and test."""
     seed: int = 1
@@ -97,6 +98,9 @@ class Train(Settings):
     message_dtype: str = "same"
     """What numbers in messages are rounded to: "float16", "bfloat16" or "int8" with one step per
     tensor; "same" leaves them as the network has them."""
+    class_weights: str = "none"
+    """What classes weigh in the loss: "none" is 1 for each; "balanced" is n / (classes · n of the
+    class), from the training labels of all clients that can take part, which send their counts."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,9 @@ class Evaluate(Settings):
     bandwidth: str = "10MB/s"
     """What a client has, for the times of the page: one for both ways, or DOWN:UP."""
     metrics: tuple[str, ...] = ()
-    """Further metrics, each of a client's whole test set: "macro_f1", "balanced_accuracy",
-    "auroc"."""
+    """Further metrics, each of a client's whole test set: "balanced_accuracy", "macro_f1", "auroc",
+    "log_loss", "calibration_error" and "recall" of classes, "mae" and "rmse" of numbers,
+    "perplexity" of tokens; "all" are those that fit the data."""
     prior: tuple[str, ...] = ()
     """Rules on outputs that views are evaluated under too, by what is taken for the mix of classes:
     "own", the client's; "evidence", the own or the uniform one, sample by sample; "batch", that of
@@ -189,6 +194,7 @@ TABLE_OPTIONS = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.impute": IMPUTE,
     "train.message_dtype": ("same", "float16", "bfloat16", "int8"),
+    "train.class_weights": ("none", "balanced"),
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),

@@ -12,6 +12,7 @@ from typing import Any
 from masquerade.config import code
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import check as check_budgets
+from masquerade.config.metrics import WORDS as METRIC_WORDS
 from masquerade.config.normalize import check as check_normalize
 from masquerade.config.settings import (
     CHOICES,
@@ -30,7 +31,6 @@ from masquerade.data import parse as parse_partition
 from masquerade.data.corruption import KINDS
 from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.methods import METHODS
-from masquerade.metrics import METRICS
 from masquerade.models import MODELS
 from masquerade.rules import PRIORS
 
@@ -55,7 +55,7 @@ def limits(cls: type[Any], section: str) -> Limits:
             CHOICES
             | {
                 "evaluate.corruptions": ("all", *KINDS),
-                "evaluate.metrics": tuple(METRICS),
+                "evaluate.metrics": METRIC_WORDS,
                 "evaluate.prior": ("none", *PRIORS),
             },
         )

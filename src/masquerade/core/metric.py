@@ -15,6 +15,10 @@ class SetMetric:
     function: Callable[[Tensor, Tensor], float | None]
     """From outputs [samples, …] and targets [samples, …]; None where it is not defined."""
     better: str = "higher"
+    targets: str = ""
+    """What it is a metric of: "classes", "numbers", "tokens", or anything."""
+    percent: bool = True
+    """Whether it is given in percent."""
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):

@@ -125,6 +125,7 @@ class Task:
         self.dtype = floats[0].dtype if floats else torch.float32
         self.preprocess = moved(preprocess or Scale(), self.dtype)
         self.preprocess_is_default = preprocess is None
+        self.class_weights: Tensor | None = None
         # Layers that count or normalize over a batch see padding; engines ask before they pad.
         self.couples_batch = any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
@@ -256,6 +257,8 @@ class Task:
         initial = {name: value.to(device) for name, value in self.initial.items()}
         there = self._with(copy.deepcopy(self.module).to(device), initial)
         there.preprocess = moved(self.preprocess, device)
+        if self.class_weights is not None:
+            there.class_weights = self.class_weights.to(device)
         return there
 
     def double(self) -> "Task":
@@ -267,6 +270,8 @@ class Task:
         doubled = self._with(copy.deepcopy(self.module).double(), initial)
         doubled.dtype, doubled._sample = torch.float64, None
         doubled.preprocess = moved(self.preprocess, torch.float64)
+        if self.class_weights is not None:
+            doubled.class_weights = self.class_weights.double()
         return doubled
 
     def _with(self, module: nn.Module, initial: Tree) -> "Task":
@@ -286,6 +291,12 @@ class Task:
     def fitted_on(self, x: Tensor) -> "Task":
         """Return the task with preprocessing fitted on samples x [samples, …] alone."""
         return self.with_preprocess(fitted_on(self.preprocess, x))
+
+    def with_class_weights(self, weights: Tensor | None) -> "Task":
+        """Return the task whose loss in training weighs every sample by its class [classes]."""
+        other = copy.copy(self)
+        other.class_weights = weights
+        return other
 
     def with_example(self, x: Tensor) -> "Task":
         """Return the task that knows what its samples x [samples, …] look like."""
@@ -408,15 +419,23 @@ class Task:
         """
         return self(values, batch.x, True, batch.key)
 
+    def weighted_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of every sample in training: times what its class weighs."""
+        losses = self._loss(output, y)
+        return losses if self.class_weights is None else losses * self.class_weights[y]
+
     def losses(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
-        """Return (the loss of every sample, new buffers)."""
+        """Return (the loss of every sample, new buffers); classes weigh in training alone."""
         output, buffers = self(values, batch.x, train, batch.key)
-        return self._loss(output, batch.y), buffers
+        loss = self.weighted_loss if train else self._loss
+        return loss(output, batch.y), buffers
 
     def loss(self, values: Tree, batch: Batch, train: bool = True) -> tuple[Tensor, Tree]:
         """Return (the mean loss over the real samples of a batch, new buffers)."""
         output, buffers = self(values, batch.x, train, batch.key)
-        if batch.valid is None and self.classifies and not _mapped_on_a_cpu(output):
+        plain = self.classifies and self.class_weights is None
+        if batch.valid is None and plain and not _mapped_on_a_cpu(output):
             # The usual case in one operation: on small networks a second one is a tenth of a step.
             return nn.functional.cross_entropy(output, batch.y), buffers
-        return batch.mean(self._loss(output, batch.y)), buffers
+        loss = self.weighted_loss if train else self._loss
+        return batch.mean(loss(output, batch.y)), buffers

@@ -3,10 +3,12 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from masquerade.config.metrics import metrics_for
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Evaluate
 from masquerade.core import tree
@@ -28,9 +30,10 @@ from masquerade.evaluation.accuracy import (
     mean_of,
     means,
 )
-from masquerade.evaluation.outputs import OutputScorer, reference_samples
-from masquerade.evaluation.summary import summarize
-from masquerade.metrics import METRICS
+from masquerade.evaluation.majority import majority_class
+from masquerade.evaluation.one_class import answering_one_class
+from masquerade.evaluation.outputs import OutputScorer, Scored, reference_samples
+from masquerade.evaluation.summary import Measured, client_figures, name_of, summarize
 from masquerade.results import EvaluationRecord, Statistics, Summary
 from masquerade.results.json_records import Json
 from masquerade.rules import PRIORS
@@ -70,7 +73,8 @@ class Evaluator:
         scorer = OutputScorer(
             task=simulation.server.task,
             engine=simulation.engine,
-            metrics={name: METRICS[name] for name in asked.metrics} | spec.task.set_metrics,
+            metrics=metrics_for(asked.metrics, spec.federation, name_of(spec.task.metric))
+            | spec.task.set_metrics,
             rules=_rules(spec),
             shifted=shifted,
             kinds=kinds,
@@ -95,6 +99,12 @@ class Evaluator:
     def engine(self) -> Engine:
         """Return who does the clients' work."""
         return self.simulation.engine
+
+    @property
+    def has_classes(self) -> bool:
+        """Tell whether models answer every sample with a class."""
+        data = self.simulation.federation
+        return self.server.task.classifies and data.classes is not None and data.y.ndim == 1
 
     @property
     def own(self) -> list[Tensor]:
@@ -133,10 +143,10 @@ class Evaluator:
         """Measure every view, shifted, corrupted and not: a summary of each, and its models."""
         views, named = self.simulation.spec.views, self.simulation.spec.titles
         with state.clock.measure("evaluation"):
-            found = self._all_groups(state)
-            figures = self._figures(found)
+            measured = self._measured(state)
+            baseline = majority_class(self)
             summaries = [
-                summarize(self, state, view, names, found, figures)
+                summarize(self, state, view, names, measured, baseline)
                 for view, names in zip(views, named, strict=True)
             ]
         state.memory = memory.most(state.memory, memory.peak(self.server.device))
@@ -145,7 +155,31 @@ class Evaluator:
             replace(each, costs=replace(each.costs, seconds=seconds, memory=held))
             for each in summaries
         ]
-        return summaries, {view: found[view, False].models for view in views}
+        return summaries, {view: measured[view, False].models for view in views}
+
+    def _measured(self, state: RunState) -> dict[Group, Measured]:
+        """Measure every group in all ways that are asked for."""
+        found = self._all_groups(state)
+        figures = self._figures(found)
+        return {
+            group: Measured(
+                models=each.models,
+                flops=each.flops,
+                figures=figures[group],
+                scored=self._scored(group, each.models),
+                one_class=answering_one_class(self, self.ids(group), each),
+            )
+            for group, each in found.items()
+        }
+
+    def _scored(self, group: Group, models: Sequence[Message]) -> Scored:
+        """Score whole test sets of a group; rules are for the views at clients of the training."""
+        view, novel = group
+        ruled = view in self.simulation.spec.views and not novel
+        scorer = self.scorer if ruled else replace(self.scorer, rules={})
+        ids = self.ids(group)
+        figures = partial(client_figures, self, ids)
+        return scorer.describe(models, ids, self.asked(), self.over_clients, figures)
 
     def _all_groups(self, state: RunState) -> dict[Group, Evaluation]:
         """Measure every group on all samples that it is asked for at any degree of shift."""

@@ -3,8 +3,9 @@
 Scores of single samples are the fast way, and need none of this.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from masquerade.core.random import Label, choose, fold, order
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.data.corrupted_sets import CorruptedSets
-from masquerade.engine.base import Engine
 from masquerade.errors import MasqueradeError, told
 from masquerade.evaluation.accuracy import (
     Figure,
@@ -35,12 +35,35 @@ REFERENCE = 256
 are held while a view is scored."""
 
 
+class Answering(Protocol):
+    """What answers for clients: an engine, or something simpler."""
+
+    def outputs(
+        self, models: Sequence[Message], samples: Sequence[Tensor], x: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield, model after model, all outputs for some samples of `x`."""
+        ...
+
+    @property
+    def federation(self) -> Federation:
+        """Return the data that it answers on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What clients' outputs on whole test sets are worth."""
+
+    metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+    rules: Mapping[str, RuleFigures] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
 class OutputScorer:
     """Scores the outputs of clients on whole test sets, under every rule and by every metric."""
 
     task: Task
-    engine: Engine
+    engine: Answering
     metrics: Mapping[str, SetMetric]
     rules: Mapping[str, Rule]
     shifted: Mapping[str, ShiftSets]
@@ -49,11 +72,13 @@ class OutputScorer:
     corrupted: CorruptedSets | None
     reference: Sequence[Tensor]
     """By client: its samples that rules may know outputs and labels of, none being evaluated."""
+    own: bool = False
+    """Whether the task's own metric without a rule is scored here too: engines do so by sample."""
 
     @property
     def keys(self) -> list[Key]:
-        """List what is scored here; the task's own metric without a rule is scored by sample."""
-        plain = [("", name) for name in self.metrics]
+        """List what is scored here."""
+        plain = [("", name) for name in (*[""] * self.own, *self.metrics)]
         return plain + [(rule, name) for rule in self.rules for name in ("", *self.metrics)]
 
     def describe(
@@ -63,17 +88,18 @@ class OutputScorer:
         asked: Sequence[Tensor],
         over_clients: OverClients,
         per_client: Callable[[GroupFigures], ClientFigures],
-    ) -> tuple[dict[str, Accuracy], dict[str, RuleFigures]]:
+    ) -> Scored:
         """Return the accuracy of some clients by metric, and by rule.
 
         `asked` are, for every client, all samples that its test sets have, in ascending order;
         `per_client` lists figures client by client.
         """
         if not self.keys:
-            return {}, {}
-        groups = self._figures(models, ids, asked)
+            return Scored()
+        groups = self.figures(models, ids, asked)
         found = {
-            key: self._described(key, group, ids, over_clients) for key, group in groups.items()
+            (rule, metric): self.described(metric, group, ids, over_clients)
+            for (rule, metric), group in groups.items()
         }
         metrics = {name: found["", name] for name in self.metrics}
         rules = {
@@ -85,16 +111,19 @@ class OutputScorer:
             )
             for name, rule in self.rules.items()
         }
-        return metrics, rules
+        return Scored(metrics, rules)
 
-    def _described(
-        self, key: Key, group: GroupFigures, ids: Sequence[int], over_clients: OverClients
+    def described(
+        self, metric: str, group: GroupFigures, ids: Sequence[int], over_clients: OverClients
     ) -> Accuracy:
-        _, metric = key
-        better = self.metrics[metric].better if metric else self.task.better
-        return OverClients(over_clients.samples, better).accuracy(group, ids)
+        """Describe the figures of some clients by a metric; "" is the task's own."""
+        if not metric:
+            return over_clients.accuracy(group, ids)
+        given = self.metrics[metric]
+        described = OverClients(over_clients.samples, given.better).accuracy(group, ids)
+        return replace(described, percent=given.percent)
 
-    def _figures(
+    def figures(
         self, models: Sequence[Message], ids: Sequence[int], asked: Sequence[Tensor]
     ) -> dict[Key, GroupFigures]:
         """Score every client on all of its test sets; its outputs are held while it is scored."""

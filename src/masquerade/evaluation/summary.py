@@ -1,18 +1,22 @@
 """The summary of a view: everything that is known of it at the end, put together."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.preprocess import Scale
+from masquerade.cost.flops import Flops
 from masquerade.data.registry import note_of
-from masquerade.engine.base import Evaluation
 from masquerade.evaluation import costs
 from masquerade.evaluation.accuracy import Figure, Figures, GroupFigures, with_average
+from masquerade.evaluation.outputs import Scored
 from masquerade.evaluation.overlap import overlap
 from masquerade.results import (
+    Baseline,
     Bytes,
+    ClassWeights,
     ClientFigures,
     Costs,
     Novel,
@@ -22,6 +26,7 @@ from masquerade.results import (
     Statistics,
     Summary,
 )
+from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.server import Server
 from masquerade.simulation.state import RunState
@@ -34,27 +39,33 @@ SEED_BYTES = 8
 """What the initial weights cost a client when they are drawn from a seed."""
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured of a view, at the clients of the training or at novel ones."""
+
+    models: list[Message]
+    flops: Flops
+    """What adapting cost."""
+    figures: GroupFigures
+    scored: Scored
+    one_class: tuple[int, ...]
+    """Clients that answer all of their own test samples alike, though labels differ."""
+
+
 def summarize(
     evaluator: "Evaluator",
     state: RunState,
     view: str,
     named: tuple[str, str],
-    found: "Mapping[Group, Evaluation]",
-    figures: "Mapping[Group, GroupFigures]",
+    measured: "Mapping[Group, Measured]",
+    majority: Baseline | None,
 ) -> Summary:
     """Return everything that is known of a view at the end; `named` are its name and title."""
     server, spec = evaluator.server, evaluator.simulation.spec
-    models, group = found[view, False].models, figures[view, False]
-    over_clients = evaluator.over_clients
-    accuracy = over_clients.accuracy(group, server.known)
-    metrics, rules = evaluator.scorer.describe(
-        models,
-        server.known,
-        evaluator.asked(),
-        over_clients,
-        lambda some: _clients(evaluator, server.known, some),
-    )
-    shared = figures.get(("global", False))
+    found, shared = measured[view, False], measured.get(("global", False))
+    models, over_clients = found.models, evaluator.over_clients
+    accuracy = over_clients.accuracy(found.figures, server.known)
+    novel = measured.get((view, True))
     history = _history(evaluator, state, view, accuracy.own, models)
     return Summary(
         method=named[0],
@@ -65,37 +76,38 @@ def summarize(
         rounds=state.number,
         clients=len(server.known),
         network=spec.train.model or type(server.task.module).__name__,
-        metric=_named(server.task.metric),
+        metric=name_of(server.task.metric),
         better=server.task.better,
         accuracy=accuracy,
-        global_view=None if shared is None else over_clients.accuracy(shared, server.known),
-        metrics=metrics,
-        rules=rules,
-        costs=_costs(evaluator, state, view, found[view, False]),
+        global_view=over_clients.accuracy(shared.figures, server.known) if shared else None,
+        global_metrics=shared.scored.metrics if shared else {},
+        metrics=found.scored.metrics,
+        rules=found.scored.rules,
+        majority=majority,
+        costs=_costs(evaluator, state, view, found),
         model=costs.model_size(server.task, models),
         participation=_participations(server, state),
         history=history,
         rounds_to_80=_rounds_to_80(server.task.better, history),
-        per_client=_clients(evaluator, server.known, group),
-        overlap=overlap(
-            models, found["global", False].models if shared and view != "global" else ()
-        ),
-        novel=_novel(evaluator, state, accuracy.own, figures.get((view, True))),
+        per_client=client_figures(evaluator, server.known, found.figures, found.one_class),
+        overlap=overlap(models, shared.models if shared and view != "global" else ()),
+        novel=_novel(evaluator, state, accuracy.own, novel) if novel else None,
         diverged=state.diverged,
         refused=state.refused,
         data_note=note_of(spec.federation.name) or "",
         corrupted_images=evaluator.corrupted.source if evaluator.corrupted else "",
         preprocessing=_preprocessing(evaluator.simulation.fitting),
+        class_weights=_class_weights(evaluator.simulation.weighting),
     )
 
 
-def _named(metric: object) -> str:
+def name_of(metric: object) -> str:
     """Return what a metric is called; a lambda has no name that would mean anything."""
     name = getattr(metric, "__name__", "metric")
     return "metric" if name == "<lambda>" else name
 
 
-def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Evaluation) -> Costs:
+def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Measured) -> Costs:
     server, context = evaluator.server, evaluator.simulation.context
 
     def as_received(message: Message, id: int) -> Message:
@@ -115,6 +127,12 @@ def _preprocessing(fitting: Fitting) -> Preprocessing | None:
     return Preprocessing(fitting.text, spent, fitting.sent, bool(fitting.own))
 
 
+def _class_weights(found: Weighting) -> ClassWeights | None:
+    if found.weights is None:
+        return None
+    return ClassWeights(tuple(found.weights.tolist()), Bytes(found.down, found.up))
+
+
 def _initial_bytes(spec: "TrainingSpec") -> float:
     """Return what the initial weights cost a client: a seed, or a download."""
     # A program's weights are its own affair; those of a named network are drawn from a seed.
@@ -123,7 +141,13 @@ def _initial_bytes(spec: "TrainingSpec") -> float:
     return float(SEED_BYTES if seeded else whole)
 
 
-def _clients(evaluator: "Evaluator", ids: Sequence[int], group: GroupFigures) -> ClientFigures:
+def client_figures(
+    evaluator: "Evaluator",
+    ids: Sequence[int],
+    group: GroupFigures,
+    one_class: tuple[int, ...] = (),
+) -> ClientFigures:
+    """List the figures of some clients, one by one."""
     names, tests = evaluator.simulation.federation.names, evaluator.over_clients.samples
     return ClientFigures(
         ids=tuple(ids),
@@ -133,6 +157,7 @@ def _clients(evaluator: "Evaluator", ids: Sequence[int], group: GroupFigures) ->
         tests=tuple(tests[id] for id in ids),
         shift=_by_step(group.shift),
         pooled=_by_step(group.pooled),
+        one_class=one_class,
     )
 
 
@@ -140,18 +165,15 @@ def _by_step(figures: Figures) -> dict[str, tuple[Figure, ...]]:
     return {step: tuple(values) for step, values in with_average(figures).items()}
 
 
-def _novel(
-    evaluator: "Evaluator", state: RunState, own: Statistics, group: GroupFigures | None
-) -> Novel | None:
-    if group is None:
-        return None
+def _novel(evaluator: "Evaluator", state: RunState, own: Statistics, found: Measured) -> Novel:
     ids = evaluator.server.novel
-    theirs = evaluator.over_clients.accuracy(group, ids)
+    theirs = evaluator.over_clients.accuracy(found.figures, ids)
     return Novel(
-        clients=_clients(evaluator, ids, group),
+        clients=client_figures(evaluator, ids, found.figures, found.one_class),
         accuracy=theirs,
         gap=own.mean - theirs.own.mean,
         refused={str(id): code for id, code in sorted(state.refused_novel.items())},
+        metrics=found.scored.metrics,
     )
 
 

@@ -28,6 +28,7 @@ from masquerade.experiments.result import Comparison, Result
 from masquerade.experiments.run import complete, directory_at, running, write_comparison
 from masquerade.experiments.run_files import folder_of
 from masquerade.methods import METHODS
+from masquerade.results.alarms import warn_of
 from masquerade.simulation.build import Simulation
 from masquerade.storage.results import COMPARISON
 from masquerade.storage.run_directory import RunDirectory
@@ -47,6 +48,7 @@ class TrainSettings(TypedDict, total=False):
     available: str
     drop: float
     message_dtype: str
+    class_weights: str
 
 
 class RunSettings(TrainSettings, total=False):
@@ -77,6 +79,7 @@ def run(
     available: str = "always",
     drop: float = 0.0,
     message_dtype: str = "same",
+    class_weights: str = "none",
     novel: Sequence[int] = (),
     rules: Mapping[str, Rule] | None = None,
     out: str | Path | None = None,
@@ -92,7 +95,8 @@ def run(
     "random:LOW:HIGH". In a round a share `participation` of the clients is sampled, or
     `clients_per_round` of them, among those that are `available`; the update of each is lost with
     probability `drop`. `novel` clients are kept out of training and evaluated apart. Numbers in
-    messages are of `message_dtype`. `rules` on outputs are evaluated beside the views. With `out`
+    messages are of `message_dtype`. With `class_weights` "balanced" rare classes weigh more in the
+    loss. `rules` on outputs are evaluated beside the views. With `out`
     the run has a directory, with models, summary and report page; the same call goes on from its
     last commit after any interruption. `callbacks` are told of rounds, evaluations and commits.
     `progress` is shown in a terminal or a notebook, and nowhere else.
@@ -113,6 +117,7 @@ def run(
         available=available,
         drop=drop,
         message_dtype=message_dtype,
+        class_weights=class_weights,
         evaluate=evaluate,
         compute=compute,
         budgets=budgets,
@@ -185,7 +190,8 @@ def compare(
         compared = Comparison(summaries, tables, federation.partition, tuple(results))
         if directory is not None:
             write_comparison(directory, summaries)
-        return compared
+    warn_of(summaries)
+    return compared
 
 
 def _network(model: Any, seed: int) -> Any:

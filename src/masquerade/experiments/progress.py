@@ -39,7 +39,7 @@ class ProgressBar(Callback):
 
     def on_end(self, run: Run, result: Result) -> None:
         """Show the final figure, which is that of the table."""
-        self._latest[run.name] = f", {result.summaries[0].accuracy.own.mean:.1f} on own data"
+        self._latest[run.name] = f", {result.summaries[0].accuracy.own.mean:.3g} on own data"
         self._show(run, run.rounds)
 
     def _show(self, run: Run, done: int) -> None:

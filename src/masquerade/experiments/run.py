@@ -27,6 +27,7 @@ from masquerade.experiments.report_page import write_report
 from masquerade.experiments.result import Result
 from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
+from masquerade.results.alarms import warn_of
 from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
@@ -121,6 +122,8 @@ def complete(
     )
     result = Result(tuple(summaries), made.settings, facts.partition, lambda: found)
     all_told.on_end(run, result)
+    if of == 1:
+        warn_of(summaries)
     return result
 
 
@@ -201,7 +204,8 @@ def compare(path: Path, config: Config | None, callbacks: Sequence[Callback] = (
         order = {name: place for place, name in enumerate(loaded.config.methods)}
         results.sort(key=lambda summary: (summary.seed, order[summary.method]))
         write_comparison(directory, results)
-        return results
+    warn_of(results)
+    return results
 
 
 def _loaded(path: Path) -> Config:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from masquerade.config import toml
 from masquerade.config.code import refuse_program
-from masquerade.config.resolve import Training, TrainingSpec, resolve, trainings
+from masquerade.config.resolve import Training, TrainingSpec, outputs_for, resolve, trainings
 from masquerade.core.part import Message
 from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, fold
@@ -36,7 +36,7 @@ class Found:
     model: Model
     card: Card
     labels: list[str] | None
-    """None where it is no classifier."""
+    """None where outputs are numbers."""
     origin: sparse.Origin | None
     """None where they began in a file, or in code of a user's own."""
 
@@ -66,10 +66,9 @@ class Rebuilt:
         federation, train = self.spec.federation, self.spec.train
         if train.weights or train.model not in MODELS:
             return None
-        assert federation.classes is not None
         seed = fold(self.training.seed, Label.INITIAL)
         shape = shape_after(self.fitting.of(0), federation.x.shape[1:])
-        return sparse.Origin(train.model, shape, federation.classes, seed)
+        return sparse.Origin(train.model, shape, outputs_for(federation), seed)
 
 
 def rebuild(path: Path) -> Rebuilt:

@@ -8,6 +8,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Fact, Model
 from masquerade.results import AVERAGED, Statistics, Summary
+from masquerade.results.metric_names import metric_title
 
 
 def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact]) -> Card:
@@ -21,7 +22,7 @@ def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact
     if listed.names:
         client += f" ({listed.names[place]})"
     own, mine = summary.accuracy.own, listed.own[place]
-    metric, unit = summary.metric.capitalize(), "mean over clients ± std"
+    metric, unit = metric_title(summary.metric), "mean over clients ± std"
     facts: dict[str, dict[str, Fact]] = {
         "Model": {
             "method": f"{summary.title} (`{summary.method}`, view `{summary.view}`)",
@@ -43,6 +44,7 @@ def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact
         },
         f"{metric} on test data": {
             "this client": "no test data" if mine is None else float(mine),
+            **_majority(summary, place),
             unit: _shown(own),
             "bottom decile": own.bottom_decile if own.bottom_decile is not None else "none",
         },
@@ -61,6 +63,22 @@ def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact
         when = f"in round {summary.diverged + 1}"
         facts["Model"]["diverged"] = f"training left the finite numbers {when}"
     return Card(f"{summary.title}, client {client}, on {summary.data}", facts)
+
+
+def _majority(summary: Summary, place: int) -> dict[str, Fact]:
+    """Say what this client would get without a model, and whether its model answers alike."""
+    listed = summary.per_client
+    known = summary.majority.per_client if summary.majority else None
+    assert listed is not None
+    client, facts = listed.ids[place], dict[str, Fact]()
+    if known is not None and client in known.ids:
+        figure = known.own[known.ids.index(client)]
+        facts["this client, if it answered its most frequent label"] = (
+            "no test data" if figure is None else float(figure)
+        )
+    if client in listed.one_class:
+        facts["warning"] = "the model answered all test samples with one class"
+    return facts
 
 
 def _shown(found: Statistics) -> str:

@@ -16,7 +16,7 @@ from masquerade.core.part import Axis, Message, Part
 from masquerade.core.random import Label, draw, fold
 from masquerade.core.round import Batch, ClientInfo, Round, Stage
 from masquerade.core.sgd import Losses, SGDStep
-from masquerade.core.task import Task, cross_entropy
+from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
 from masquerade.methods.registry import MethodEntry
 
@@ -99,7 +99,7 @@ class HeteroFL(Method):
         def held(work: State, batch: Batch, round: Round) -> Losses:
             logits, buffers = task(scaled(work), batch.x, True, batch.key)
             logits = torch.where(work["classes"], logits, 0)
-            return cross_entropy(logits, batch.y), buffers
+            return task.weighted_loss(logits, batch.y), buffers
 
         def train(step: SGDStep) -> Stage:
             return Stage("train", step, self.local_epochs, masks=mask.trained, sliceable=True)

@@ -1,13 +1,22 @@
 """Metrics of a whole test set, by name: each a function of all outputs and targets of a client.
 
-They go by scikit-learn and scipy, which are imported where one is asked for: machines that only
-train have none. All are in percent, as accuracy is.
+Outputs of a classifier are logits. Some metrics go by scikit-learn and scipy, which are imported
+where one is asked for: machines that only train have none.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from masquerade.core.metric import SetMetric
+
+Function = Callable[[Tensor, Tensor], float | None]
+"""From all outputs and targets of a test set to a figure; None where it is not defined."""
+
+BINS = 15
+"""Bins of the calibration error, of equal width from 0 to 1."""
 
 
 def balanced_accuracy(outputs: Tensor, y: Tensor) -> float:
@@ -48,9 +57,63 @@ def auroc(outputs: Tensor, y: Tensor) -> float | None:
     return 100 * float(areas.mean())
 
 
+def log_loss(outputs: Tensor, y: Tensor) -> float:
+    """Return the mean cross entropy in nats."""
+    return float(cross_entropy(outputs.double(), y))
+
+
+def calibration_error(outputs: Tensor, y: Tensor) -> float:
+    """Return the expected calibration error (ECE).
+
+    Samples are put into bins by the probability of the class that is answered. It is the mean over
+    samples of how far the accuracy of a bin is from its mean probability.
+    """
+    sure, answer = torch.softmax(outputs.double(), -1).max(-1)
+    gap = (answer == y).double() - sure
+    bins = (sure * BINS).ceil().long().clamp(1, BINS) - 1
+    sums = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, gap)
+    return 100 * float(sums.abs().sum()) / len(y)
+
+
+def recall_of(label: int) -> Function:
+    """Return what measures the share of a class that is right; None where a set has none of it."""
+
+    def recall(outputs: Tensor, y: Tensor) -> float | None:
+        right = outputs.argmax(-1)[y == label] == label
+        return 100 * float(right.double().mean()) if len(right) else None
+
+    return recall
+
+
+def perplexity(outputs: Tensor, y: Tensor) -> float:
+    """Return the exponential of the mean cross entropy of all tokens.
+
+    Outputs are [samples, classes], or [samples, classes, tokens] where targets are
+    [samples, tokens].
+    """
+    return float(cross_entropy(outputs.double(), y).exp())
+
+
+def mae(outputs: Tensor, y: Tensor) -> float:
+    """Return the mean absolute error."""
+    return float((outputs.double().reshape(y.shape) - y).abs().mean())
+
+
+def rmse(outputs: Tensor, y: Tensor) -> float:
+    """Return the root of the mean squared error."""
+    return float((outputs.double().reshape(y.shape) - y).square().mean().sqrt())
+
+
 METRICS: dict[str, SetMetric] = {
-    "balanced_accuracy": SetMetric(balanced_accuracy),
-    "macro_f1": SetMetric(macro_f1),
-    "auroc": SetMetric(auroc),
+    "balanced_accuracy": SetMetric(balanced_accuracy, targets="classes"),
+    "macro_f1": SetMetric(macro_f1, targets="classes"),
+    "auroc": SetMetric(auroc, targets="classes"),
+    "log_loss": SetMetric(log_loss, "lower", "classes", percent=False),
+    "calibration_error": SetMetric(calibration_error, "lower", "classes"),
+    "mae": SetMetric(mae, "lower", "numbers", percent=False),
+    "rmse": SetMetric(rmse, "lower", "numbers", percent=False),
+    "perplexity": SetMetric(perplexity, "lower", "tokens", percent=False),
 }
-"""What `evaluate.metrics` may name."""
+"""What `evaluate.metrics` may name, beside metrics of each class."""
+PER_CLASS: dict[str, Callable[[int], Function]] = {"recall": recall_of}
+"""Metrics of one class, given its number: each is a metric for every class of the data."""

@@ -9,6 +9,7 @@ from masquerade.results import Summary
 Row = TypeVar("Row")
 
 TITLES = {
+    "baseline": "As they are",
     "": "As they are",
     "sample": "Under a rule, every sample by itself",
     "several": "Under a rule, several samples together",
@@ -32,8 +33,8 @@ def parted(rows: Iterable[Row], groups: Iterable[Sequence[Summary]]) -> dict[str
     """Return the rows of a table, one for each group of results, by the title of their block."""
     pairs = zip(groups, rows, strict=True)
     return {
-        TITLES[scope]: [row for _, row in part]
-        for scope, part in groupby(pairs, key=lambda pair: pair[0][0].scope)
+        title: [row for _, row in part]
+        for title, part in groupby(pairs, key=lambda pair: TITLES[pair[0][0].scope])
     }
 
 

@@ -11,7 +11,7 @@ from masquerade.report.intervals import Interval, of_difference
 from masquerade.report.tables import (
     ABSENT,
     Results,
-    by_method,
+    by_row,
     columns,
     lower_is_better,
     number_format,
@@ -47,7 +47,7 @@ def own(results: Results) -> dict[str, dict[int, float]]:
     Novel clients are among them.
     """
     found: dict[str, dict[int, float]] = {}
-    for name, seeds in by_method(of_one_partition(results)).items():
+    for name, seeds in by_row(of_one_partition(results)).items():
         values: dict[int, list[float]] = {}
         for id, value in chain(*map(_listed, seeds)):
             if value is not None:
@@ -117,7 +117,7 @@ def difference(results: Results, left: str, right: str) -> Difference:
 
 
 def _check_names(results: Results, *names: str) -> None:
-    found = by_method(results)
+    found = by_row(results)
     for name in names:
         if name not in found:
             known = ", ".join(found)
@@ -132,7 +132,7 @@ def gains(results: Results, left: str, right: str) -> dict[str, Interval]:
     Columns in which nothing can be paired are left out.
     """
     _check_names(results, left, right)
-    groups, behind, lower = by_method(results), of_clients(results), lower_is_better(results)
+    groups, behind, lower = by_row(results), of_clients(results), lower_is_better(results)
     found = {}
     for name, pick in columns(results).items():
         ours, theirs = (trainings(groups[each], pick, behind.get(name)) for each in (left, right))
@@ -146,7 +146,7 @@ def rows(results: Results) -> tuple[list[str], list[list[str]]]:
     """Return the metric of every client on its own data as texts: headings, and a row for each."""
     found, form = own(results), number_format(results)
     kept_out, known = novel(results), names(results)
-    titles = {name: seeds[0].title for name, seeds in by_method(results).items()}
+    titles = {name: seeds[0].title for name, seeds in by_row(results).items()}
     body = []
     for id in sorted({id for values in found.values() for id in values}):
         values = (given.get(id) for given in found.values())

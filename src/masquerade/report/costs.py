@@ -1,5 +1,6 @@
 """What methods cost, as tables: bytes and their time, operations, devices, the run itself."""
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from masquerade.report.tables import (
     of_setup,
     show_cost,
 )
-from masquerade.results import Flops, Summary
+from masquerade.results import Bytes, Flops, Summary
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -107,15 +108,26 @@ def _bytes(groups: Groups, rate: Bandwidth) -> Made:
 
 
 def _fitting(groups: Groups) -> str:
-    """Say what it cost to fit the preprocessing, where clients' data decided it."""
+    """Say what it cost to find out what clients' data decide before training."""
     seeds = [seed for group in groups for seed in group]
-    down = mean(seeds, lambda s: s.preprocessing.bytes.down if s.preprocessing else None)
-    up = mean(seeds, lambda s: s.preprocessing.bytes.up if s.preprocessing else None)
-    if not down and not up:
+    return _once(
+        *("Fitting the preprocessing", seeds),
+        lambda summary: summary.preprocessing.bytes if summary.preprocessing else None,
+    ) + _once(
+        *("Counting labels for class weights", seeds),
+        lambda summary: summary.class_weights.bytes if summary.class_weights else None,
+    )
+
+
+def _once(what: str, seeds: list[Summary], spent: Callable[[Summary], Bytes | None]) -> str:
+    """Say what something cost a client once before training, if anything."""
+    known = [found for found in map(spent, seeds) if found is not None]
+    if not any(found.both for found in known):
         return ""
+    down, up = (statistics.fmean(each) for each in ([b.down for b in known], [b.up for b in known]))
     return (
-        f" Fitting the preprocessing, once before training, cost a client {show(down)} bytes down"
-        f" and {show(up)} up, counted apart."
+        f" {what}, once before training, cost a client {show(down)} bytes down and {show(up)} up,"
+        " counted apart."
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from masquerade.report.tables import Results, by_method, is_percent
 from masquerade.results import Summary
+from masquerade.results.metric_names import metric_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +90,7 @@ def lines_of(results: Results, points: Callable[[list[Summary]], list[Point]]) -
 
 def metric(results: Results, where: str = "") -> str:
     """Return the label of an axis of the metric."""
-    name = results[0].metric.capitalize()
+    name = metric_title(results[0].metric)
     return " ".join(filter(None, (name, where, "(%)" if is_percent(results) else "")))
 
 

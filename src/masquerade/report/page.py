@@ -2,7 +2,7 @@
 
 import html
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
 from masquerade.report import blocks, clients, costs, plots, tables
@@ -10,6 +10,8 @@ from masquerade.report.drawing import matrix
 from masquerade.report.tables import Pick, Results
 from masquerade.results import AVERAGED, Accuracy, Summary
 from masquerade.results.accuracy import ByStep
+from masquerade.results.alarms import alarms
+from masquerade.results.metric_names import metric_title
 
 _CSS = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1c1d; --soft: #5c6066;
@@ -89,6 +91,8 @@ _READING = {
     "Own data": "The mean over clients, each tested on its own test data.",
     tables.BY_SAMPLES: "The mean over all test samples: a client counts by how many it has.",
     "Bottom decile": "Nine clients in ten do at least this well.",
+    "Majority class": "Each client answers the most frequent label of its own training samples,"
+    " without a model. A method that is not above it has learned nothing that helps.",
     "100 % shift": "So much of each client's test data is replaced by one other client's.",
     "All shifts": "The mean over all degrees of shift, 0 % included.",
     "Pooled shifts": "The same, with samples of all other clients in the place of one client's.",
@@ -123,6 +127,8 @@ _ABOUT_GLOBAL = (
     " models: what personalization is worth on own data, and what it costs under shift."
 )
 
+_ABOUT_NOVEL = "The clients that took no part in training."
+
 
 def page(
     results: Results,
@@ -135,8 +141,10 @@ def page(
 
     `rate` is the bandwidth that clients are taken to have.
     """
+    notes = [*alarms(results), *notes]
     results = tables.under_rules(results)
     groups = list(tables.by_method(results).values())
+    rows = list(tables.by_row(results).values())
     drawn = {
         name: _drawn(svg, _CAPTIONS[name].format(rate=rate.text))
         for name, svg in plots.figures(results, rate).items()
@@ -146,11 +154,12 @@ def page(
         _section("Results", results_table(results)),
         _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
         _section("Clients", _clients(results)),
-        _section("Shift", _figures(drawn, "Shift") + _shift(results, groups)),
-        _section("Corruption", _figures(drawn, "Corruption") + _heat(results, groups)),
+        _section("Shift", _figures(drawn, "Shift") + _shift(results, rows)),
+        _section("Corruption", _figures(drawn, "Corruption") + _heat(results, rows)),
         _section("Masks", _figures(drawn, "Masks") + _overlaps(groups)),
         _section("Costs", _costs(results, groups, rate)),
         _section("Global view", _global_view(results, groups)),
+        _section("Novel clients", _novel(results, rows)),
         _section("Configuration", _configuration(config_text)),
         _section("How to read this", _reading()),
     )
@@ -202,7 +211,7 @@ def _tile(
 ) -> str:
     """Say who, without a rule, is ahead of all others by an interval, or that nobody is."""
     form, unit = tables.number_format(results), " %" if tables.is_percent(results) else ""
-    groups = list(tables.by_method(results).values())
+    groups = list(tables.by_row(results).values())
     plain = [place for place, seeds in enumerate(groups) if not seeds[0].scope]
     titles = [seeds[0].title for seeds in groups]
     shown = [found[place] for place in plain]
@@ -230,7 +239,7 @@ def results_table(results: Results) -> str:
     ]
     notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
     names = [headings[place] for place in shown]
-    parts = blocks.parted(rows, tables.by_method(results).values())
+    parts = blocks.parted(rows, tables.by_row(results).values())
     shown_tables = [
         _element("p", title, "soft") * (len(parts) > 1) + _table(names, part)
         for title, part in parts.items()
@@ -375,19 +384,48 @@ def _layers(groups: list[list[Summary]]) -> str:
 _WAYS = ("dense", "masked", "executed")
 
 
+Seen = Callable[[Summary], tuple[Accuracy | None, Mapping[str, Accuracy]]]
+"""What of a summary a table is of: an accuracy, and further metrics by name."""
+
+
 def _global_view(results: Results, groups: list[list[Summary]]) -> str:
-    form, picks = tables.number_format(results), tables.of_accuracy(results)
+    return _further(results, groups, _ABOUT_GLOBAL, lambda s: (s.global_view, s.global_metrics))
 
-    def of_shared(pick: Callable[[Accuracy], tables.Value]) -> Pick:
-        return lambda summary: pick(summary.global_view) if summary.global_view else None
 
+def _novel(results: Results, groups: list[list[Summary]]) -> str:
+    """Return a table of novel clients, where more is known of them than the main table shows."""
+    if not any(result.novel and result.novel.metrics for result in results):
+        return ""
+
+    def seen(summary: Summary) -> tuple[Accuracy | None, Mapping[str, Accuracy]]:
+        found = summary.novel
+        return (found.accuracy, found.metrics) if found else (None, {})
+
+    return _further(results, groups, _ABOUT_NOVEL, seen)
+
+
+def _further(results: Results, groups: list[list[Summary]], about: str, seen: Seen) -> str:
+    """Return a table like the main one, of something else that methods were measured on."""
+    form, forms = tables.number_format(results), tables.formats(results)
+
+    def of_accuracy(pick: Callable[[Accuracy], tables.Value]) -> Pick:
+        return lambda summary: pick(found) if (found := seen(summary)[0]) else None
+
+    def of_metric(name: str) -> Pick:
+        return lambda summary: tables.own_of(seen(summary)[1].get(name))
+
+    picks = {name: of_accuracy(pick) for name, pick in tables.of_accuracy(results).items()}
+    picks |= {
+        metric_title(name): of_metric(name)
+        for name in dict.fromkeys(name for each in results for name in seen(each)[1])
+    }
     rows = []
     for seeds in groups:
-        found = [tables.figure(seeds, of_shared(pick)) for pick in picks.values()]
-        if any(found):
-            shown = (tables.split(tables.show(each, form)) for each in found)
-            rows.append([_cell(seeds[0].title), *(_cell(*text) for text in shown)])
-    return _element("p", _ABOUT_GLOBAL, "soft") + _table(["Method", *picks], rows) if rows else ""
+        found = {name: tables.figure(seeds, pick) for name, pick in picks.items()}
+        if any(found.values()):
+            cells = [_figure(each, forms.get(name, form)) for name, each in found.items()]
+            rows.append([_cell(seeds[0].title), *cells])
+    return _element("p", about, "soft") + _table(["Method", *picks], rows) if rows else ""
 
 
 def _configuration(text: str) -> str:

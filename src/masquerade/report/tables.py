@@ -11,6 +11,9 @@ from masquerade.report import blocks
 from masquerade.report.intervals import ENOUGH, Trained, of_difference, of_mean, over_seeds
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
+from masquerade.results.alarms import alarms
+from masquerade.results.metric_names import metric_title
+from masquerade.results.summary import MAJORITY
 
 Results = Sequence[Summary]
 """Of one method or several, of one seed or several."""
@@ -67,6 +70,25 @@ def by_method(results: Results) -> dict[str, list[Summary]]:
             raise MasqueradeError("E305", f"{name} is there twice; remove one of the results")
         group.append(result)
     return groups
+
+
+def by_row(results: Results) -> dict[str, list[Summary]]:
+    """Group results as rows of a table: the majority class first, where it is known, then methods.
+
+    It is the same for all methods of a seed.
+    """
+    methods, found = by_method(results), dict[int, Summary]()
+    for seeds in methods.values():
+        for summary in seeds:
+            row = summary.majority_row()
+            if row is not None:
+                found.setdefault(row.seed, row)
+    return ({MAJORITY: list(found.values())} if found else {}) | methods
+
+
+def is_baseline(seeds: Results) -> bool:
+    """Tell the majority class from methods: nothing was trained for it, and it never leads."""
+    return seeds[0].scope == "baseline"
 
 
 def under_rules(results: Results) -> list[Summary]:
@@ -231,16 +253,16 @@ def columns(results: Results) -> dict[str, Pick]:
         return lambda summary: pick(summary.accuracy)
 
     def of_metric(name: str) -> Pick:
-        return lambda summary: _own(summary.metrics.get(name))
+        return lambda summary: own_of(summary.metrics.get(name))
 
     picks = {heading: of_summary(pick) for heading, pick in of_accuracy(results).items()}
     picks |= {metric_title(name): of_metric(name) for name in _metrics(results)}
     if any(result.novel for result in results):
-        picks["Novel clients"] = lambda s: _own(s.novel.accuracy if s.novel else None)
+        picks["Novel clients"] = lambda s: own_of(s.novel.accuracy if s.novel else None)
     return picks
 
 
-def _own(found: Accuracy | None) -> Statistics | None:
+def own_of(found: Accuracy | None) -> Statistics | None:
     """Return the figure on own data; none where no client has one, as a metric may be undefined."""
     if found is None or (found.own.bottom_decile is None and math.isnan(found.own.mean)):
         return None
@@ -249,12 +271,6 @@ def _own(found: Accuracy | None) -> Statistics | None:
 
 def _metrics(results: Results) -> list[str]:
     return list(dict.fromkeys(name for result in results for name in result.metrics))
-
-
-def metric_title(name: str) -> str:
-    """Write the name of a further metric: "macro_f1" is "Macro F1"."""
-    words = name.replace("_", " ")
-    return words[:1].upper() + words[1:].replace(" f1", " F1") if words != "auroc" else "AUROC"
 
 
 def steps(results: Results, by_step: Callable[[Accuracy], ByStep]) -> list[int]:
@@ -284,8 +300,8 @@ def show_cost(amount: float | None, unit: float = 1.0) -> str:
 
 def rows(results: Results) -> list[dict[str, str]]:
     """Return one row per method, heading → text, seeds taken together."""
-    groups = by_method(results).values()
-    form, picks = number_format(results), columns(results)
+    groups = by_row(results).values()
+    form, forms, picks = number_format(results), formats(results), columns(results)
     shown = figures(results)
 
     def gap(seeds: Results) -> dict[str, str]:
@@ -295,15 +311,25 @@ def rows(results: Results) -> list[dict[str, str]]:
 
     return [
         {"Method": seeds[0].title}
-        | {heading: show(found, form) for heading, found in each.items()}
+        | {heading: show(found, forms.get(heading, form)) for heading, found in each.items()}
         | gap(seeds)
-        | {
-            "MB": show_cost(mean(seeds, lambda s: s.costs.train.bytes.both), 1e6),
-            "GFLOP": show_cost(mean(seeds, lambda s: s.costs.train.flops.masked), 1e9),
-            "Density": show_cost(mean(seeds, lambda s: s.model.density)),
-        }
+        | _costs([] if is_baseline(seeds) else seeds)
         for seeds, each in zip(groups, shown, strict=True)
     ]
+
+
+def _costs(seeds: Results) -> dict[str, str]:
+    return {
+        "MB": show_cost(mean(seeds, lambda s: s.costs.train.bytes.both), 1e6),
+        "GFLOP": show_cost(mean(seeds, lambda s: s.costs.train.flops.masked), 1e9),
+        "Density": show_cost(mean(seeds, lambda s: s.model.density)),
+    }
+
+
+def formats(results: Results) -> dict[str, str]:
+    """Return the formats of columns that are in another unit than the rest."""
+    further = ((name, found) for each in results for name, found in each.metrics.items())
+    return {metric_title(name): ".3g" for name, found in further if not found.percent}
 
 
 def figures(results: Results) -> list[dict[str, Figure | None]]:
@@ -311,7 +337,7 @@ def figures(results: Results) -> list[dict[str, Figure | None]]:
     picks, behind = columns(results), of_clients(results)
     return [
         {name: figure(seeds, pick, behind.get(name)) for name, pick in picks.items()}
-        for seeds in by_method(results).values()
+        for seeds in by_row(results).values()
     ]
 
 
@@ -328,16 +354,20 @@ class Lead:
 def leads(results: Results) -> dict[str, Lead]:
     """Return for each column of the metric who is ahead, as far as intervals can tell.
 
-    Rows are compared within their block alone: rules may look at what methods cannot.
+    Rows are compared within their block alone: rules may look at what methods cannot. The majority
+    class is no method, and not compared.
     """
-    groups = list(by_method(results).values())
+    groups = list(by_row(results).values())
     lower, behind = lower_is_better(results), of_clients(results)
     parts = blocks.parted(range(len(groups)), groups).values()
 
     def lead(name: str, pick: Pick) -> Lead:
         found = [trainings(seeds, pick, behind.get(name)) for seeds in groups]
         sign = -1 if name in lower else 1
-        each = [_lead({row: found[row] for row in part}, sign) for part in parts]
+        each = [
+            _lead({row: found[row] for row in part if not is_baseline(groups[row])}, sign)
+            for part in parts
+        ]
         rows = frozenset(row for row, _ in each if row is not None)
         return Lead(rows, frozenset(by for _, pairs in each for by in pairs))
 
@@ -372,7 +402,7 @@ def lower_is_better(results: Results) -> set[str]:
 def heading(results: Results) -> str:
     """Return what the results are about, in one line."""
     first = results[0]
-    name = "Accuracy (%)" if is_percent(results) else first.metric.capitalize()
+    name = metric_title(first.metric) + (" (%)" if is_percent(results) else "")
     seeds = sorted({result.seed for result in results})
     facts = [name, first.data, f"{first.clients:,} clients", f"{first.rounds:,} rounds"]
     facts.append(("seeds " if len(seeds) > 1 else "seed ") + ", ".join(map(str, seeds)))
@@ -393,6 +423,11 @@ def footnotes(results: Results) -> list[str]:
             " all clients, so that a client counts by how many it has."
         )
     notes.append("Bottom decile: nine clients in ten do at least as well.")
+    if any(result.majority for result in results):
+        notes.append(
+            "Majority class: each client answers the most frequent label of its own training"
+            " samples, without a model."
+        )
     if "Pooled shifts" in columns(results):
         notes.append(
             "Shifted samples come from one other client, pooled ones from all others; both are"
@@ -402,6 +437,8 @@ def footnotes(results: Results) -> list[str]:
     notes += sorted({result.data_note for result in results if result.data_note})
     done = {result.preprocessing.text for result in results if result.preprocessing}
     notes += [f"Before the network reads them, {text}." for text in sorted(done)]
+    if any(result.class_weights for result in results):
+        notes.append("In the loss, classes weigh by how rare they are (train.class_weights).")
     notes.append(
         "MB (10⁶ bytes, down and up) and GFLOP (as the masks allow) are per client, over all of"
         " training; only products (matrix products and convolutions) are counted as FLOPs."
@@ -556,20 +593,21 @@ def markdown(results: Results) -> str:
     """Return the table in Markdown, values that lead bold, with its footnotes."""
     headings, body = cells(results)
     lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
-    parts = blocks.parted(body, by_method(results).values())
+    parts = blocks.parted(body, by_row(results).values())
     for title, row in ((title, row) for title, part in parts.items() for row in part):
         if len(parts) > 1 and row is parts[title][0]:
             lines.append(f"| *{title}* |" + " |" * (len(headings) - 1))
         values = [f"**{cell.value}**" if cell.best else cell.value for cell in row]
         texts = [f"{value} {cell.rest}".strip() for value, cell in zip(values, row, strict=True)]
         lines.append("| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |")
-    notes = heading(results) + ". " + " ".join(footnotes(results))
+    warned = [f"{text}." for text in alarms(results)]
+    notes = " ".join([f"{heading(results)}.", *warned, *footnotes(results)])
     return "\n".join([*lines, "", notes, "", *_markdown_kinds(results)])
 
 
 def by_kind(results: Results) -> dict[str, list[Figure | None]]:
     """Return every method's figure under each kind of corruption, over all severities."""
-    groups = by_method(results).values()
+    groups = by_row(results).values()
 
     def over_severities(kind: str) -> Pick:
         return lambda summary: summary.accuracy.corruption.get(kind, {}).get(AVERAGED)
@@ -590,7 +628,7 @@ def _markdown_kinds(results: Results) -> list[str]:
     table, form = by_kind(results), number_format(results)
     if not table:
         return []
-    titles = [seeds[0].title.replace("|", r"\|") for seeds in by_method(results).values()]
+    titles = [seeds[0].title.replace("|", r"\|") for seeds in by_row(results).values()]
     lines = [f"| Corruption | {' | '.join(titles)} |", "|---" + "|--:" * len(titles) + "|"]
     for kind, found in table.items():
         lines.append(f"| {kind_name(kind)} | {' | '.join(show(each, form) for each in found)} |")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from masquerade.report import blocks, tables
 from masquerade.report.tables import Cell, Results
+from masquerade.results.alarms import alarms
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 SPARED = ("Density", "Gap", "Pooled shifts", "Novel clients", "GFLOP", "Bottom decile")
 """What is left out for want of room in this order, after the mean by samples and all degrees of
-shift but the last."""
+shift but the last, and before the recall of classes."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Fitted:
             texts = [row[place].value + _below(row[place]) for row in self.body]
             widths[name] = max(map(len, "\n".join([_two_lines(name), *texts]).splitlines()))
         first = ([tables.BY_SAMPLES], tables.between(self.headings))
-        for names in (*first, *([name] for name in SPARED)):
+        by_class = [name for name in self.headings if name.startswith("Recall, ")]
+        for names in (*first, *([name] for name in SPARED), by_class):
             # Columns are one blank apart.
             if sum(widths.values()) + len(widths) - 1 <= width:
                 break
@@ -90,6 +92,8 @@ def _below(cell: Cell) -> str:
 def terminal(results: Results) -> Fitted:
     """Return the table for a terminal of any width."""
     headings, body = tables.cells(results)
-    parts = blocks.parted(body, tables.by_method(results).values())
+    parts = blocks.parted(body, tables.by_row(results).values())
     sizes = {title: len(part) for title, part in parts.items()}
-    return Fitted(tables.heading(results), tables.footnotes(results), headings, body, sizes)
+    warned = [f"{text}." for text in alarms(results)]
+    notes = [*warned, *tables.footnotes(results)]
+    return Fitted(tables.heading(results), notes, headings, body, sizes)

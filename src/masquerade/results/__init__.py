@@ -4,6 +4,8 @@ from masquerade.results.accuracy import AVERAGED, Accuracy, Statistics
 from masquerade.results.costs import Bytes, Costs, Flops, PaperCosts, Spent, Storage
 from masquerade.results.rounds import EvaluationRecord, RoundRecord
 from masquerade.results.summary import (
+    Baseline,
+    ClassWeights,
     ClientFigures,
     ModelSize,
     Novel,
@@ -18,7 +20,9 @@ from masquerade.results.summary import (
 __all__ = [
     "AVERAGED",
     "Accuracy",
+    "Baseline",
     "Bytes",
+    "ClassWeights",
     "ClientFigures",
     "Costs",
     "EvaluationRecord",

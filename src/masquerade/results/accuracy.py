@@ -36,3 +36,5 @@ class Accuracy:
     """By degree: they are replaced by samples of all others."""
     corruption: Mapping[str, ByStep] = field(default_factory=dict)
     """By kind and severity, and `AVERAGED` over kinds."""
+    percent: bool = True
+    """Of a further metric, whether it is given in percent."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 from masquerade.errors import MasqueradeError, listed, nearest
 from masquerade.results.accuracy import Accuracy
@@ -11,6 +11,16 @@ from masquerade.results.json_records import Json, from_json, to_json
 
 SCHEMA = 2
 """The version of a summary's JSON; 0.1 wrote the first, without a number."""
+MAJORITY = "majority_class"
+"""What the majority class is called where methods have names."""
+_NOT_MEASURED: dict[str, Any] = {
+    "rules": {},
+    "global_view": None,
+    "global_metrics": {},
+    "history": (),
+    "overlap": None,
+}
+"""What is known of a view's own models alone."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class ClientFigures:
     """By degree, and `AVERAGED` over them: means over the draws of one other client each."""
     pooled: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """The same with samples of all other clients."""
+    one_class: tuple[int, ...] = ()
+    """Clients whose test labels differ, and whose model answers all of them with one class."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,8 @@ class Novel:
     """What the others' mean on own data is ahead of theirs."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Those whose update was refused when they joined, and the code that says why."""
+    metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+    """Further metrics by name."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,14 @@ class Preprocessing:
 
 
 @dataclass(frozen=True)
+class ClassWeights:
+    """What classes weigh in the loss, and what it cost a client to find out."""
+
+    weights: tuple[float, ...]
+    bytes: Bytes
+
+
+@dataclass(frozen=True)
 class RuleFigures:
     """The figures of a view whose outputs went through a rule."""
 
@@ -112,6 +134,16 @@ class RuleFigures:
     scope: str = "several"
     """"sample" where the rule answers every sample by itself, "several" where it may look at more.
     """
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The figures of clients that answer without a model."""
+
+    accuracy: Accuracy
+    metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+    per_client: ClientFigures | None = None
+    novel: Novel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +172,17 @@ class Summary:
     per_client: ClientFigures | None = None
     global_view: Accuracy | None = None
     """The shared model in everybody's hands, where the method has one."""
+    global_metrics: Mapping[str, Accuracy] = field(default_factory=dict)
+    """Further metrics of the shared model, by name."""
     metrics: Mapping[str, Accuracy] = field(default_factory=dict)
     """Further metrics by name."""
     rules: Mapping[str, RuleFigures] = field(default_factory=dict)
     """The same under rules on outputs, by name."""
+    majority: Baseline | None = None
+    """Each client answers the most frequent label of its training samples; None unless targets are
+    classes."""
     scope: str = ""
-    """What the rule looks at whose figures these are; "" is no rule."""
+    """What the rule looks at whose figures these are; "" is no rule, and "baseline" no model."""
     overlap: Overlap | None = None
     novel: Novel | None = None
     diverged: int | None = None
@@ -155,6 +192,8 @@ class Summary:
     data_note: str = ""
     preprocessing: Preprocessing | None = None
     """What is done to samples, where it is not the default."""
+    class_weights: ClassWeights | None = None
+    """What classes weigh in the loss, where they differ."""
     corrupted_images: str = ""
     """Whether corrupted images are "published" or "generated"."""
 
@@ -197,17 +236,34 @@ class Summary:
                     title=f"{self.title}, {name}",
                     accuracy=found.accuracy,
                     metrics=found.metrics,
-                    rules={},
                     scope=found.scope,
-                    global_view=None,
                     novel=None,
                     per_client=found.per_client,
-                    history=(),
-                    overlap=None,
+                    **_NOT_MEASURED,
                 )
                 for name, found in self.rules.items()
             ),
         ]
+
+    def majority_row(self) -> "Summary | None":
+        """Return a summary that has the figures of the majority class, where there are any."""
+        found = self.majority
+        if found is None:
+            return None
+        return replace(
+            self,
+            method=MAJORITY,
+            title="Majority class",
+            scope="baseline",
+            accuracy=found.accuracy,
+            metrics=found.metrics,
+            per_client=found.per_client,
+            novel=found.novel,
+            **_NOT_MEASURED,
+            majority=None,
+            diverged=None,
+            refused=0,
+        )
 
     def place_of(self, client: int | str) -> int:
         """Return the place of a client, given by number or name, in what is listed of clients.

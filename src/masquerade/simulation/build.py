@@ -23,6 +23,7 @@ from masquerade.engine.base import Engine, EngineContext
 from masquerade.engine.precision import numbers
 from masquerade.errors import MasqueradeError
 from masquerade.simulation import contract, preflight
+from masquerade.simulation.class_weights import Weighting, weigh
 from masquerade.simulation.fitting import Fitting, eligible, fit
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.server import Server, train
@@ -42,6 +43,8 @@ class Simulation:
     """The data, on the device; preprocessed where each client does it in its own way."""
     fitting: Fitting
     """What is done to samples before the network, and what it cost to find out."""
+    weighting: Weighting
+    """What classes weigh in the loss."""
     seconds: float
     """What building it took."""
 
@@ -76,7 +79,8 @@ def build(spec: TrainingSpec) -> Simulation:
     participation = _participation(spec)
     fitting = fit(spec)
     federation = fitting.applied(spec.federation.to(device))
-    fitted = spec.task.with_preprocess(fitting.preprocess)
+    weighting = weigh(spec)
+    fitted = spec.task.with_preprocess(fitting.preprocess).with_class_weights(weighting.weights)
     task = fitted.to(device).with_example(federation.x)
     preflight.try_out(task, federation)
     context = EngineContext(
@@ -106,7 +110,7 @@ def build(spec: TrainingSpec) -> Simulation:
     preflight.warn_of_small_limits(spec.method, task, server.clients[0])
     seconds = time.monotonic() - begun
     spec = replace(spec, compute=compute)
-    return Simulation(spec, server, engine, context, federation, fitting, seconds)
+    return Simulation(spec, server, engine, context, federation, fitting, weighting, seconds)
 
 
 @contextmanager

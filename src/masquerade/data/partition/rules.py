@@ -202,8 +202,8 @@ def labels_of(dataset: Dataset) -> Integers:
     if dataset.classes is None or dataset.y.ndim != 1:
         raise MasqueradeError(
             "E202",
-            f"`{dataset.name}` has no single class per sample to partition by; use `iid` or "
-            "`client`",
+            f"`{dataset.name}` has no single class per sample, which this partition goes by; take "
+            "`iid`, or `client` where the data name clients",
         )
     labels: Integers = dataset.y.cpu().numpy()
     return labels

@@ -1,0 +1,85 @@
+"""Alarms: results that a person should look at twice before believing them."""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+
+from masquerade.errors import MasqueradeWarning
+from masquerade.results.summary import ClientFigures, Summary
+
+ONE_CLASS, SAME = "W310", "W311"
+MOST = 0.1
+"""The share of clients that may answer with one class before there is an alarm: of few test samples
+one class can be the best answer."""
+
+
+def alarms(results: Sequence[Summary]) -> list[str]:
+    """Return the alarms of some results, each with its code."""
+    rows: dict[str, list[Summary]] = {}
+    for result in results:
+        # What is under a rule follows from the method's own row.
+        if not result.scope:
+            rows.setdefault(result.method, []).append(result)
+    return [*_one_class(rows.values()), *_same(rows.values())]
+
+
+def warn_of(results: Sequence[Summary]) -> None:
+    """Warn of what is alarming about some results."""
+    for text in alarms(results):
+        warnings.warn(text, MasqueradeWarning, stacklevel=3)
+
+
+def _one_class(rows: Iterable[Sequence[Summary]]) -> list[str]:
+    """Say whose models answer all samples of a client alike, where these are not a few."""
+    found = []
+    for seeds in rows:
+        groups = [group for seed in seeds for group in _groups(seed)]
+        alike, clients = sum(len(g.one_class) for g in groups), sum(len(g.ids) for g in groups)
+        if alike > MOST * clients:
+            found.append(f"{seeds[0].title} {alike} of {clients}")
+    if not found:
+        return []
+    return [
+        f"{ONE_CLASS} Models answer all of a client's own test samples with one class, though the"
+        f" labels differ (clients, over all seeds): {', '.join(found)}. Compare with the majority"
+        " class, and try data.normalize=standard, train.class_weights=balanced, another method.lr,"
+        " or more rounds"
+    ]
+
+
+def _groups(summary: Summary) -> list[ClientFigures]:
+    """Return the clients of training, and those that were kept out."""
+    found = [summary.per_client, summary.novel.clients if summary.novel else None]
+    return [group for group in found if group is not None]
+
+
+def _same(rows: Iterable[Sequence[Summary]]) -> list[str]:
+    """Say which methods have the same figures, to the last digit, for every client."""
+    alike: dict[object, list[str]] = {}
+    for seeds in rows:
+        key = _figures(seeds)
+        if key is not None:
+            alike.setdefault(key, []).append(seeds[0].title)
+    return [
+        f"{SAME} {', '.join(titles[:-1])} and {titles[-1]} have the same figures for every client,"
+        " to the last digit. Check that the models learn (do they answer with one class?), that"
+        " the settings differ in effect (no epochs, or a coefficient of 0, makes methods equal),"
+        " and that these are not results of the same run"
+        for titles in alike.values()
+        if len(titles) > 1
+    ]
+
+
+def _figures(seeds: Sequence[Summary]) -> object:
+    """Return all figures of all clients, by seed; None where they can tell nothing apart."""
+    listed = [(seed.seed, seed.per_client) for seed in seeds]
+    found = [
+        (number, clients.own, tuple(clients.shift.items()), tuple(clients.pooled.items()))
+        for number, clients in sorted(listed, key=lambda pair: pair[0])
+        if clients is not None
+    ]
+    every = {value for _, own, *_ in found for value in own if value is not None}
+    known = len(found) == len(seeds) and every and all(map(math.isfinite, every))
+    # Two methods that are right about everything need not be one.
+    perfect = seeds[0].metric == "accuracy" and every == {100.0}
+    return tuple(found) if known and not perfect else None

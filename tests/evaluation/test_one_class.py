@@ -1,0 +1,78 @@
+"""Models that answer with one class: who is counted, and what is said of it."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import masquerade as mq
+from masquerade.evaluation.one_class import _may_be_one_class
+from tests.support import federation
+
+
+def constant() -> nn.Module:
+    """A network that answers class 1, whatever it is asked."""
+    net = nn.Linear(6, 3, dtype=torch.float64)
+    with torch.no_grad():
+        net.weight.zero_()
+        net.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
+    return net
+
+
+def trained(model: nn.Module, data: mq.Federation, novel: tuple[int, ...] = ()) -> mq.Result:
+    evaluate = mq.Evaluate(every=0, degrees=(0,))
+    compute = mq.Compute(engine="loop")
+    method = mq.methods.FedAvg(lr=1e-9, local_epochs=1)
+    return mq.run(method, model, data, 1, novel=novel, evaluate=evaluate, compute=compute)
+
+
+def differing(data: mq.Federation) -> tuple[int, ...]:
+    return tuple(id for id, own in enumerate(data.test) if len(set(data.y[own].tolist())) > 1)
+
+
+def test_clients_whose_labels_differ_are_counted_and_told_of() -> None:
+    data = federation()
+    # Client 4 is tested on one class alone: one answer may be all there is to say.
+    data = replace(data, test=(*data.test[:4], data.test[4][:1], data.test[5]))
+    expected = differing(data)
+    assert 4 not in expected
+    with pytest.warns(mq.MasqueradeWarning, match=rf"^W310 .*{len(expected)} of 6"):
+        found = trained(constant(), data)
+    assert [each.per_client.one_class for each in found.summaries] == [expected] * 2
+
+
+def test_novel_clients_are_counted_too() -> None:
+    with pytest.warns(mq.MasqueradeWarning, match=r"^W310 "):
+        found = trained(constant(), federation(), novel=(4,)).summaries[0]
+    assert found.novel.clients.one_class == (4,)
+    assert 4 not in found.per_client.one_class
+
+
+def test_a_model_that_tells_classes_apart_is_not_counted() -> None:
+    data = federation()
+    # The label is the first feature.
+    x = nn.functional.one_hot(data.y, 6).to(data.x.dtype)
+    net = nn.Linear(6, 3, dtype=data.x.dtype)
+    with torch.no_grad():
+        net.weight.copy_(9 * torch.eye(3, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = trained(net, replace(data, x=x))
+    assert [each.per_client.one_class for each in found.summaries] == [(), ()]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=6))
+def test_outputs_are_asked_for_wherever_one_answer_is_possible(
+    pairs: list[tuple[int, int]],
+) -> None:
+    y, answers = torch.tensor(pairs).T
+    if len(set(answers.tolist())) == 1:
+        assert _may_be_one_class(y, y == answers)
+    right = y == answers
+    possible = any(torch.equal(y == label, right) for label in range(4))
+    assert _may_be_one_class(y, right) == possible
