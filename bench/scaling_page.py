@@ -236,19 +236,12 @@ def _item(text: str) -> str:
     return fill(f"- {text}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-LIGHT, DARK = "#1b1c1d", "#e8e8e8"
-"""What text and axes are drawn in, as the reader's system has it."""
-
-
 def plot(found: list[Record]) -> str:
     """Draw seconds per round and memory along every axis, as an SVG that stands alone."""
-    from masquerade.report.drawing import drawn
+    from masquerade.report.drawing import drawn, standalone
 
     label = "Seconds per round and peak memory in MB against clients, parameters and cohort"
-    svg = drawn("scaling", label, 7.6, lambda figure: _paint(figure, found))
-    style = f"svg{{color:{LIGHT}}}@media(prefers-color-scheme:dark){{svg{{color:{DARK}}}}}"
-    head, rest = svg.split(">", 1)
-    return f"{head}><style>{style}</style>{rest}"
+    return standalone(drawn("scaling", label, 7.6, lambda figure: _paint(figure, found)))
 
 
 def _paint(figure: "Figure", found: list[Record]) -> None:
