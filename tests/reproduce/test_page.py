@@ -269,7 +269,7 @@ def test_a_table_names_its_rows_and_says_what_a_reader_has_to_know(tmp_path: Pat
         "FedAvg+FT",
         "FedProx, μ = 0.5",
     ]
-    assert "\n\nBest rounds. ± is" in page.page(table)
+    assert "\n\n- Best rounds.\n- ± is" in page.page(table)
 
 
 def test_settings_survive_their_file_also_where_they_are_infinite() -> None:
