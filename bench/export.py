@@ -78,7 +78,8 @@ python bench/export.py {options}
 | `seed and bits` | what FedMask needs |
 | memory | what loading and using a model adds to a fresh process |
 
-Times are medians of interleaved calls on one thread. {energy}
+Times are medians of interleaved calls on one thread.
+{energy}
 
 Settings were chosen on folds of the training data; the [log](../log.md) has what was tried.
 {cases}"""

@@ -407,8 +407,8 @@ def looks_like_ours(token: str) -> bool:
 
 
 def too_long(line: str) -> bool:
-    """Say whether a line of prose is too long; tables and the targets of links are not prose."""
-    if line.startswith(("|", "<!--")):
+    """Say whether a line of prose is too long; tables, images and targets of links are not prose."""
+    if line.startswith(("|", "![", "<!--")):
         return False
     shown = re.sub(r"\]\([^)]*\)", "]", line)
     return len(shown) > WIDTH and not re.match(r"\S*$", shown.strip())

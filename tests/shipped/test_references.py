@@ -1,10 +1,11 @@
 """Every path, symbol, setting, command and code that the documentation names is there."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.shipped.references import ROOT, problems
+from tests.shipped.references import ROOT, problems, read
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted(ROOT.glob("docs/**/*.md"))
@@ -14,6 +15,14 @@ PAGES += sorted(ROOT.glob("docs/**/*.md"))
 def test_what_a_page_names_is_there(page: Path) -> None:
     found = problems(page)
     assert not found, "\n" + "\n".join(found)
+
+
+def test_the_files_of_a_package_stand_in_it() -> None:
+    rows = re.findall(r"^\| `(\w+/)` \| [^|]* \| ([^|]*) \|$", read(ROOT / "docs/design.md"), re.M)
+    assert len(rows) > 15
+    for package, listed in rows:
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", listed):
+            assert (ROOT / "src/masquerade" / package / name).exists(), f"{package}: no {name}"
 
 
 RIGHT = """# A page
