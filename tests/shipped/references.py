@@ -407,7 +407,7 @@ def looks_like_ours(token: str) -> bool:
 
 
 def too_long(line: str) -> bool:
-    """Say whether a line of prose is too long; tables, images and targets of links are not prose."""
+    """Say whether a line is too long; tables, images and targets of links may be."""
     if line.startswith(("|", "![", "<!--")):
         return False
     shown = re.sub(r"\]\([^)]*\)", "]", line)
