@@ -89,7 +89,7 @@ CASE = """
 {parameters:,} parameters, {samples:,} training samples, batches of {batch}. Rounds: {rounds},
 epochs in each: {epochs}. The learning rate is multiplied by {decay} after each round.{note}
 
-```python
+```
 {method}
 ```
 

@@ -3,13 +3,15 @@
 Coordinates are hundredths of an inch from the top left corner; a figure is 640 of them wide.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from masquerade.report.drawing import COLORS, Line, drawn, label_points, standalone
-from masquerade.reproduce import page, table
+from masquerade.reproduce import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -243,28 +245,42 @@ def pfedgate_gate(axes: "Axes") -> None:
     text(axes, 620, 232, "Sent: a bit per block, and the blocks chosen.", "right", size=8)
 
 
-def mixed(one: float, other: float, share: float) -> float:
-    """Return the number that lies so far on the way from one to the other."""
-    return one + (other - one) * share
+class Point(NamedTuple):
+    """A row of Table 1: accuracy on own data and at full shift."""
+
+    title: str
+    ours: tuple[float, float]
+    paper: tuple[float, float]
+
+
+def points() -> list[Point]:
+    """Read what Table 1 prints, and the mean of our seeds."""
+    found = table.read("dmpfl/table1", ROOT)
+    at = {column.name: place for place, column in enumerate(found.columns)}
+    own, shifted = at["w/o shift"], at["100 %"]
+    rows = []
+    for row, papers in found.figures.items():
+        files = sorted(found.results.glob(f"{row}-seed*.json"))
+        results = [json.loads(file.read_text(encoding="utf-8"))["result"] for file in files]
+        shifts = [result["accuracy"]["shift"] for result in results]
+        ours = (fmean(shift[degree]["mean"] for shift in shifts) for degree in ("0", "100"))
+        rows.append(Point(found.title_of(row), tuple(ours), (papers[own][0], papers[shifted][0])))
+    return rows
 
 
 def tradeoff(axes: "Axes") -> None:
-    """Accuracy on own data against full shift, of every row of DM-PFL's Table 1."""
-    found = table.read("dmpfl/table1", ROOT)
-    results = page.done(found)
-    wanted = {column.name: place for place, column in enumerate(found.columns)}
-    places = [wanted["w/o shift"], wanted["100 %"]]
+    """Draw accuracy on own data against full shift, of every row of DM-PFL's Table 1."""
     labels, between = [], []
-    for number, (row, papers) in enumerate(found.figures.items()):
-        ours = [page.ours(found.columns[place], row, results).mean for place in places]
-        paper = [papers[place][0] for place in places]
-        mixes = [partial(mixed, *ends) for ends in zip(ours, paper, strict=True)]
-        line = Line(found.title_of(row), number, [(ours[0], ours[1])])
+    for number, (title, ours, paper) in enumerate(points()):
+        line = Line(title, number, [ours])
         axes.plot(*zip(paper, ours, strict=True), color=line.color, linewidth=0.8, alpha=0.6)
         axes.plot(*ours, line.marker, color=line.color, markersize=7)
         axes.plot(*paper, line.marker, color=line.color, markersize=7, fillstyle="none")
         labels.append((line, axes.transData))
-        between += [tuple(mix(step / 8) for mix in mixes) for step in range(1, 9)]
+        between += [
+            tuple(a + (b - a) * step / 8 for a, b in zip(ours, paper, strict=True))
+            for step in range(1, 9)
+        ]
     axes.set(xlabel="Accuracy on own data (%)", ylabel="Accuracy at 100 % shift (%)")
     axes.grid(linewidth=0.4, alpha=0.35)
     axes.set_title("filled: ours, open: the paper's; better is up and to the right", fontsize=8.5)

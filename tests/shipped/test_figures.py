@@ -1,5 +1,6 @@
 """The figures of the documentation are what `python docs/figures/draw.py` draws."""
 
+import itertools
 import re
 import runpy
 from pathlib import Path
@@ -32,3 +33,16 @@ def test_the_intersection_of_masks_is_drawn_right() -> None:
             both = own[row][column] * whole[row][column]
             assert (shared[row][column] == "g") == bool(both)
             assert (personal[row][column] == "o") == bool(own[row][column] - both)
+
+
+def test_the_points_of_the_trade_off_are_those_of_the_page() -> None:
+    points = runpy.run_path(str(ROOT / "docs/figures/draw.py"))["points"]()
+    page = (ROOT / "docs/results/dmpfl-table1.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in page if line.startswith("|")]
+    rows = {one[1]: (one, two) for one, two in itertools.pairwise(cells) if one[2:3] == ["paper"]}
+    assert len(points) == len(rows) == 14
+    for title, ours, paper in points:
+        for row, point in zip(rows[title], (paper, ours), strict=True):
+            # Columns: Method, whose figures, w/o shift, 20 % … 100 %, averaged.
+            printed = [float(row[place].split(" ")[0]) for place in (3, 8)]
+            assert printed == [round(value, 2) for value in point]
