@@ -7,7 +7,6 @@ import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 
 import torch
 
@@ -17,6 +16,7 @@ from masquerade.cost.flops import Meter
 from masquerade.cost.forecast import Forecast, forecast
 from masquerade.methods import METHODS
 from masquerade.models import VGG16, build
+from masquerade.reproduce.page import wrapped
 
 ROUNDS, CLIENTS, SHARE, SAMPLES = 300, 100, 0.1, 450
 """The setting of Table 4: 60,000 images, 75 % of them for training, over a hundred clients."""
@@ -44,9 +44,6 @@ TABLE_4 = {
 }
 """As printed (KDD 2023): communication in MB, and 10¹² FLOP."""
 
-WIDTH = 110
-"""Characters of a line."""
-
 HOURS, VGG_ROUNDS = 59.67, 2000
 """Figure 2 of FedMask (SenSys 2021): FedAvg on VGG16, at 10 MB/s."""
 
@@ -61,14 +58,20 @@ python bench/costs.py {page}
 ## Table 4 of DM-PFL
 
 CIFAR-10, {clients} clients of {samples} samples, {share:.0%} of them in each of {rounds} rounds,
-five epochs, the CNN of {parameters:,} parameters, S = 0.5; means per client over the run. In the
-*papers' convention* bytes are those of the values alone, in one direction (the mean of both), and
-FLOPs are three times the forward pass inside the masks. In *ours* bytes are what is encoded, both
-ways, masks included, and FLOPs what the masks allow, with dense gradients where regrowth reads
-them. `masquerade report RUN --costs --convention paper` prints a run's costs in the first, and
-without that option in the second. The paper's figures are as printed, percentages computed from
-them. As in the table, sparse methods have uniform layers under a dense first one; FedRep has five
-epochs on the head, which its figure implies.
+five epochs, the CNN of {parameters:,} parameters, S = 0.5. Figures are means per client over the
+run.
+
+| convention | bytes | FLOPs |
+|---|---|---|
+| the papers' | values alone, the mean of both directions | three times the forward pass in masks |
+| ours | what is encoded, both ways, with masks | what masks allow, and regrowth's gradients |
+
+`masquerade report RUN --costs` prints a run's costs in ours, and with `--convention paper` in the
+papers'.
+
+The paper's figures are as printed. Percentages are computed from them. Sparse methods have uniform
+layers under a dense first one, as in the paper's table. FedRep has five epochs on the head, which
+its figure implies.
 
 {table}
 
@@ -149,25 +152,29 @@ def mib(known: Facts) -> str:
     )
 
 
+def spaced(text: str) -> str:
+    """Put a space before percent signs."""
+    return re.sub(r"(?<=\d)%", " %", text)
+
+
 def reasons(found: dict[str, Forecast], known: Facts) -> list[str]:
     """Explain the differences, as far as arithmetic does."""
     return [
-        fill(f"- {text}", WIDTH, subsequent_indent="  ")
+        wrapped(f"- {spaced(text)}", "  ")
         for text in (
             _why_bytes(found, known),
             _why_flops(found, known),
             _why_fedavg(found["fedavg"], known),
             f"**FedAvg+FT**: the paper adds the fine-tuning, one participation more"
-            f" ({(PARTS + 1) / PARTS:.1%}); we count what is done before use apart (`adapt`).",
+            f" ({(PARTS + 1) / PARTS:.1%}). We count what is done before use apart (`adapt`).",
             "**FedRep**: a frozen body costs its forward pass alone. The paper prints 131 % beside"
             f" two figures whose ratio is {TABLE_4['fedrep'][1] / TABLE_4['fedavg'][1]:.1%}.",
             "**Ours against the papers' convention**: masks cost bytes, and the dense weight"
             " gradients that regrowth reads cost operations. The first layer needs no gradient of"
             " its input, so a step is less than three forward passes. A forecast knows the first"
-            " masks alone, which all clients share; what personal refine trains later, the weights"
-            " that a client does not share, is missing from DM-PFL's figure in our convention, and"
-            " every mask is counted as new. A run counts what it trains, and sends what changed of"
-            " a mask.",
+            " masks alone, which all clients share. So DM-PFL's figure in our convention lacks what"
+            " personal refine trains later, and counts every mask as new. A run counts what it"
+            " trains, and sends what changed of a mask.",
         )
     ]
 
@@ -179,12 +186,12 @@ def _why_bytes(found: dict[str, Forecast], known: Facts) -> str:
     return (
         f"**Communication of DM-PFL: {printed:.1%} printed, {ours:.1%} here.** A sparse message"
         f" holds {known.message:.1%} of the parameters: the first layer, the biases, and half of"
-        f" the rest. In the paper it must be {theirs:.1%}, because FedDST, which sends one in every"
-        f" round, costs that much; with such messages our schedule gives"
-        f" {ours * theirs / known.message:.1%}. The rest is the schedule: ours sends nothing in"
-        f" {1 - ours / known.message:.1%} of the exchanges, the paper's figures take"
-        f" {1 - printed / theirs:.1%}, and it does not print the lengths of its phases. What makes"
-        f" its messages larger is not said. A mask of one bit per parameter is {1 / 32:.1%} of a"
+        f" the rest. In the paper it must be {theirs:.1%}, because FedDST sends one in every"
+        f" round and costs that much. With such messages our schedule gives"
+        f" {ours * theirs / known.message:.1%}. The rest is the schedule. Ours sends nothing in"
+        f" {1 - ours / known.message:.1%} of the exchanges; the paper's figures take"
+        f" {1 - printed / theirs:.1%}. The paper prints neither the lengths of its phases nor what"
+        f" makes its messages larger. A mask of one bit per parameter is {1 / 32:.1%} of a"
         " dense message, so masks were not counted in every message, if in any."
     )
 
@@ -225,7 +232,7 @@ def figure() -> str:
         f" at {FEDMASK.text}: {hours:.2f} hours, and the paper has {HOURS}. So it counts both"
         ' directions, and its "2,000 epochs" are rounds.'
         " `masquerade report RUN --costs --bandwidth 10MB/s` gives these times for any run, per"
-        " round and in all; the report page draws them beside the computing, as Figure 3 does."
+        " round and in all. The report page draws them beside the computing, as Figure 3 does."
     )
 
 
@@ -241,12 +248,12 @@ def main(page: Path) -> None:
         rounds=ROUNDS,
         parameters=known.parameters,
         table=table(found),
-        mib=fill(mib(known), WIDTH),
+        mib=wrapped(spaced(mib(known))),
         reasons="\n".join(reasons(found, known)),
-        figure=fill(figure(), WIDTH),
+        figure=wrapped(spaced(figure())),
     )
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(re.sub(r"(?<=\d)%", " %", text), encoding="utf-8")
+    page.write_text(spaced(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -238,13 +238,16 @@ def lines(results: Sequence[dict[str, Any]]) -> str:
 
 PAGE = """# Defaults of the four systems
 
-What the papers leave open was tried on validation data, and defaults were chosen by it where a
-paper is silent. `python bench/defaults.py` wrote this page; its first lines say what is trained.
-Accuracy (%), mean over clients and seeds, with the least and the most of the seeds; "before" is own
-data in rounds 10 and 20, where it was looked at. Of {all} trainings {done} are done; the others
-wait for the same command. What follows from them stands on the methods' pages. About a quarter of
-the validation samples of `cifar10` lies in the test pool of DM-PFL's Table 1, so nothing is chosen
-by `cifar10` alone.
+What the papers leave open was tried on validation data. Where a paper is silent, defaults were
+chosen by it. The methods' pages say what follows. `python bench/defaults.py` wrote this page; the
+first lines of that program say what is trained. Of {all} trainings {done} are done. The others
+wait for the same command.
+
+- Figures are accuracy (%), the mean over clients and seeds, with the least and the most of the
+  seeds in parentheses.
+- "before" is own data in rounds 10 and 20, where it was evaluated.
+- About a quarter of the validation samples of `cifar10` lies in the test pool of DM-PFL's Table 1.
+  So nothing is chosen by `cifar10` alone.
 
 """
 

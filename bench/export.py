@@ -41,6 +41,7 @@ from masquerade.export import sparse, timing
 from masquerade.export.bundle import Card, Model, write
 from masquerade.export.graph import Program
 from masquerade.export.sliced import cut
+from masquerade.reproduce.page import wrapped
 from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.server import train as rounds
 
@@ -58,21 +59,26 @@ BATCHES = 16
 
 TEXT = """# What structure is worth
 
-FedMask trains bits over frozen random weights, and its group lasso empties whole rows, columns,
-filters and channels, which export cuts out. Here a single client trains with the lasso and without;
-*dense* is the network without masks, *sliced* the one that is left. Test data, seeds 1 to {seeds}.
-Made on {day} in {minutes:.0f} minutes, with Python {python}, torch {torch}, onnxruntime
-{onnxruntime}, {processor}, by
+FedMask trains bits over frozen random weights. Its group lasso empties whole rows, columns, filters
+and channels, and export cuts these out. Here a single client trains with the lasso and without.
+*Dense* is the network without masks, *sliced* the one that is left. Test data, seeds 1 to {seeds}.
+
+{made}
 
 ```sh
 python bench/export.py {options}
 ```
 
-Times are medians of interleaved calls on one thread: answers by onnxruntime, in turn with the
-masked network; gradients (forward and backward pass of a batch) and whole steps of FedMask by
-torch, the latter as rounds of sixteen, aggregation included, on a network that has the widths which
-are left. `packed` is values and a mask of bits, `seed and bits` what FedMask needs.
-Memory is what loading and using a model adds to a fresh process.
+| figure | what is measured |
+|---|---|
+| answer | onnxruntime, in turn with the masked network |
+| gradient | forward and backward pass of a batch, by torch |
+| step | FedMask by torch, rounds of sixteen steps and their aggregation, on the widths left |
+| `packed` | values and a mask of bits |
+| `seed and bits` | what FedMask needs |
+| memory | what loading and using a model adds to a fresh process |
+
+Times are medians of interleaved calls on one thread.
 {energy}
 
 Settings were chosen on folds of the training data; the [log](../log.md) has what was tried.
@@ -80,8 +86,12 @@ Settings were chosen on folds of the training data; the [log](../log.md) has wha
 CASE = """
 ## {name}
 
-{parameters:,} parameters, {samples:,} training samples, batches of {batch}; rounds: {rounds},
-epochs in each: {epochs}, the rate times {decay} after each; `{method}`.{note}
+{parameters:,} parameters, {samples:,} training samples, batches of {batch}. Rounds: {rounds},
+epochs in each: {epochs}. The learning rate is multiplied by {decay} after each round.{note}
+
+```
+{method}
+```
 
 {table}
 
@@ -308,8 +318,8 @@ def section(case: Case, samples: Samples, runs: list[dict[str, float | str]]) ->
         rounds=case.train.rounds,
         epochs=case.method.local_epochs,
         decay=case.train.lr_decay,
-        method=case.method,
-        note=f"\n{case.note}" if case.note else "",
+        method=wrapped(repr(case.method), "    "),
+        note=f"\n\n{wrapped(' '.join(case.note.split()))}" if case.note else "",
         table=table(runs, means),
         outcome=f"**Missed: {', '.join(names)}.**" if names else "All bars hold.",
     )
@@ -321,12 +331,11 @@ def page(options: str, seeds: int, minutes: float, parts: list[str]) -> str:
     counted = any("mJ of an answer" in part for part in parts)
     return TEXT.format(
         seeds=seeds,
-        day=datetime.date.today().isoformat(),
-        minutes=minutes,
-        python=platform.python_version(),
-        torch=torch.__version__,
-        onnxruntime=version("onnxruntime"),
-        processor=processor(),
+        made=wrapped(
+            f"Made on {datetime.date.today().isoformat()} in {minutes:.0f} minutes, with Python"
+            f" {platform.python_version()}, torch {torch.__version__}, onnxruntime"
+            f" {version('onnxruntime')}, {processor()}, by"
+        ),
         options=options,
         energy="Energy is the processor's own count (RAPL)." if counted else ENERGY,
         cases="".join(parts),

@@ -256,7 +256,7 @@ def steps() -> tuple[list[str], int]:
     """Return the table of steps, and how many bars are missed."""
     title = f"A step of {CLIENTS} clients, batch {BATCH}, in ms"
     lines = table(
-        f"{title} (medians of {REPEATS} rounds of {STEPS} steps, in turns with the bare loop):",
+        f"{title}: medians of {REPEATS} rounds of {STEPS} steps, in turns with the bare loop.",
         *("products in", "bare loop", "ours", "ratio", "bar", "TFLOP/s", "peak of the GPU"),
     )
     missed, shares = 0, []
@@ -276,19 +276,27 @@ def steps() -> tuple[list[str], int]:
     return lines + rest(shares), missed
 
 
+REST = """\
+Where the rest of a round goes, in % of a round whose kernels were traced one by one, or of their
+sum where that is more. Traced kernels take longer than replayed ones: shares mean something, times
+do not.
+
+| column | says |
+|---|---|
+| products | kernels that multiply matrices or convolve, by their names: {names} |
+| other kernels | activations, pools, biases, updates, copies; they wait for memory |
+| TFLOP/s in products | what products reach in their share of a step |
+
+Products are small here, 64 samples of 3 to 64 channels. Even alone they stay far below one large
+product. The bare loop waits for its launches and not for the GPU. A shorter type adds casts to it,
+which is a part of its ratios."""
+
+
 def rest(found: list[tuple[str, dict[str, float]]]) -> list[str]:
     """Return the table of where a step's time goes that is not spent at the GPU's peak."""
     names = ("products", "others", "idle", "in products")
     lines = table(
-        "Where the rest goes, in % of a round whose kernels were traced one by one, or of their "
-        "sum where that is more: traced, they take longer than replayed, so that shares mean "
-        "something and times do not. Kernels that multiply matrices or convolve; all others "
-        "(activations, pools, biases, updates, copies: they wait for memory); the GPU idle. The "
-        "last column is what products reach in their share of a step; they are small (64 samples "
-        "of 3 to 64 channels), so that even alone they stay far below one large product. The bare "
-        "loop waits for its launches and not for the GPU: a shorter type adds casts to it, "
-        "which is a part of its ratios. Names of kernels decide what is a product: "
-        f"{', '.join(PRODUCTS)}.",
+        REST.format(names=", ".join(PRODUCTS)),
         *("products in", "products", "other kernels", "idle", "TFLOP/s in products"),
     )
     for precision, figures in found:

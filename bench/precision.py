@@ -22,6 +22,7 @@ from masquerade.config.resolve import Training, alone, resolve, trainings
 from masquerade.config.settings import Config
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.report.tables import half_width
+from masquerade.reproduce.page import wrapped
 from masquerade.reproduce.table import settings
 from masquerade.results import Summary
 from masquerade.results.json_records import to_json
@@ -36,12 +37,15 @@ PRECISIONS = {"cuda": ("float32", "tf32", "bfloat16"), "cpu": ("float32", "bfloa
 TEXT = """# What mixed precision changes
 
 The same trainings, seed by seed, with products in other precisions (`compute.precision`). Weights,
-sums and losses stay float32. A CPU has no TF32: it is float32 there. Differences (Δ) are those
-to float32 with the same seed, averaged over seeds. In parentheses stands half of the 95 % interval
-over seeds (Student's t), where there are several: a difference that is smaller than its own is not
-one that these runs can show. Seconds are those of training and evaluating on a GPU, by the clock; a
-CPU is shared with others. Every figure is made from the files in [`precision`](precision);
-`python bench/precision.py` wrote the page.
+sums and losses stay float32. A CPU has no TF32 and takes float32 for it.
+
+| column | says |
+|---|---|
+| Δ | the difference from float32 with the same seed, averaged over seeds |
+| (…) | half of the 95 % interval over seeds (Student's t); a smaller difference is not shown |
+| seconds | training and evaluation on a GPU, by the clock; none of a CPU, which is shared |
+
+`python bench/precision.py` wrote this page from the files in [`precision`](precision).
 
 {sections}
 """
@@ -152,7 +156,7 @@ def section(records: list[Record]) -> str:
     title = f"{data['name']}, {data['clients']} clients, {data['partition']}"
     return (
         f"## {title}, {rounds.pop()} rounds\n\n"
-        f"`python bench/precision.py {source}`: {where}.\n\n{table}"
+        f"{wrapped(f'`python bench/precision.py {source}`: {where}.')}\n\n{table}"
     )
 
 

@@ -27,6 +27,7 @@ from masquerade.config import toml as configuration
 from masquerade.config.resolve import TrainingSpec
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL
+from masquerade.reproduce.page import wrapped
 from masquerade.simulation.build import simulating
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,8 +125,10 @@ def page(saved: list[dict[str, Any]]) -> str:
     lines = [
         "# Readings of DM-PFL's personal refine",
         "",
-        "`python bench/readings.py` wrote this page; its first lines say what is compared. Accuracy"
-        f" (%) on validation data, one seed. {made}.",
+        wrapped(
+            "`python bench/readings.py` wrote this page. The first lines of that program say what"
+            f" is compared. Accuracy (%) on validation data, one seed. {made}."
+        ),
         "",
         f"| {' | '.join((*heads, *columns))} |",
         "|---" * (len(heads) + len(columns)) + "|",
@@ -142,9 +145,11 @@ def page(saved: list[dict[str, Any]]) -> str:
         course = best["course"]
         lines += [
             "",
-            f"Best averaged over six degrees in the view `{view}`:"
-            f" {best['accuracy'][view]['averaged']:.2f}, by readjust {course['readjust']},"
-            f" {course['dual']} rounds of masks, {course['global']} of w_g; {said(best)}.",
+            wrapped(
+                f"Best averaged over six degrees in the view `{view}`:"
+                f" {best['accuracy'][view]['averaged']:.2f}, by readjust {course['readjust']},"
+                f" {course['dual']} rounds of masks, {course['global']} of w_g; {said(best)}."
+            ),
         ]
     asked = len(COURSES) * (len(IN_ROUNDS) + len(AT_THE_END))
     if len(runs) < asked:

@@ -13,20 +13,21 @@ import torch
 from masquerade.config import toml as configuration
 from masquerade.report import markdown
 from masquerade.report.tables import by_method, heading
+from masquerade.reproduce.page import wrapped
 from masquerade.storage.results import read_results
 
 TEXT = """# {title}
 
-{heading}. Made on {day} with torch {torch} by
+{made}
 
 ```sh
 {command}
 python bench/results.py {given} {page}
 ```
 
-in {minutes:.1f} minutes of training, one training after another. A training that several rows are
-views of is counted once. Rates were chosen on validation data from one grid for every training;
-[the log](../log.md) says how, and where that went wrong.
+Training took {minutes:.1f} minutes, one training after another. A training that several rows are
+views of is counted once. Learning rates were chosen on validation data, from one grid for every
+training. [The log](../log.md) says how, and where that went wrong.
 
 {table}
 
@@ -41,16 +42,16 @@ def main(given: Path, page: Path, command: str) -> None:
     results = read_results(given)
     seconds = {(result.costs.total_seconds, result.seed) for result in results}
     config = configuration.parse(configuration.read_file(given / "config.toml"))
+    today = datetime.date.today().isoformat()
+    *rows, notes = markdown(results).rstrip().split("\n")
     text = TEXT.format(
         title=f"{results[0].data}: {len(by_method(results))} methods side by side",
-        heading=heading(results),
-        day=datetime.date.today().isoformat(),
-        torch=torch.__version__,
+        made=wrapped(f"{heading(results)}. Made on {today} with torch {torch.__version__} by"),
         command=command.format(given=given),
         given=given,
         page=page,
         minutes=sum(second for second, _ in seconds) / 60,
-        table=markdown(results),
+        table="\n".join([*rows, wrapped(notes)]),
         config=configuration.dump(config),
     )
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import torch
 from masquerade.config import toml as configuration
 from masquerade.config.resolve import resolve, trainings
 from masquerade.evaluation.evaluate import Evaluator
+from masquerade.reproduce.page import wrapped
 from masquerade.results import AVERAGED, Summary
 from masquerade.simulation.build import simulating
 from masquerade.simulation.server import train as rounds
@@ -24,17 +25,18 @@ WIRES = ("same", "bfloat16", "int8")
 
 TEXT = """# What rounding messages costs
 
-Every number in a message, down and up, is rounded to another type (`train.message_dtype`), and both
-sides go on with what was received. {data}, {network}, {clients} clients, {rounds} rounds, seeds
-{seeds}; test data, mean over clients and seeds, with the standard deviation over seeds. Made on
-{day} with torch {torch} by
+Every number in a message is rounded to another type (`train.message_dtype`), down and up. Both
+sides go on with the rounded numbers. Test data, mean over clients and seeds ± the standard
+deviation over seeds.
+
+{made}
 
 ```sh
 python bench/rounding.py {page} --seeds {seeds}
 ```
 
-`full` is float32 here. MB are per client, down and up, masks included, over all of training; the
-share is that of the same method at `full`.
+`same` is the network's own type, float32 here. MB are per client, down and up, masks included, over
+all of training. The share is that of the same method at `same`.
 
 | method | numbers as | own data % | shift averaged % | MB | share |
 |---|---|--:|--:|--:|--:|
@@ -77,14 +79,12 @@ def main(page: Path, seeds: list[int]) -> None:
             share = f"{100 * mean / whole[name]:.1f} %"
             rows.append(f"| {name} | {wire} | {own} | {shift} | {mean:.3f} | {share} |")
             print(rows[-1], flush=True)
+    one, today = found[0], datetime.date.today().isoformat()
+    made = f"{one.data}, {one.network}, {one.clients} clients, {one.rounds} rounds, seeds"
+    listed = " ".join(map(str, seeds))
     text = TEXT.format(
-        data=found[0].data,
-        network=found[0].network,
-        clients=found[0].clients,
-        rounds=found[0].rounds,
-        seeds=" ".join(map(str, seeds)),
-        day=datetime.date.today().isoformat(),
-        torch=torch.__version__,
+        made=wrapped(f"{made} {listed}. Made on {today} with torch {torch.__version__} by"),
+        seeds=listed,
         page=page,
         rows="\n".join(rows),
     )

@@ -35,20 +35,21 @@ Exponents: by which power of the growing number a figure grew between the last t
 {tables}
 """
 
-INTRO = (
-    "Along each axis one number grows and all others stay as its heading says. Clients have {train}"
-    " random samples each for training and {test} for tests; the network is an MLP with two hidden"
-    " layers, the work of a round {epochs} epochs in batches of {batch}. DM-PFL readjusts its masks"
-    " in every round, so that each reads, sends and writes masks and weights. Every point has a"
-    " process of its own. *Start* is everything before the first round, the *first* round stands"
-    " apart, a *round* is the median of those after it, an *evaluation* measures every client on"
-    " its own data, and a *commit* writes everything to a disk. On a CPU seconds are those of"
-    " one core, so that waiting for the disk is not in them, and memory is that of the process,"
-    " less what it had when it began; on a GPU they are those of a clock, and memory is what"
-    " was allocated there."
-    " Memory is the most from when data and network are in place to the end of the rounds, of the"
-    " evaluation and of the commit."
-)
+INTRO = """\
+Along each axis one number grows, and all others stay as its heading says. Every point has a process
+of its own.
+
+- **Clients** have {train} random samples each for training and {test} for tests.
+- **Work**: an MLP with two hidden layers; a round is {epochs} epochs in batches of {batch}. DM-PFL
+  readjusts its masks in every round, so it reads, sends and writes masks and weights.
+- **Start** is everything before the first round. The **first** round stands apart. A **round** is
+  the median of those after it.
+- **Evaluation** measures every client on its own data. A **commit** writes everything to a disk.
+- **Seconds** on a CPU are those of one core, without waiting for the disk. On a GPU they are those
+  of a clock.
+- **Memory** is the most from when data and network are in place to the end of the rounds, of the
+  evaluation and of the commit. On a CPU it is that of the process, less what it had when it began.
+  On a GPU it is what was allocated there."""
 
 
 class Figured(NamedTuple):
@@ -103,7 +104,7 @@ def write(page: Path) -> None:
     if not found:
         raise SystemExit(f"nothing was measured yet: there is no file in {page.with_suffix('')}")
     text = TEXT.format(
-        intro=_wrapped(_intro(found)),
+        intro=_intro(found),
         said="\n".join(_item(text) for each in found for text in said(each)),
         exponents=exponents(found),
         tables="\n\n".join(table for each in found for table in tables(each)),
@@ -123,7 +124,7 @@ def _intro(found: list[Record]) -> str:
     )
     text = INTRO.format(**found[0]["work"])
     wrote = "`python bench/scaling.py --page` wrote this page from what lies in"
-    return f"Measured {made}. {wrote} [`scaling`](scaling). {text}"
+    return f"{_wrapped(f'Measured {made}. {wrote} [`scaling`](scaling).')}\n\n{text}"
 
 
 def along(measured: Record, axis: Record, method: str) -> list[tuple[int, Record]]:
@@ -236,19 +237,12 @@ def _item(text: str) -> str:
     return fill(f"- {text}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-LIGHT, DARK = "#1b1c1d", "#e8e8e8"
-"""What text and axes are drawn in, as the reader's system has it."""
-
-
 def plot(found: list[Record]) -> str:
     """Draw seconds per round and memory along every axis, as an SVG that stands alone."""
-    from masquerade.report.drawing import drawn
+    from masquerade.report.drawing import drawn, standalone
 
     label = "Seconds per round and peak memory in MB against clients, parameters and cohort"
-    svg = drawn("scaling", label, 7.6, lambda figure: _paint(figure, found))
-    style = f"svg{{color:{LIGHT}}}@media(prefers-color-scheme:dark){{svg{{color:{DARK}}}}}"
-    head, rest = svg.split(">", 1)
-    return f"{head}><style>{style}</style>{rest}"
+    return standalone(drawn("scaling", label, 7.6, lambda figure: _paint(figure, found)))
 
 
 def _paint(figure: "Figure", found: list[Record]) -> None:

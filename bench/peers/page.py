@@ -6,6 +6,8 @@ import platform
 import statistics
 from pathlib import Path
 
+from masquerade.reproduce.page import wrapped
+
 NAMES = {
     "ours": "Masquerade",
     "bare": "bare PyTorch loop",
@@ -18,16 +20,19 @@ HEAD = (
     "| Accuracy, % | Steps |"
 )
 INTRODUCTION = """\
-Every framework reads the same arrays, begins with the same weights, takes as many local steps of
-the same size, and evaluates the same model on the same samples after the same rounds; accuracies at
-the end show it. A run is a process of its own with one thread for each core it uses. Flower runs
-clients in processes beside its own, so it gets two cores. Processor time stands beside wall time
-where one process does all the work: on a machine that does nothing else they agree. Start-up is all
-from the start of the process to the end of the warm-up. Steps are counted where a framework takes
-them; ours are read off the run's own account of its operations, and personalized methods are
-compared by accuracy alone. FedLab's Ditto cannot be run as it is shipped (it names things that it
-does not define), so the personalized methods have no peer but a bare loop; a test holds that to
-our own models."""
+Every framework does the same work: the same arrays, initial weights, local steps and batch sizes,
+and the same model evaluated on the same samples after the same rounds. Accuracies at the end show
+it.
+
+- A run is a process of its own, with one thread for each core it uses. Flower runs clients in
+  processes beside its own, so it gets two cores.
+- Processor time stands beside wall time where one process does all the work. On a machine that does
+  nothing else they agree.
+- Start-up is all from the start of the process to the end of the warm-up.
+- Steps are counted where a framework takes them. Ours are read off the run's own account of its
+  operations. Personalized methods are compared by accuracy alone.
+- FedLab's Ditto cannot be run as it is shipped: it names things that it does not define. So the
+  personalized methods have no peer but a bare loop, which a test compares with our own models."""
 
 
 def read(path: Path) -> dict:
@@ -61,12 +66,14 @@ def table(protocol, found: dict[str, list[dict]]) -> str:
     repetitions = len(next(iter(found.values())))
     every = f"central evaluation every {protocol.every}" if protocol.every else "no evaluation"
     lines = [
-        f"{protocol.title}.",
+        wrapped(f"{protocol.title}."),
         "",
-        f"Batch {protocol.batch}, one epoch, rate {protocol.rate}; {protocol.rounds} rounds after "
-        f"{protocol.warm} of warm-up, {every}; medians of {repetitions} repetitions "
-        "(smallest to largest); "
-        + (f"data: {protocol.data}." if protocol.real else "random data."),
+        wrapped(
+            f"Batch {protocol.batch}, one epoch, rate {protocol.rate}. {protocol.rounds} rounds "
+            f"after {protocol.warm} of warm-up, {every}. Medians of {repetitions} repetitions "
+            "(smallest to largest). "
+            + (f"Data: {protocol.data}." if protocol.real else "Random data.")
+        ),
         "",
         HEAD,
         "|---|--:|--:|--:|--:|--:|--:|--:|",
@@ -122,7 +129,9 @@ def section(protocol, found: dict[str, list[dict]], faults: list[str] | None, ma
     told = [f"- **Missed:** {fault}." for fault in faults or ()] + absent
     outcome = "\n".join(told) or "All bars hold."
     heads = ["| Bar | At least | Measured |", "|---|--:|--:|"]
-    return "\n".join([made, "", *heads, *bars, "", outcome, "", table(protocol, found).strip()])
+    return "\n".join(
+        [wrapped(made), "", *heads, *bars, "", outcome, "", table(protocol, found).strip()]
+    )
 
 
 def write(path: Path, name: str, text: str, order: list[str]) -> None:

@@ -130,6 +130,19 @@ def _for_page(svg: str, name: str, label: str) -> str:
     return svg.replace("<svg ", opening, 1).replace(INK, "currentColor")
 
 
+_LIGHT, _DARK = "color:#1b1c1d;background:#ffffff", "color:#e8e8e8;background:#14171c"
+
+
+def standalone(svg: str) -> str:
+    """Return a figure for a file of its own: with a ground, light or dark as the reader's system.
+
+    Without a ground its text would vanish on a page that is dark on a light system.
+    """
+    head, rest = svg.split(">", 1)
+    style = f"svg{{{_LIGHT}}}@media(prefers-color-scheme:dark){{svg{{{_DARK}}}}}"
+    return f"{head}><style>{style}</style>{rest}"
+
+
 def paint_bands(axes: "Axes", lines: list[Line], stds: list[Line]) -> None:
     """Paint a band around each line, as wide as its standard deviations."""
     widths = {line.number: dict(line.points) for line in stds}
@@ -207,11 +220,13 @@ def paint_traffic(axes: "Axes", lines: list[Line]) -> None:
         name = line.name if size else f"{line.name} (sends nothing)"
         labels.append((line._replace(name=name), across))
     axes.grid(linewidth=0.4, alpha=0.35)
-    _label_points(axes, labels)
+    label_points(axes, labels)
 
 
-def _label_points(axes: "Axes", labels: list[tuple[Line, "Transform"]]) -> None:
-    """Write names beside points, each at the first place where it covers nothing."""
+def label_points(
+    axes: "Axes", labels: list[tuple[Line, "Transform"]], avoid: Sequence[Point] = ()
+) -> None:
+    """Write names beside points, where each covers the fewest names, points and those to avoid."""
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
@@ -220,6 +235,7 @@ def _label_points(axes: "Axes", labels: list[tuple[Line, "Transform"]]) -> None:
     frame = axes.get_window_extent()
     pixels = [across.transform(line.points[0]) for line, across in labels]
     taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in pixels]
+    taken += [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in map(axes.transData.transform, avoid)]
     for (line, _), pixel in zip(labels, pixels, strict=True):
         x, y = axes.transAxes.inverted().transform(pixel)
         text = _annotate(axes, line, (x, y), xycoords="axes fraction", textcoords="offset points")

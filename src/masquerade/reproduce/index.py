@@ -71,7 +71,7 @@ class State:
     item: Item
     folder: bool = False
     cells: int = 0
-    """Figures of the paper that ours are held to."""
+    """Figures of the paper that ours are compared with."""
     run: int = 0
     within: int = 0
     """Of those that are run, how many are as near as the table asks."""
@@ -171,15 +171,16 @@ def summary(found: Sequence[State]) -> str:
         for key in ("cells", "run", "within", "explained")
     )
     share = f" ({100 * within / run:.0f} %)" if run else ""
+    missed = run - within
     minutes = sum(each.minutes or 0.0 for each in queue(found)) + sum(
         state.minutes for state in here if not state.folder
     )
     return (
-        f"Of {len(found)} tables and figures, or parts of them, {len(begun)} are run or begun: "
-        f"{run} of {cells} cells that are held to the paper's, {within} within the bar{share}, "
-        f"{explained} of {run - within} misses with a paragraph. {_seeds(found)}"
-        f"{len(found) - len(here)} cannot be run here; what waits takes about "
-        f"{minutes:.0f} GPU minutes."
+        f"The papers have {len(found)} tables and figures, some counted in parts. "
+        f"{len(begun)} are run or begun, and {len(found) - len(here)} cannot be run here. "
+        f"Of {cells} cells with a figure of the paper, {run} are run and {within} are within the "
+        f"bar{share}. {explained} of {missed} misses have a paragraph. {_seeds(found)}"
+        f"What waits takes about {minutes:.0f} GPU minutes."
     )
 
 
@@ -208,10 +209,14 @@ def queue(found: Sequence[State]) -> list[Waiting]:
 
 INDEX_PAGE = """# All tables and figures
 
-Written by `{command}` from [`{file}`](../../{file}),
-the tables' folders and their results; nothing on it is typed. A cell is a figure of the paper that
-ours is held to; the bar is 3 points unless the table's page says otherwise. Minutes are of one
-H200, estimated before a row is run.
+`{command}` writes this page from [`{file}`](../../{file}),
+the tables' folders and their results. Nothing on it is typed.
+
+| word | means |
+|---|---|
+| cell | a figure of the paper that ours is compared with |
+| bar | how far ours may be from it: 3 points unless the table's page says otherwise |
+| min | GPU minutes of one H200, estimated before a row is run |
 
 {summary}
 
@@ -236,7 +241,7 @@ def index_page(found: Sequence[State]) -> str:
         ]
         rows += [_index_row(state) for state in found if state.item.paper == paper]
         parts.append(f"## {paper}\n\n{page.markdown(rows)}\n")
-    head = {"command": COMMAND, "file": FILE, "summary": summary(found)}
+    head = {"command": COMMAND, "file": FILE, "summary": page.wrapped(summary(found))}
     return INDEX_PAGE.format(parts="\n".join(parts), **head)
 
 
@@ -258,10 +263,12 @@ def _index_row(state: State) -> list[str]:
 
 QUEUE_PAGE = """# What waits for a GPU
 
-Written by `{command}` from [`papers.toml`](papers.toml), the tables'
-folders and their results. Rows are in order of worth: whatever GPU minutes there are go to the next
-ones, by `masquerade reproduce TABLE --row ROW --no-page`, which goes on where it was stopped.
-Minutes are estimated, of one H200, tries included.
+`{command}` writes this page from [`papers.toml`](papers.toml), the tables'
+folders and their results. The most useful rows come first. To run the next one:
+
+    masquerade reproduce TABLE --row ROW --no-page
+
+It goes on where it was stopped. Minutes are estimates for one H200, and include tries.
 
 ## Rows
 

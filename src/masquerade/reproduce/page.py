@@ -1,8 +1,11 @@
 """A table's page: the paper's figures and ours side by side, made of the files of results alone."""
 
+import html
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from masquerade.config.settings import TABLE_OPTIONS
 from masquerade.errors import MasqueradeError
@@ -28,7 +31,7 @@ Done = Mapping[str, Sequence[Summary]]
 
 MISS = "†"
 COLLAPSE = 10
-"""Points below the chosen trial at which one next to it is told of."""
+"""Points below the chosen trial at which one next to it is reported."""
 
 
 def done(table: Table) -> dict[str, list[Summary]]:
@@ -216,8 +219,8 @@ def remarks(table: Table, results: Done) -> list[str]:
         found.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
     tries, runs = _precisions(table)
     if tries and runs and tries != runs:
-        text = f"Settings were chosen with products in {_all(tries)}, and rows run in {_all(runs)}."
-        found.append(text)
+        found.append(f"Settings were chosen with products in {_all(tries)}.")
+        found.append(f"Rows were run with products in {_all(runs)}.")
     silent = unexplained(table, results)
     if silent:
         where = table.page.with_suffix("") / "notes.md"
@@ -233,15 +236,13 @@ def unexplained(table: Table, results: Done) -> list[str]:
 
 PAGE = """# {paper}
 
-{title}. The paper's figures, and ours beside them. This page is written by
+{title}
+
+{made}
 
 ```sh
 {command}
 ```
-
-which runs what is missing, from the settings in `runs/{name}` and the results in
-[`{folder}`]({folder}); nothing on it is typed but the paragraphs on misses. One row is run alone
-by `{command} --row ROW`, and repeated with `--rerun`.
 
 {table}
 
@@ -249,29 +250,50 @@ by `{command} --row ROW`, and repeated with `--rerun`.
 
 {parts}"""
 
+MADE = """\
+The command below writes this page, and runs what is missing of the table. Settings are in \
+`runs/{name}`, results in [`{folder}`]({folder}). Only the paragraphs on misses are typed. \
+`--row ROW` runs one row, and `--rerun` repeats it."""
+
 
 def page(table: Table) -> str:
     """Return the page in Markdown."""
     results = done(table)
     records = {row: table.done(row) for row in table.figures}
     parts = {
+        "Figures": _figures(table),
         "Other means, and pooled shift": _other_means(table, results),
         "Not done yet": _undone(table, results),
         "What misses the paper": _missing(table, results),
-        "How rates were chosen": _searched(table),
+        "How settings were chosen": _searched(table),
         "Runs": _runs(table, records),
         "Settings": _settings(table, records),
     }
     return PAGE.format(
         paper=table.paper,
-        title=table.title,
-        name=table.name,
+        title=wrapped(f"{table.title}. The paper's figures, and ours beside them."),
+        made=wrapped(MADE.format(name=table.name, folder=table.results.name)),
         command=table.command,
-        folder=table.results.name,
         table=markdown(lines(table, results)),
-        remarks=" ".join(remarks(table, results)),
+        remarks="\n".join(wrapped(f"- {remark}", "  ") for remark in remarks(table, results)),
         parts="\n".join(f"## {head}\n\n{part}\n" for head, part in parts.items() if part),
     )
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Break a paragraph into lines of at most 100 columns; `indent` begins all but the first."""
+    return fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _figures(table: Table) -> str:
+    """Show the figures that lie beside the table's results, by what they say of themselves."""
+    if table.results.name != table.page.stem:
+        return ""
+    shown = []
+    for path in sorted(table.results.glob("*.svg")):
+        (label,) = re.findall(r'aria-label="([^"]*)"', path.read_text(encoding="utf-8"))
+        shown.append(f"![{html.unescape(label)}]({table.results.name}/{path.name})")
+    return "\n\n".join(shown)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -281,11 +303,18 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 OTHER_MEANS = """\
-Above, a figure is the mean over clients, each of which counts once, as is usual in the papers,
-unless its column says otherwise; shifted test samples are those of *one* other client. Below, from
-the same runs and without figures of the paper: the mean in which every test sample counts once
-(weighted), the bottom decile (nine clients in ten reach at least this), and shift by samples of
-*all* other clients, pooled."""
+The table above averages over clients, each counted once, unless a column says otherwise. From the
+same runs, without figures of the paper:
+
+{columns}
+
+{table}"""
+COLUMNS = {
+    "weighted": "the mean over test samples, each counted once",
+    "bottom decile": "what nine clients in ten reach",
+    "pooled": "shift by samples of *all* other clients; above, it is by those of *one* other",
+}
+"""What the columns of other means say."""
 
 
 def _other_means(table: Table, results: Done) -> str:
@@ -311,11 +340,15 @@ def _other_means(table: Table, results: Done) -> str:
         for row, seeds in results.items()
         if seeds
     ]
-    return f"{OTHER_MEANS}\n\n{markdown([['Method', *picks], *rows])}" if rows else ""
+    if not rows:
+        return ""
+    told = [[name, text] for name, text in COLUMNS.items() if any(name in pick for pick in picks)]
+    columns, values = markdown([["column", "says"], *told]), markdown([["Method", *picks], *rows])
+    return OTHER_MEANS.format(columns=columns, table=values)
 
 
 def _undone(table: Table, results: Done) -> str:
-    return ", ".join(table.title_of(row) for row, seeds in results.items() if not seeds)
+    return wrapped(", ".join(table.title_of(row) for row, seeds in results.items() if not seeds))
 
 
 def _missing(table: Table, results: Done) -> str:
@@ -324,7 +357,8 @@ def _missing(table: Table, results: Done) -> str:
     for row, columns in misses(table, results).items():
         told = ", ".join(f"{name} {difference:+.2f}" for name, difference in columns.items())
         note = notes.get(row, "*No paragraph yet.*")
-        parts.append(f"### {table.title_of(row)}\n\nMisses: {told}.\n\n{note}")
+        miss = wrapped(f"Misses: {told}.")
+        parts.append(f"### {table.title_of(row)}\n\n{miss}\n\n{note}")
     return "\n\n".join(parts)
 
 
@@ -341,11 +375,13 @@ def _searched(table: Table) -> str:
     names = ", ".join(f"`{name}`" for name in search.settings)
     by = "what a trial sets, as far as a method has it" if search.trials else names
     tries, runs = _precisions(table)
-    products = f"; products in {_all(tries)}, and in the rows' runs in {_all(runs)}"
-    note = f"Mean accuracy over clients on validation data, by {by}, with {told}"
+    note = [f"Figures are the mean accuracy over clients on validation data, by {by}."]
+    note += [f"Trials ran with {told}."] if told else []
+    note += [f"Their products were in {_all(tries)}, those of the rows in {_all(runs)}."]
     fallen = collapses(table)
-    beside = f"\n\nCollapses beside what was chosen: {'; '.join(fallen)}." if fallen else ""
-    return f"{note}{products if tries else ''}.\n\n{markdown(rows)}{beside}"
+    beside = "Trials next to the chosen one that collapsed: " + "; ".join(fallen) + "."
+    parts = [wrapped(" ".join(note if tries else note[:-1])), markdown(rows)]
+    return "\n\n".join([*parts, wrapped(beside)] if fallen else parts)
 
 
 def _scored(score: float | None) -> str:
