@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         partition,
     )
     from masquerade.errors import MasqueradeError, MasqueradeWarning
-    from masquerade.experiments.callbacks import Callback, Run
+    from masquerade.experiments.callbacks import Callback
     from masquerade.experiments.estimator import PersonalizedClassifier
     from masquerade.experiments.from_python import compare, run
     from masquerade.experiments.load import load_result
@@ -97,7 +97,7 @@ _HOMES = {
         "partition",
     ),
     "masquerade.errors": ("MasqueradeError", "MasqueradeWarning"),
-    "masquerade.experiments.callbacks": ("Callback", "Run"),
+    "masquerade.experiments.callbacks": ("Callback",),
     "masquerade.experiments.estimator": ("PersonalizedClassifier",),
     "masquerade.experiments.from_python": ("compare", "run"),
     "masquerade.experiments.load": ("load_result",),
@@ -141,7 +141,6 @@ __all__ = [
     "Round",
     "RoundRecord",
     "RuleClient",
-    "Run",
     "SetMetric",
     "Stage",
     "Standardize",

@@ -10,6 +10,7 @@ from torch import Tensor
 import masquerade as mq
 from masquerade.core import Message
 from masquerade.engine.batched import Batched
+from masquerade.experiments.callbacks import Run
 from masquerade.metrics import METRICS
 from masquerade.metrics.registry import recall_of
 from masquerade.simulation.build import Simulation
@@ -251,7 +252,7 @@ def test_what_rules_and_metrics_must_not_return_is_refused_before_training(more:
     trained_rounds = []
 
     class Counts(mq.Callback):
-        def on_round(self, run: mq.Run, record: mq.RoundRecord) -> None:
+        def on_round(self, run: Run, record: mq.RoundRecord) -> None:
             trained_rounds.append(record.round)
 
     method, task = METHOD_TABLE["fedavg"], mq.Task(network(), set_metrics=more.get("set_metrics"))
