@@ -57,7 +57,8 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
         assert federation.classes is not None
         origin = sparse.Origin(train.model, shape, federation.classes, seed)
     labels = list(federation.class_names) or [str(each) for each in range(federation.classes or 0)]
-    return Found(model, describe(summary, place, model, config.data), labels, origin)
+    card = describe(summary, place, model, config.data, federation.class_names)
+    return Found(model, card, labels, origin)
 
 
 def _summary(path: Path, view: str | None) -> Summary:

@@ -1,5 +1,7 @@
 """What a run knows of one client's model, for those who receive the model without the run."""
 
+from collections.abc import Sequence
+
 from masquerade import __version__
 from masquerade.config.settings import Data
 from masquerade.errors import MasqueradeError
@@ -8,7 +10,13 @@ from masquerade.export.bundle import Card, Fact, Model
 from masquerade.results import AVERAGED, Statistics, Summary
 
 
-def describe(summary: Summary, place: int, model: Model, data: Data | None = None) -> Card:
+def describe(
+    summary: Summary,
+    place: int,
+    model: Model,
+    data: Data | None = None,
+    class_names: Sequence[str] = (),
+) -> Card:
     """Write a model's card from the summary of its run; `place` is the client's in its lists.
 
     A run of a Python program has no settings of data: how they were split is the program's affair.
@@ -31,6 +39,7 @@ def describe(summary: Summary, place: int, model: Model, data: Data | None = Non
         },
         "Run": {
             "data": summary.data,
+            **({"classes": ", ".join(class_names)} if class_names else {}),
             **({} if data is None else _split(data)),
             "client": f"{client}, with {listed.samples[place]} training samples",
             "clients in training": summary.clients,
