@@ -37,7 +37,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     owner = np.repeat(np.arange(5), 12)
     x = (rng.normal(size=(60, 3)) + owner[:, None]).astype(np.float32)
     path = tmp_path_factory.mktemp("data") / "named.npz"
-    np.savez(path, x=x, y=rng.integers(0, 2, 60), client=np.array(NAMES)[owner])
+    y = np.array(["sick|", "well"])[rng.integers(0, 2, 60)]
+    np.savez(path, x=x, y=y, client=np.array(NAMES)[owner])
     return path
 
 
@@ -75,7 +76,9 @@ def test_a_bundle_and_its_card_bear_the_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     call("export", finished, "--client", "eve|", "--quiet")
-    assert r"| client | 4 (eve\|), with" in Path("run-clienteve_/card.md").read_text()
+    card = Path("run-clienteve_/card.md").read_text()
+    assert r"| client | 4 (eve\|), with" in card
+    assert r"| classes | sick\|, well |" in card
 
 
 def test_an_unknown_client_is_told_who_there_is(finished: Path) -> None:

@@ -67,12 +67,14 @@ def is_file(name: str) -> bool:
 
 def _with_options(dataset: Dataset, table: TableOptions) -> Dataset:
     """Impute otherwise, where that is asked for; all else is settled when a table is added."""
+    if table.given and not dataset.features:
+        text = f"`{dataset.name}` is no table; leave out {', '.join(table.given)}"
+        raise MasqueradeError("E201", text)
     settled = [option for option in table.given if option != "impute"]
-    if settled or (table.impute and not dataset.features):
-        text = f"`{dataset.name}` was read when it was added, and {', '.join(table.given)}"
-        raise MasqueradeError(
-            "E201", f"{text} cannot be changed; `masquerade data add` its file again with --force"
-        )
+    if settled:
+        text = f"`{dataset.name}` was read when it was added, with other options"
+        how = f"`masquerade data add` its file again, with --force, to change {', '.join(settled)}"
+        raise MasqueradeError("E201", f"{text}; {how}")
     return replace(dataset, impute=table.impute or dataset.impute)
 
 

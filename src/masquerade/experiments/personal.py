@@ -134,8 +134,9 @@ class Personal:
         seen = samples if data is None else data.x[data.train[self.id]]
         model = Model.at_home(models.method, self.task, self.parts, samples, seen)
         made = made_by(models.data) if models.data else {"partition": models.facts.partition}
-        card = describe(self.summary, self.place, model, made if any(made.values()) else {})
+        made = made if any(made.values()) else {}
         names = self._labels() if labels is None else list(labels)
+        card = describe(self.summary, self.place, model, made, models.facts.class_names)
         return Found(model, card, names, models.origin)
 
     def _own(self) -> Tensor:

@@ -94,7 +94,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     model = Model(spec.method, task, parts, own_inputs(federation, id), table)
     labels = labels_of(federation.class_names, federation.classes)
     assert spec.data is not None
-    card = describe(summary, place, model, made_by(spec.data))
+    card = describe(summary, place, model, made_by(spec.data), federation.class_names)
     return Found(model, card, labels, rebuilt.origin)
 
 

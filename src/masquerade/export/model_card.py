@@ -1,6 +1,6 @@
 """What a run knows of one client's model, for those who receive the model without the run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from masquerade import __version__
 from masquerade.config.settings import Data
@@ -11,7 +11,13 @@ from masquerade.results import AVERAGED, Statistics, Summary
 from masquerade.results.metric_names import metric_title
 
 
-def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact]) -> Card:
+def describe(
+    summary: Summary,
+    place: int,
+    model: Model,
+    made: Mapping[str, Fact],
+    class_names: Sequence[str] = (),
+) -> Card:
     """Write a model's card from the summary of its run; `place` is the client's in its lists.
 
     `made` says how samples were given to clients, as far as that is known.
@@ -35,6 +41,7 @@ def describe(summary: Summary, place: int, model: Model, made: Mapping[str, Fact
         },
         "Run": {
             "data": summary.data,
+            **({"classes": ", ".join(class_names)} if class_names else {}),
             **made,
             "client": f"{client}, with {listed.samples[place]} training samples",
             "clients in training": summary.clients,
