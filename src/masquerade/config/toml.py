@@ -71,6 +71,9 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
     if isinstance(default, tuple):
         if key in RULES and isinstance(value, str):
             return value
+        if isinstance(value, str):
+            # On a command line commas are easier to write than a list of TOML.
+            value = [value_of(one.strip()) for one in value.split(",")]
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
             problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")

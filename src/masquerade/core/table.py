@@ -103,6 +103,8 @@ class Tabular(FittedLater):
 
     def statistics(self, x: Tensor) -> Tree:
         """Return sums of the known values, and counts where missing ones are imputed."""
+        if not self.impute:
+            check_complete(x, self.features)
         numbers, encoded, codes = _places(self.features)
         values = x[:, numbers].double()
         known = ~values.isnan()

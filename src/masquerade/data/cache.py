@@ -62,6 +62,8 @@ class Manifest:
     """The columns of a table; empty for other data."""
     impute: str = ""
     """What stands in for missing values of a table."""
+    other_columns: list[str] = field(default_factory=list)
+    """Columns of the table that are no features."""
     format: int = FORMAT
 
 
@@ -121,6 +123,7 @@ def read(name: str) -> Dataset:
         class_names=tuple(manifest.class_names),
         features=tuple(manifest.features),
         impute=manifest.impute,
+        other_columns=tuple(manifest.other_columns),
         **columns,
     )
 
@@ -211,6 +214,7 @@ def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> M
         client_names=list(dataset.names),
         features=list(dataset.features),
         impute=dataset.impute,
+        other_columns=list(dataset.other_columns),
         blocks=list(reading.blocks),
         read_as=reading.format,
         sha256=hashes,

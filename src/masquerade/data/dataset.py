@@ -41,6 +41,8 @@ class Dataset:
     impute: str = ""
     """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
     missing."""
+    other_columns: tuple[str, ...] = ()
+    """Columns of the table that are no features: label, client, those that were left out."""
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.x.shape[1:])) or "1"

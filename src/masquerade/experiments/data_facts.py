@@ -61,6 +61,7 @@ class DataFacts:
     classes: int | None = None
     class_names: tuple[str, ...] = ()
     features: tuple[Feature, ...] = ()
+    other_columns: tuple[str, ...] = ()
     partition: str = ""
     table: "TableConstants | None" = None
     """What is done to the rows of a table, where that is the same for everybody."""
@@ -77,6 +78,7 @@ class DataFacts:
             classes=federation.classes,
             class_names=federation.class_names,
             features=federation.features,
+            other_columns=federation.other_columns,
             partition=federation.partition,
             table=TableConstants.of(task.preprocess),
         )

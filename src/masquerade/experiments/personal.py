@@ -132,7 +132,9 @@ class Personal:
         data = models.federation
         # Columns have the ranges of all samples that the client was trained on, if they are here.
         seen = samples if data is None else data.x[data.train[self.id]]
-        model = Model.at_home(models.method, self.task, self.parts, samples, seen)
+        model = Model.at_home(
+            models.method, self.task, self.parts, samples, seen, models.facts.other_columns
+        )
         made = made_by(models.data) if models.data else {"partition": models.facts.partition}
         made = made if any(made.values()) else {}
         names = self._labels() if labels is None else list(labels)

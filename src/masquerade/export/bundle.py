@@ -38,14 +38,22 @@ class Model:
     """What rows look like, where the inputs are those of a table."""
 
     @classmethod
-    def at_home(cls, method: Method, task: Task, parts: Message, x: Tensor, seen: Tensor) -> Self:
+    def at_home(
+        cls,
+        method: Method,
+        task: Task,
+        parts: Message,
+        x: Tensor,
+        seen: Tensor,
+        ignored: Sequence[str] = (),
+    ) -> Self:
         """Bring a model and its inputs to the CPU, where files are written.
 
-        Of a table, columns have the ranges of the samples `seen`.
+        Of a table, columns have the ranges of the samples `seen`; files may hold `ignored` ones.
         """
         own = tree.transform(lambda value: value.detach().cpu(), parts)
         features = getattr(task.preprocess, "features", ())
-        return cls(method, task.to("cpu"), own, x.cpu(), table_of(features, task, seen))
+        return cls(method, task.to("cpu"), own, x.cpu(), table_of(features, task, seen, ignored))
 
     @property
     def meaning(self) -> str:
@@ -84,11 +92,14 @@ class Model:
         return onnx.encode(program, self.x, self.predict(self.x))
 
 
-def table_of(features: Sequence[Feature], task: Task, x: Tensor) -> Table | None:
+def table_of(
+    features: Sequence[Feature], task: Task, x: Tensor, ignored: Sequence[str] = ()
+) -> Table | None:
     """Describe the columns of training samples x [samples, columns], where they have names."""
     if not features:
         return None
-    return Table.of(features, x.cpu().numpy(), bool(getattr(task.preprocess, "impute", "")))
+    impute = bool(getattr(task.preprocess, "impute", ""))
+    return Table.of(features, x.cpu().numpy(), impute, ignored)
 
 
 Fact = str | float

@@ -20,8 +20,6 @@ MISSING = ("", "na", "n/a", "nan", "null", "?")
 """Cells that hold nothing, in small letters."""
 SEPARATORS = ",;\t|"
 """What may separate the cells of a line; the first of those that cut the header most often."""
-NOT_FEATURES = ("y", "client", "train")
-"""Columns that are no features when a table is read for training."""
 SHOWN = 5
 """Faults that are told at once."""
 
@@ -74,7 +72,9 @@ class Table:
     """Columns of a file that are not read, as that of the labels."""
 
     @classmethod
-    def of(cls, features: Sequence[Named], x: Array, impute: bool) -> Self:
+    def of(
+        cls, features: Sequence[Named], x: Array, impute: bool, ignored: Sequence[str] = ()
+    ) -> Self:
         """Describe the columns of training samples x [samples, columns]."""
         found = []
         for feature, values in zip(features, x.T, strict=True):
@@ -82,8 +82,7 @@ class Table:
             numbers = len(known) and not feature.categories
             range = (float(known.min()), float(known.max())) if numbers else None
             found.append(Column(feature.name, tuple(feature.categories), range))
-        names = {column.name for column in found}
-        return cls(tuple(found), impute, tuple(each for each in NOT_FEATURES if each not in names))
+        return cls(tuple(found), impute, tuple(ignored))
 
     @classmethod
     def from_json(cls, given: Any) -> Self:

@@ -90,7 +90,8 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     spec, federation = rebuilt.spec, rebuilt.spec.federation
     parts = read_parts(Folder.open(path), id, summary.view, federation.clients)
     task = rebuilt.task_of(id)
-    table = table_of(federation.features, task, federation.x[federation.train[id]])
+    own, others = federation.x[federation.train[id]], federation.other_columns
+    table = table_of(federation.features, task, own, others)
     model = Model(spec.method, task, parts, own_inputs(federation, id), table)
     labels = labels_of(federation.class_names, federation.classes)
     assert spec.data is not None

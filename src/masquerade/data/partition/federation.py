@@ -55,6 +55,8 @@ class Federation:
     impute: str = ""
     """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
     missing."""
+    other_columns: tuple[str, ...] = ()
+    """Columns of the table that are no features: label, client, those that were left out."""
     partition: str = ""
     """How samples were given to clients; empty where a program did so by itself."""
 
@@ -175,6 +177,7 @@ def partition(
         class_names=dataset.class_names,
         features=dataset.features,
         impute=dataset.impute,
+        other_columns=dataset.other_columns,
         partition=f"{by!r} over {clients} clients, seed {seed}, split {', '.join(map(str, split))}",
     )
 

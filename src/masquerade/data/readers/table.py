@@ -103,7 +103,9 @@ def dataset_of(
         impute=options.impute,
         copy=False,
     )
-    return replace(dataset, class_names=class_names or dataset.class_names)
+    others = tuple(each for each in table.names if each in left) if images is None else ()
+    names = class_names or dataset.class_names
+    return replace(dataset, class_names=names, other_columns=others)
 
 
 def _roles(table: Table, options: TableOptions) -> dict[str, str]:
