@@ -82,6 +82,30 @@ def test_the_readme_has_the_line_of_the_index() -> None:
     assert index.summary(index.states(ROOT)) in text
 
 
+README_ROWS = ("fedavg", "fedavg_ft", "ditto", "dmpfl", "dmpfl_from_global")
+
+
+def readme_row(row: str) -> str:
+    """Return a line of README's table: own data and full shift, ours and the paper's, and bytes."""
+    found, costs = (read(f"dmpfl/table{number}", ROOT) for number in (1, 4))
+    results, bytes = page.done(found), costs.columns[0]
+    cells = []
+    for place, column in enumerate(found.columns):
+        if column.name in ("w/o shift", "100 %"):
+            ours = page.ours(column, row, results)
+            assert ours is not None
+            cells += [f"{ours.mean:.1f} ({ours.half:.1f})", f"{found.figures[row][place][0]:.1f}"]
+    sent = page.ours(bytes, row, results)
+    assert sent is not None
+    return f"| {' | '.join([found.title_of(row), *cells, f'{sent.mean:.1f}'])} |"
+
+
+def test_the_readme_has_rows_of_dmpfl_table_1() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for row in README_ROWS:
+        assert readme_row(row) in text
+
+
 def test_every_table_is_in_the_list_once_and_so_is_every_place_in_the_queue() -> None:
     items = index.items(ROOT)
     listed = [item.table for item in items if item.table]
