@@ -100,6 +100,7 @@ def test_the_commands_of_the_readme_run_in_their_order(
 ) -> None:
     shutil.copytree(ROOT / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
     lines = list(commands("masquerade"))
     assert {"run", "compare", "resume", "report", "methods", "data", "export", "predict"} <= {
         words[1] for words in lines
