@@ -58,8 +58,17 @@ def test_a_configuration_survives_toml() -> None:
     config = Config(
         methods=tuple(METHODS),
         data=Data(
-            *("mine.npz", 3, "client", (0.5, 0.25, 0.25), 7, (0.5, 1.0)),
-            *(0.5, 0.5, False, "0.5:0.5", True),
+            name="mine.npz",
+            clients=3,
+            partition="client",
+            split=(0.5, 0.25, 0.25),
+            seed=7,
+            budgets=(0.5, 1.0),
+            novel=0.5,
+            fraction=0.5,
+            merge=False,
+            normalize="0.5:0.5",
+            partition_per_seed=True,
         ),
         train=Train(
             model="mlp",

@@ -17,6 +17,7 @@ from masquerade.data.partition.papers import Groups, Outliers
 from masquerade.data.partition.rules import IID, ByClient, Dirichlet, Pathological, Rule, Shards
 from masquerade.errors import MasqueradeWarning
 from tests.data.federations import classes_of, labeled, owned, sizes_of
+from tests.messages import Golden
 from tests.support import raises, warns
 
 RULES: list[Rule] = [
@@ -314,9 +315,10 @@ def test_clients_without_training_data_are_named_in_a_warning() -> None:
     assert str(empty)[1:-1] in str(caught[0].message)
 
 
-def test_warning_about_many_empty_clients_stays_short() -> None:
-    with warns("W301", "..."):
+def test_warning_about_many_empty_clients_stays_short(golden: Golden) -> None:
+    with warns("W301", "...") as warned:
         partition(labeled([50, 50]), 50, Dirichlet(0.01, least=0))
+    golden(warned[-1].message)
 
 
 def test_fingerprint_changes_with_samples_and_with_splits() -> None:

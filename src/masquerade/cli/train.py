@@ -91,7 +91,7 @@ def run(
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
     out = out or _fresh(method)
-    with _training(parsed, out, quiet, as_json, "methods" in tables) as told:
+    with follow_training(parsed, out, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
 
@@ -137,7 +137,7 @@ def compare(
     flags = (names, data, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
     out = out or _fresh("compare")
-    with _training(parsed, out, quiet, as_json) as told:
+    with follow_training(parsed, out, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
     show(out, results, quiet, as_json)
 
@@ -222,7 +222,7 @@ def _fresh(name: str) -> Path:
 
 
 @contextmanager
-def _training(
+def follow_training(
     config: "Config", out: Path, quiet: bool, as_json: bool, named: bool = True
 ) -> "Iterator[Sequence[Callback]]":
     """Say what is trained, show progress, and say how to go on when it is stopped."""
