@@ -24,7 +24,7 @@ ON_CUDA_ALONE = {"W507"}
 
 
 def test_every_code_has_a_text() -> None:
-    documented = set(re.findall(r"^\\| ([EW]\\d{3}) \\|", ERRORS.read_text("utf-8"), re.MULTILINE))
+    documented = set(re.findall(r"^\| ([EW]\d{3}) \|", ERRORS.read_text("utf-8"), re.MULTILINE))
     assert len(documented) > 40
     assert documented - {text[:4] for text in messages.read().values()} == ON_CUDA_ALONE
 

@@ -400,12 +400,13 @@ def test_a_share_that_is_none_is_refused(fraction: float) -> None:
 
 def test_a_thousand_clients_are_drawn_in_seconds() -> None:
     dataset = labeled([6000] * 10)
-    start = time.perf_counter()
+    # Of this process: others on the machine do not count.
+    start = time.process_time()
     with warns("W301"):
         partition(dataset, 1000, Dirichlet(0.1, least=0))
     with raises("E303"):
         partition(dataset, 1000, Dirichlet(0.1, least=1))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 class Shared:

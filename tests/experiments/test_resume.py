@@ -291,7 +291,7 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
 @pytest.mark.parametrize(
     ("drill", "kills"),
     [
-        *(("kinds", 2), ("engines", 3), ("comparison", 5)),
+        *(("kinds", 2), ("engines", 2), ("comparison", 3)),
         pytest.param("methods", 25, marks=pytest.mark.drill),
         pytest.param("engines", 25, marks=pytest.mark.drill),
         pytest.param("comparison", 25, marks=pytest.mark.drill),
