@@ -1,5 +1,7 @@
 """Tests are of the CPU, also where there is a GPU, unless they are marked with `cuda`."""
 
+import os
+import socket
 from collections import Counter
 from pathlib import Path
 
@@ -59,7 +61,10 @@ def _key(item: pytest.Item) -> str:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> messages.Golden:
     """Compare a message with its whole text in the golden file."""
-    return messages.Golden(_key(request.node), tmp_path, request.config.stash.get(NOTED, None))
+    hides = {str(tmp_path): "TMP", str(Path(__file__).parents[1]): "ROOT"}
+    hides |= {f"process {os.getpid()}": "process N", f"host {socket.gethostname()}": "host NAME"}
+    hides[f"torch {torch.__version__}"] = "torch VERSION"
+    return messages.Golden(_key(request.node), hides, request.config.stash.get(NOTED, None))
 
 
 @pytest.fixture

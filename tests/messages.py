@@ -5,11 +5,10 @@ and one command writes it anew: `pytest --rewrite-messages`.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 FILE = Path(__file__).parent / "golden" / "messages.txt"
-ROOT = str(Path(__file__).parents[1])
 HEAD = "What errors and warnings say, by test. `pytest --rewrite-messages` writes this file.\n"
 
 
@@ -31,16 +30,19 @@ class Golden:
     """What one test hears, held against the golden file, or noted where that is written anew."""
 
     key: str
-    folder: Path
+    hides: dict[str, str]
+    """What is of this machine alone, and the words that stand for it."""
     noted: dict[str, str] | None
-    count: int = field(default=0)
+    count: int = 0
 
     def __call__(self, message: object) -> None:
-        """Compare the whole text of a message; paths of this machine are left out."""
+        """Compare the whole text of a message; what is of this machine is left out."""
         self.count += 1
         key = self.key + f" ({self.count})" * (self.count > 1)
-        text = str(message).replace(str(self.folder), "TMP").replace(ROOT, "ROOT")
-        text = re.sub(r"\n{2,}", "\n", text)
+        text = str(message).strip()
+        for there, word in self.hides.items():
+            text = text.replace(there, word)
+        text = re.sub(r"127\.0\.0\.1:\d+", "HOST", re.sub(r"\n+", "\n", text))
         if self.noted is None:
             assert text == read().get(key), f"{key}: pytest --rewrite-messages accepts this text"
         else:

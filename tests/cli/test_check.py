@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from masquerade.laws.law import Law
+from masquerade.laws.problem import Problem
 from masquerade.methods import METHODS
 from tests.config.test_code import forget
 from tests.support import raises
@@ -93,9 +95,8 @@ def test_a_broken_law_is_exit_status_1_and_says_where(mine: Path) -> None:
 def test_code_and_data_are_those_of_the_command(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-    monkeypatch.setattr("masquerade.laws.check.LAWS", (seen.append,))
-    monkeypatch.setattr("masquerade.laws.check._finding", lambda law, problem: law(problem))
+    seen: list[Problem] = []
+    monkeypatch.setattr("masquerade.laws.check.LAWS", (Law(1, "", "", seen.append),))
     monkeypatch.setattr("masquerade.laws.check.Report", lambda *given: Kept())
     assert call(f"{mine}:Careful", "--model", f"{mine}:narrow", "--set", "method.lr=0.5")[0] == 0
     assert call("fedavg", "--data", "digits", "--model", f"{mine}:narrow")[0] == 0

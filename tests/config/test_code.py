@@ -70,7 +70,7 @@ def forget() -> None:
     """Be as a new process would be."""
     for name in list(code.LOADED):
         del code.LOADED[name]
-        METHODS._ours.pop(name, None)
+        METHODS.ours.pop(name, None)
 
 
 def call(*words: object) -> None:
@@ -175,9 +175,9 @@ def test_what_runs_is_what_was_hashed_and_a_file_is_imported_once(mine: Path) ->
     for number in (3, 4):
         mine.write_text(MINE.replace("number = 3", f"number = {number}"), encoding="utf-8")
         os.utime(mine, ns=(stamp, stamp))
-        assert code._load(f"{mine}:number")[1].found == number
+        assert code.load(f"{mine}:number")[1].found == number
         before = imports(mine)
-        code._load(f"{mine}:Halved")
+        code.load(f"{mine}:Halved")
         assert imports(mine) == before
     assert not list(mine.parent.glob("__pycache__/mine.*"))
 

@@ -154,8 +154,8 @@ def test_what_graphs_run_for_nobody_is_shared() -> None:
     rows = torch.zeros(5, 4, 10 + 2, dtype=torch.int64)
     pack = StackedBatches(rows, rows[..., 0], [5, 5, 5, 2], 1)
     with_graphs = replace(made.engine, steps=CudaGraphs())
-    assert made.engine._ran(pack, 4).tolist() == [50, 50, 50, 20]
-    assert with_graphs._ran(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]
+    assert made.engine.samples_run(pack, 4).tolist() == [50, 50, 50, 20]
+    assert with_graphs.samples_run(pack, 4).tolist() == [57.5, 57.5, 57.5, 27.5]
 
 
 @pytest.mark.parametrize("often", [0, math.inf], ids=["recorded", "eager"])

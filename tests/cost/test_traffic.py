@@ -219,7 +219,7 @@ def test_a_first_download_is_sent_only_if_it_comes_with_a_mask(method: Any, sent
         assert received == 6 * FLAG
     else:
         kept = sum(
-            int(part.sum()) for part in made.server.method._first_mask(made.server.task).values()
+            int(part.sum()) for part in made.server.method.first_mask(made.server.task).values()
         )
         assert received > 6 * 8 * kept
 

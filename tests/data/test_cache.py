@@ -18,6 +18,7 @@ from masquerade.data.readers.reading import Reading
 from masquerade.data.registry import NAMED
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from tests.data import originals
+from tests.messages import Golden
 from tests.support import raises
 
 X = np.random.default_rng(2).integers(0, 256, (30, 1, 28, 28), dtype=np.uint8)
@@ -134,7 +135,7 @@ def test_names_that_lead_elsewhere_are_refused(root: Path, name: str) -> None:
 
 
 def test_a_disk_that_refuses_leaves_what_was_there(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     cache.write("mine", reading())
     before = tree(root)
@@ -145,13 +146,14 @@ def test_a_disk_that_refuses_leaves_what_was_there(
     for name in ("masquerade.data.cache.np.save", "masquerade.storage.atomic.sync"):
         with monkeypatch.context() as patched:
             patched.setattr(name, full)
-            with raises("E501"):
+            with raises("E501") as refusal:
                 cache.write("mine", reading(classes=7), replace=True)
+            golden(refusal.value)
         assert tree(root) == before
 
 
 def test_what_was_there_comes_back_when_the_new_cannot_take_its_place(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     cache.write("mine.v2", reading())
     before = tree(root)
@@ -164,8 +166,9 @@ def test_what_was_there_comes_back_when_the_new_cannot_take_its_place(
         rename(source, target)
 
     monkeypatch.setattr("masquerade.data.cache.os.rename", refusing)
-    with raises("E502", "Input/output error"):
+    with raises("E502", "Input/output error") as refusal:
         cache.write("mine.v2", reading(classes=7), replace=True)
+    golden(refusal.value)
     assert tree(root) == before
 
 

@@ -136,10 +136,10 @@ def test_elastic_borders_are_those_of_the_published_program(
     """Without the pull of corners it is SciPy's smoothing and sampling, both of mode "reflect"."""
     noise = np.random.default_rng(3).uniform(-1, 1, (1, 2, 16, 16))
     drawn = {"corners": np.zeros((1, 3, 2)), "shifts": noise}
-    monkeypatch.setattr(module, "_uniform", lambda keys, purpose, *shape: drawn[purpose])
+    monkeypatch.setattr(module, "uniform_noise", lambda keys, purpose, *shape: drawn[purpose])
     image = np.random.default_rng(4).uniform(0, 1, (1, 1, 16, 16))
     # So strong that places lie outside, by more than an image at some.
-    found = module._elastic_transform(image, (5.0, 0.1, 0.05), torch.zeros(1, dtype=torch.int64))
+    found = module.elastic_transform(image, (5.0, 0.1, 0.05), torch.zeros(1, dtype=torch.int64))
     shifts = [
         5.0 * 16 * gaussian_filter(part, 0.1 * 16, mode="reflect", truncate=3) for part in noise[0]
     ]

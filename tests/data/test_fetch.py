@@ -16,6 +16,7 @@ from masquerade.data import cache, load
 from masquerade.data.fetch import fetch
 from masquerade.data.registry import NAMED, File, Named
 from tests.data import originals
+from tests.messages import Golden
 from tests.support import raises
 
 X = np.random.default_rng(2).integers(0, 256, (40, 28, 28), dtype=np.uint8)
@@ -107,10 +108,11 @@ def test_a_dataset_is_fetched_checked_and_kept(host: Host, tmp_path: Path) -> No
     assert list((tmp_path / "cache" / ".downloads").iterdir()) == []
 
 
-def test_a_download_that_broke_off_goes_on_where_it_was(host: Host) -> None:
+def test_a_download_that_broke_off_goes_on_where_it_was(host: Host, golden: Golden) -> None:
     host.breaks_after = 5000
-    with raises("E601"):
+    with raises("E601") as refusal:
         fetch("toy")
+    golden(refusal.value)
     assert not cache.holds("toy")
     host.breaks_after = None
     fetch("toy")

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from masquerade.engine.replay.convolutions import Convolving, _product
+from masquerade.engine.replay.convolutions import Convolving, product
 
 SHAPES = [
     # channels, height, width, outputs, window, stride
@@ -28,7 +28,7 @@ def inputs(
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_product_is_the_convolution(shape) -> None:
     x, weight = inputs(*shape[:5])
-    found = vmap(lambda one, own: _product(one, own, shape[5]))(x, weight)
+    found = vmap(lambda one, own: product(one, own, shape[5]))(x, weight)
     wanted = vmap(lambda one, own: torch.conv2d(one, own, None, shape[5]))(x, weight)
     torch.testing.assert_close(found, wanted)
 
@@ -57,7 +57,7 @@ def slopes_of_slopes(convolution, x: Tensor, weight: Tensor) -> tuple[Tensor, Te
 @pytest.mark.parametrize("ask", [slopes, slopes_of_slopes])
 def test_its_slopes_are_those_of_the_convolution(shape, ask) -> None:
     x, weight = inputs(*shape[:5])
-    found = ask(lambda one, own: _product(one, own, shape[5]), x, weight)
+    found = ask(lambda one, own: product(one, own, shape[5]), x, weight)
     wanted = ask(lambda one, own: torch.conv2d(one, own, None, shape[5]), x, weight)
     for left, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(left, right)

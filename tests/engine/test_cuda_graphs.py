@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from masquerade.core import Round, tree
-from masquerade.engine.replay.cuda_graphs import _Graph
+from masquerade.engine.replay.cuda_graphs import Graph
 from masquerade.engine.replay.recorded import Recordings
 from tests.support import METHOD_TABLE, advance, scheduled
 
@@ -29,8 +29,8 @@ def states(name: str, captured: bool) -> tuple[list[dict[str, torch.Tensor]], in
         while progress.number < ROUNDS:
             advance(made, progress)
             found.append(progress.tensors())
-        assert not graphs._failed
-        return found, len(made.engine.steps._made)
+        assert not graphs.failed
+        return found, len(graphs.captured if captured else made.engine.steps.recorded)
 
 
 @pytest.mark.cuda
@@ -82,7 +82,7 @@ def test_what_moves_to_another_place_is_read_before_that_is_written() -> None:
     work |= {"both": torch.zeros(1, dtype=torch.int64), "same": torch.full((2,), 9)}
     zero = torch.tensor(0.0)
     graph: Any = None
-    made = _Graph(work, torch.zeros(1), Round("train", None, zero, zero, zero), graph, step)
-    made._once()
+    made = Graph(work, torch.zeros(1), Round("train", None, zero, zero, zero), graph, step)
+    made.once()
     expected = {"first": [2, 2], "second": [1, 1], "both": [2], "same": [9, 9]}
     assert {name: value.tolist() for name, value in work.items()} == expected

@@ -36,6 +36,7 @@ from masquerade.results import Summary
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 from tests import support
+from tests.messages import Golden
 from tests.support import SIZES, advance, built, carry_on, federation, final, network, raises, warns
 
 EMPTY = torch.empty(0, dtype=torch.int64)
@@ -482,9 +483,10 @@ def test_a_federation_without_training_data_is_refused() -> None:
         world(FedAvg(), Task(network()), without("train", *range(6)))
 
 
-def test_a_federation_without_test_data_is_refused_before_any_work() -> None:
-    with raises("E304"):
+def test_a_federation_without_test_data_is_refused_before_any_work(golden: Golden) -> None:
+    with raises("E304") as refusal:
         world(FedAvg(local_epochs=1), Task(network()), without("test", *range(6)), rounds=1)
+    golden(refusal.value)
 
 
 def test_a_loss_that_is_not_one_number_per_sample_is_refused_before_any_work() -> None:
@@ -507,7 +509,7 @@ def test_training_whose_updates_leave_the_finite_numbers_is_said_and_counted() -
     assert final(made, progress)[0][0].refused == progress.refused > 0
 
 
-def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
+def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked(golden: Golden) -> None:
     """Only a method's own arithmetic can do that: what is not finite is not taken."""
 
     class Overflowing(FedAvg):
@@ -516,8 +518,9 @@ def test_a_state_that_leaves_the_finite_numbers_is_said_and_marked() -> None:
             return tree.transform(lambda value: value * math.inf, server), rows
 
     made = world(Overflowing(local_epochs=1), Task(network()), federation(), rounds=1)
-    with warns("W604", "1"):
+    with warns("W604", "1") as warned:
         progress = finish(made)
+    golden(warned[-1].message)
     assert final(made, progress)[0][0].diverged == 0
     fine = world(FedAvg(local_epochs=1), Task(network()), federation(), rounds=1)
     assert final(fine, finish(fine))[0][0].diverged is None

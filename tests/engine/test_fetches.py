@@ -1,5 +1,6 @@
 """The host waits for the device when clients' rounds are over, not between their stages."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,38 +9,51 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from masquerade.config.settings import Compute
-from masquerade.core import Message, Part, State, Task
+from masquerade.core import Message, Part, State, Task, tree
 from masquerade.core.round import ClientInfo, Round, client_round
 from masquerade.data import Federation
 from masquerade.methods import DMPFL, FedAvg
 from tests.support import advance, built, network, simulation
 
+WAITING = (
+    *(Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.numpy),
+    *(Tensor.__bool__, Tensor.__float__, Tensor.__int__, Tensor.__index__),
+)
+"""What brings numbers to the host, and waits for them."""
+
 
 class Fetches(TorchFunctionMode):
-    """Notes where numbers are brought to the host: inside of clients' rounds, or after them."""
+    """Notes what is brought to the host inside of clients' rounds, and what is copied after."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside, self.places = False, list[bool]()
+        self.inside, self.early, self.copied = False, list[Any](), 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.cpu and args[0].is_floating_point():
-            self.places.append(self.inside)
+        if func in WAITING and self._on_the_device(func, args[0]):
+            if self.inside:
+                self.early.append(func)
+            elif func is Tensor.cpu:
+                self.copied += 1
         return func(*args, **(kwargs or {}))
 
+    def _on_the_device(self, func: Any, value: Tensor) -> bool:
+        """Whether it would be there on a GPU: ids, places and lists of flags are the host's own."""
+        flag = value.dtype == torch.bool and func is not Tensor.tolist
+        return value.is_floating_point() or flag
 
-def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+
+def one_round(monkeypatch: pytest.MonkeyPatch, after: Callable[[Any], None]) -> Fetches:
+    """Watch a round of two stages, with masks of several tensors; `after` ends clients' rounds."""
     made = simulation(DMPFL(local_epochs=2, readjust_every=1), engine="batched")
-    readjusts = made.context.round(
-        "train", made.server.method.schedule(0, made.spec.train.rounds), 0
-    )
-    # Two stages, each with masks of several tensors.
-    assert len(made.server.method.stages(made.server.task, readjusts)) == 2
+    round = made.context.round("train", made.server.method.schedule(0, made.spec.train.rounds), 0)
+    assert len(made.server.method.stages(made.server.task, round)) == 2
     fetches = Fetches()
 
     def watched(*arguments: Any) -> Any:
         fetches.inside = True
         done = client_round(*arguments)
+        after(done)
         fetches.inside = False
         return done
 
@@ -47,8 +61,29 @@ def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.Monke
     progress = made.begin()
     with fetches:
         advance(made, progress)
+    return fetches
+
+
+def test_numbers_are_fetched_once_and_after_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = one_round(monkeypatch, after=lambda done: None)
+    assert found.early == []
     # The densities, and the bytes.
-    assert fetches.places == [False, False]
+    assert found.copied == 2
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [lambda value: value.item(), bool, float, lambda value: bool(value > 0), Tensor.tolist],
+    ids=["item", "bool", "float", "if", "tolist"],
+)
+def test_a_stray_fetch_inside_of_a_round_is_found(
+    monkeypatch: pytest.MonkeyPatch, stray: Callable[[Tensor], object]
+) -> None:
+    def after(done: Any) -> None:
+        upload, _ = done
+        stray(tree.leaves(upload["params"].values)[0].sum())
+
+    assert len(one_round(monkeypatch, after).early) == 1
 
 
 def test_a_round_that_was_prepared_before_is_the_same() -> None:
@@ -62,9 +97,9 @@ def test_a_round_that_was_prepared_before_is_the_same() -> None:
         advance(plain, left)
         ids, round = ahead.server.participation.cohort(number), ahead.server.round("train", number)
         ahead.engine.prepare(ids, round, number)
-        assert ahead.engine._ready
+        assert ahead.engine.prepared
         advance(ahead, right)
-        assert not ahead.engine._ready
+        assert not ahead.engine.prepared
     for name, value in left.tensors().items():
         assert torch.equal(value, right.tensors()[name]), name
 
@@ -73,12 +108,12 @@ def test_a_round_that_nobody_takes_part_in_is_not_prepared(monkeypatch: pytest.M
     made = simulation(DMPFL(local_epochs=1), engine="batched")
     monkeypatch.setattr(type(made.engine), "prepares", True)
     made.server.prepare(made.engine, 1)
-    assert made.engine._ready
-    made.engine._ready.clear()
+    assert made.engine.prepared
+    made.engine.prepared.clear()
     nobody = torch.empty(0, dtype=torch.int64)
     monkeypatch.setattr(type(made.server.participation), "cohort", lambda self, number: nobody)
     made.server.prepare(made.engine, 1)
-    assert not made.engine._ready
+    assert not made.engine.prepared
     made.server.prepare(made.engine, made.spec.train.rounds)
 
 

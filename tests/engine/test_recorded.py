@@ -102,7 +102,7 @@ def test_what_moves_with_the_round_moves_in_a_recording() -> None:
     for number in range(4):
         found = taken(recordings, step, start, now(number))
         assert found["value"] == 15 * 0.5**number + 3 * number
-    (made,) = recordings._made.values()
+    (made,) = recordings.recorded.values()
     assert made is not None
     assert made.trusted
 
@@ -131,7 +131,7 @@ def test_what_went_past_torch_is_noticed(value: Any) -> None:
 
     for number in range(4):
         taken(recordings, watched, {"value": torch.zeros(())}, now(number))
-    assert list(recordings._made.values()) == [None]
+    assert list(recordings.recorded.values()) == [None]
     # In the first round a recording of a number of the round agrees: it is of this round.
     assert calls >= 3 * 4 - 1
 
@@ -148,7 +148,7 @@ def test_a_number_as_a_tensor_is_made_anew_in_every_repeat() -> None:
     recordings = Recordings(often=0)
     for number in range(4):
         assert taken(recordings, step, {"value": torch.zeros(())}, now(number))["value"] == 6
-    assert None not in recordings._made.values()
+    assert None not in recordings.recorded.values()
 
 
 def test_repeats_have_no_gradient_and_their_own_types() -> None:
@@ -166,7 +166,7 @@ def test_repeats_have_no_gradient_and_their_own_types() -> None:
             assert found.dtype == torch.float32
             assert not found.requires_grad
             assert torch.equal(found, torch.full((2, 2), 8 * (1 + 2**-12)))
-    assert None not in recordings._made.values()
+    assert None not in recordings.recorded.values()
 
 
 def test_entries_that_hold_one_tensor_at_first_are_told_apart_later() -> None:
@@ -180,7 +180,7 @@ def test_entries_that_hold_one_tensor_at_first_are_told_apart_later() -> None:
         assert found["value"].tolist() == [3, 3]
     other = taken(recordings, step, {"value": shared, "anchor": torch.ones(2)}, now())
     assert other["value"].tolist() == [0, 0]
-    assert len(recordings._made) == 1
+    assert len(recordings.recorded) == 1
 
 
 @pytest.mark.parametrize("careful", [False, True])
@@ -196,7 +196,7 @@ def test_a_step_that_asks_for_a_value_is_not_recorded(careful: bool) -> None:
     recordings = Recordings(often=0)
     # The rows add up to 1, 5 and 9.
     assert taken(recordings, step, {"value": torch.zeros(())}, now())["value"] == 10 + 10 + 1
-    assert list(recordings._made.values()) == [None]
+    assert list(recordings.recorded.values()) == [None]
     assert (recordings.made, len(recordings.unfit)) == (1, 1)
 
 
@@ -264,17 +264,17 @@ def test_a_form_is_recorded_only_when_it_comes_often() -> None:
 
     recordings = Recordings(often=3)
     taken(recordings, step, {"value": torch.zeros(())}, now())
-    assert not recordings._made
+    assert not recordings.recorded
     taken(recordings, step, {"value": torch.zeros(())}, now())
-    assert len(recordings._made) == 1
+    assert len(recordings.recorded) == 1
 
 
 def test_forms_are_not_kept_without_end() -> None:
     recordings = Recordings(often=0)
     for size in range(1, 3 * MOST):
         taken(recordings, lambda work, row, round: work, {"value": torch.zeros(size)}, now())
-    assert len(recordings._made) <= MOST + 1
-    assert len(recordings._taken) <= MOST + 1
+    assert len(recordings.recorded) <= MOST + 1
+    assert len(recordings.seen) <= MOST + 1
 
 
 def test_memory_of_a_step_is_freed_while_it_is_recorded() -> None:

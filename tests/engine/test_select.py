@@ -23,6 +23,7 @@ from masquerade.errors import MasqueradeWarning
 from masquerade.methods import FedAvg
 from masquerade.models import MLP, DigitsCNN
 from masquerade.simulation.build import simulating
+from tests.messages import Golden
 from tests.support import (
     METHOD_TABLE,
     carry_on,
@@ -256,11 +257,11 @@ def test_a_trial_leaves_no_trace() -> None:
 
 
 def test_too_little_memory_halves_the_width_and_changes_no_number(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     method = METHOD_TABLE["dmpfl"]
     _, whole = simulate(method, rounds=3, engine="batched", clients_per_chunk=64)
-    chunk = Batched._chunk
+    chunk = Batched.work_chunk
 
     def small(self: Batched, vmapped: VmappedMethod, *rest: Any) -> Any:
         if vmapped.clients > 2:
@@ -269,9 +270,10 @@ def test_too_little_memory_halves_the_width_and_changes_no_number(
 
     made = simulation(method, rounds=3, engine="batched", clients_per_chunk=64)
     progress = made.begin()
-    monkeypatch.setattr(Batched, "_chunk", small)
+    monkeypatch.setattr(Batched, "work_chunk", small)
     with warns("W503", 4, 2) as seen:
         carry_on(made, progress)
+    golden(seen[-1].message)
     assert len(seen) == 1
     for name, value in whole.tensors().items():
         if value.is_floating_point():

@@ -20,7 +20,8 @@ from masquerade.engine.shared_memory import Layout, Memory, Place, shared
 from masquerade.methods import FedAvg
 from masquerade.simulation.server import train
 from tests import support
-from tests.support import advance, raises
+from tests.messages import Golden
+from tests.support import advance, raises, warns
 
 
 def state() -> Any:
@@ -80,7 +81,7 @@ def test_workers_share_the_samples_evenly() -> None:
     """Of 7, 12, 3, 9, 16 and 5 samples one has 16 + 7 + 3, the other 12 + 9 + 5."""
     made = support.simulation(FedAvg(local_epochs=1), participation=1.0, workers=2)
     assert isinstance(made.engine, Loop)
-    assert made.engine._pieces(made.server.participation.eligible) == [[4, 0, 2], [1, 3, 5]]
+    assert made.engine.divide(made.server.participation.eligible) == [[4, 0, 2], [1, 3, 5]]
 
 
 def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
@@ -90,9 +91,9 @@ def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
     assert isinstance(made.engine, Loop)
     progress = made.begin()
     advance(made, progress)
-    first = list(made.engine._shared)
+    first = list(made.engine.memories)
     advance(made, progress)
-    assert made.engine._shared == first
+    assert made.engine.memories == first
     outcomes: list[Outcome] = []
     work = Loop.work
 
@@ -102,17 +103,17 @@ def test_memory_is_used_again_unless_somebody_holds_what_is_in_it(
 
     monkeypatch.setattr(Loop, "work", noted)
     advance(made, progress)
-    assert made.engine._shared == first
+    assert made.engine.memories == first
     kept = tree.transform(torch.clone, outcomes[0].uploads)
     advance(made, progress)
-    assert made.engine._shared != first
+    assert made.engine.memories != first
     assert_same(outcomes[0].uploads, kept)
     assert not torch.equal(*(tree.leaves(each.uploads)[0] for each in outcomes))
     made.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files are counted on Linux")
-def test_workers_that_die_leave_no_memory_behind() -> None:
+def test_workers_that_die_leave_no_memory_behind(golden: Golden) -> None:
     class Deadly(FedAvg):
         def start(self, task: Task, message: Any, client: State, round: Round) -> State:
             if round.number == 1:
@@ -123,8 +124,10 @@ def test_workers_that_die_leave_no_memory_behind() -> None:
     progress = made.begin()
     before = open_files()
     advance(made, progress)
-    with pytest.warns(match="W505"), raises("E505"):
+    with warns("W505") as warned, raises("E505") as refusal:
         advance(made, progress)
+    golden(warned[0].message)
+    golden(refusal.value)
     made.close()
     assert open_files() <= before
     assert not [
@@ -212,8 +215,8 @@ def test_rounds_that_follow_one_another_use_the_same_memory(
 ) -> None:
     """Whoever holds on to what clients gave makes every round take new memory."""
     given_up: list[int] = []
-    forget = Loop._forget
-    monkeypatch.setattr(Loop, "_forget", lambda self: (given_up.append(1), forget(self))[1])
+    forget = Loop.free_memories
+    monkeypatch.setattr(Loop, "free_memories", lambda self: (given_up.append(1), forget(self))[1])
     made = support.simulation(FedAvg(local_epochs=1), rounds=4, workers=2)
     state = train(made.server, made.engine, made.begin())
     assert (state.number, given_up) == (4, [])

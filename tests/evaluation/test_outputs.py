@@ -81,14 +81,14 @@ def test_few_outputs_are_held_at_a_time_and_they_are_the_same(
 ) -> None:
     models, samples = models_of("dmpfl")
     made = simulation(METHOD_TABLE["dmpfl"], engine="batched", clients_per_chunk=64)
-    plain, held = Batched._predictions, []
+    plain, held = Batched.predictions, []
 
     def watched(*given: Any) -> Iterator[tuple[Tensor, Tensor]]:
         found = list(plain(*given))
         held.append(sum(output.numel() for _, output in found))
         return iter(found)
 
-    monkeypatch.setattr(Batched, "_predictions", watched)
+    monkeypatch.setattr(Batched, "predictions", watched)
     whole = list(made.engine.outputs(models, samples, made.federation.x))
     # Six clients, padded to eight samples of three outputs each.
     assert held == [6 * 8 * 3]

@@ -23,6 +23,7 @@ from masquerade.export.model_card import describe
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
 from masquerade.storage.results import read_results
+from tests.messages import Golden
 from tests.support import raises
 
 with warnings.catch_warnings():
@@ -191,17 +192,21 @@ def test_a_bundle_with_a_file_missing_or_of_another_version_is_refused(tmp_path:
         session.open_bundle(tmp_path)
 
 
-def test_a_bundle_of_the_first_format_is_to_be_exported_again(made: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_the_first_format_is_to_be_exported_again(
+    made: Path, tmp_path: Path, golden: Golden
+) -> None:
     body = json.dumps(session.open_bundle(made).manifest | {"version": 1}, indent=1)
     digest = fingerprint(body.encode())["sha256"]
     old = shutil.copytree(made, tmp_path / "old")
     (old / session.MANIFEST).write_text(json.dumps({"sha256": digest, "manifest": body}))
-    with raises("E402", "1", "2"):
+    with raises("E402", 1, 2) as refusal:
         session.open_bundle(old)
+    golden(refusal.value)
     for damaged in (b"[]", b"{}", b'"text"', b'{"manifest": {}}', b"\xff", b""):
         (old / session.MANIFEST).write_bytes(damaged)
-        with raises("E406"):
+        with raises("E406") as refusal:
             session.open_bundle(old)
+    golden(refusal.value)
 
 
 def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(

@@ -79,7 +79,7 @@ def test_a_gate_for_every_sample_is_inside_the_graph(solver: str) -> None:
     assert not program.batched
     # It is compared with `predict` on all five samples, which choose different blocks.
     model.onnx(program)
-    gate, chooser = parts["gate"].values, method._model(task)
+    gate, chooser = parts["gate"].values, method.gated(task)
     flags = chooser.choose(chooser.scores(gate, x)[0], gate["room"])
     assert len(torch.unique(flags, dim=0)) > 1
     with raises("E202"):

@@ -323,7 +323,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Method], Problem]:
         entry = MethodEntry(
             method=type(method), view="", title="", paper="", personal="", sent="", neutral={}
         )
-        monkeypatch.setitem(METHODS._ours, name, entry)
+        monkeypatch.setitem(METHODS.ours, name, entry)
         return toy(method, name)
 
     return made

@@ -14,6 +14,7 @@ from masquerade.config import toml
 from masquerade.core import Method
 from masquerade.methods import METHODS, FedAvg, MethodEntry
 from masquerade.methods.registry import GROUP, MethodRegistry, find
+from tests.messages import Golden
 from tests.support import raises, warns
 
 OTHERS = '''
@@ -178,12 +179,13 @@ def test_one_that_cannot_be_loaded_leaves_the_others_alone(
     assert len(table.values()) == len(METHODS) + 1
 
 
-def test_a_name_that_is_taken_is_refused_and_ours_stays_listed(others: Any) -> None:
+def test_a_name_that_is_taken_is_refused_and_ours_stays_listed(others: Any, golden: Golden) -> None:
     table = others(("fedavg", "others:Mine"), ("mine", "others:Mine"), ("mine", "broken:Mine"))
     with raises("E202", "`mine`", "`others:Mine`"):
         table["mine"]
     # No other package takes a name of ours.
     assert table["fedavg"] is METHODS["fedavg"]
-    with warns("W202", "`mine`"):
+    with warns("W202", "`mine`") as warned:
         assert dict(table.items()) == dict(METHODS.items())
+    golden(warned[-1].message)
     assert list(table) == [*METHODS, "mine"]

@@ -10,6 +10,7 @@ from masquerade.core.sgd import sgd_step
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree, leaves, split, stack, take
 from masquerade.models import MODELS, build
+from tests.messages import Golden
 from tests.support import raises
 
 SHAPES = {
@@ -127,9 +128,10 @@ def test_images_that_are_too_small_for_two_poolings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (3, 64, 64)])
-def test_vgg_takes_images_of_28_to_32_pixels(shape: tuple[int, ...]) -> None:
-    with raises("E202", "`vgg_slim`", "28 x 28", "32 x 32"):
+def test_vgg_takes_images_of_28_to_32_pixels(shape: tuple[int, ...], golden: Golden) -> None:
+    with raises("E202", "`vgg_slim`", "28 x 28", "32 x 32") as refusal:
         build("vgg_slim", shape, 10, seed=0)
+    golden(refusal.value)
 
 
 def test_unknown_name_gets_the_nearest_match() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from masquerade.errors import MasqueradeError
 from masquerade.models import load_weights
 from masquerade.models.weights import read_weights
+from tests.messages import Golden
 from tests.support import raises
 
 
@@ -239,12 +240,13 @@ def test_counters_of_batches_may_be_missing(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_changed(
-    tmp_path: Path, change: dict[str, Tensor | None], named: tuple[str, ...]
+    tmp_path: Path, change: dict[str, Tensor | None], named: tuple[str, ...], golden: Golden
 ) -> None:
     given_state = {**network().state_dict(), **change}
     torch.save({k: v for k, v in given_state.items() if v is not None}, tmp_path / "a.pth")
     model = network()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with raises("E306", *named):
+    with raises("E306", *named) as refusal:
         load_weights(model, tmp_path / "a.pth")
+    golden(refusal.value)
     same(dict(model.state_dict()), before)

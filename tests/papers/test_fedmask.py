@@ -26,7 +26,7 @@ from masquerade.core.random import draw, fold
 from masquerade.core.tree import State, Tree, named, stack
 from masquerade.cost.flops import Meter, shares
 from masquerade.methods import FedAvg, FedMask
-from masquerade.methods.fedmask import _groups
+from masquerade.methods.fedmask import group_norms
 from masquerade.models import CharLSTM, DigitsCNN, MnistCNN, RowLSTM, build
 from masquerade.wire import decode, encode, nbytes
 from tests.papers import reference, replay
@@ -362,12 +362,12 @@ def test_the_group_lasso_empties_columns_that_nothing_needs() -> None:
 def test_the_group_lasso_by_hand() -> None:
     # σ(0) = ½ everywhere in a 2 × 3 matrix: two rows of norm ½√3, three columns of norm ½√2.
     half = torch.full((2, 3), 0.5)
-    assert float(_groups({"weight": half})) == pytest.approx(3**0.5 + 1.5 * 2**0.5)
+    assert float(group_norms({"weight": half})) == pytest.approx(3**0.5 + 1.5 * 2**0.5)
     # Filters and channels: two of norm ½√12 and three of norm ½√8; a bias has no groups.
-    assert float(_groups({"weight": half[..., None, None].expand(2, 3, 2, 2)})) == pytest.approx(
-        12**0.5 + 1.5 * 8**0.5
-    )
-    assert _groups({"bias": torch.ones(5)}) == 0
+    assert float(
+        group_norms({"weight": half[..., None, None].expand(2, 3, 2, 2)})
+    ) == pytest.approx(12**0.5 + 1.5 * 8**0.5)
+    assert group_norms({"bias": torch.ones(5)}) == 0
 
 
 def messages(method: Method, task: Task) -> tuple[Message, Message]:

@@ -201,7 +201,7 @@ def test_changes_compete_within_a_tensor_or_overall(
     work["personal"] = {
         name: torch.ones_like(value, dtype=torch.bool) for name, value in own.items()
     }
-    pruned = method._prune(four(), work, at())
+    pruned = method.prune(four(), work, at())
     assert {name: held.int().tolist() for name, held in pruned["personal"].items()} == expected
 
 

@@ -14,6 +14,7 @@ from masquerade.cost.forecast import forecast
 from masquerade.experiments import run as experiment
 from masquerade.methods import Local
 from tests.experiments.test_resume import timeless
+from tests.messages import Golden
 from tests.support import METHOD_TABLE, SIZES, federation, network, simulate, warns
 
 
@@ -114,10 +115,11 @@ def test_like_is_settled_once_and_resumed_as_it_was(
         assert timeless(result.to_json()) == timeless(same.to_json())
 
 
-def test_a_budget_that_cannot_be_foreseen_says_so(tmp_path: Path) -> None:
+def test_a_budget_that_cannot_be_foreseen_says_so(tmp_path: Path, golden: Golden) -> None:
     given = config(tmp_path, local_flops={"like": "lotteryfl"})
-    with warns("W508", "`local_flops`", "LotteryFL"):
+    with warns("W508", "`local_flops`", "LotteryFL") as warned:
         settle(given)
+    golden(warned[-1].message)
 
 
 def test_the_budget_of_a_dense_method_is_the_ordinary_one(tmp_path: Path) -> None:

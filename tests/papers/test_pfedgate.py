@@ -85,7 +85,7 @@ def assert_straight_through(weigh: Weigh) -> None:
     # G = (0.7, 0.2), M = (0.5, 0.4), I* = (1, 0), and the slope of the loss by M' is (3, 5).
     # M' = M · I* = (0.5, 0). By M it is 3 · 1 and 5 · 0; by G, which stands for I*, 3 · 0.5 and
     # 5 · 0.4: the block that was left out learns whether it should have been.
-    blocks = SMALL._model(TASK).blocks
+    blocks = SMALL.gated(TASK).blocks
     model = Gated(TASK, blocks, Gate(4), alone=False, exact=False, scale=True, chunk=1)
     scores = torch.tensor([0.7, 0.2, 0.5, 0.4], dtype=torch.float64, requires_grad=True)
     found = weigh(model, scores, torch.tensor([True, False]))
@@ -107,7 +107,7 @@ def assert_more_important_wins(choose: Callable[[Gated, Tensor, Tensor], Tensor]
     task = Task(nn.Linear(6, 1, bias=False).double()).with_example(torch.ones(1, 6))
     # ⌊6 · 0.2⌋ = 1 weight is always on; the others make two blocks, of three and two weights.
     # The budget 4/6 leaves room for three, so for one block: the second is worth 0.04 more.
-    model = replace(SMALL, density=4 / 6)._model(task)
+    model = replace(SMALL, density=4 / 6).gated(task)
     scores = torch.tensor([0.0, 0.51, 0.549] * 2, dtype=torch.float64)
     found = choose(model, scores, model.blocks.room(4 / 6))
     assert found.tolist() == [True, False, True]
@@ -145,7 +145,7 @@ def test_a_budget_in_flops_bounds_flops() -> None:
     client = method.client_init(task, me())
     favors = torch.zeros_like(client["scores"])
     favors[3 : 3 + 3] = 1  # The convolution's blocks come first, but its bias is the favorite.
-    model = method._model(task)
+    model = method.gated(task)
     flags = model.choose(favors, client["room"])
     places = torch.tensor([16.0] * 18 + [16.0] * 2 + [1.0] * 96 + [1.0] * 3)
     kept = torch.cat([model.blocks.expand(flags, task.initial)[n].flatten() for n in task.initial])
@@ -305,7 +305,7 @@ class SecondText:
 
     def __init__(self, method: PFedGate, world: replay.World, task: Task, gates: Any) -> None:
         self.method, self.world = method, world
-        blocks = method._model(task).blocks
+        blocks = method.gated(task).blocks
         self.sizes = blocks.sizes
         self.always = [int(block) for block in torch.nonzero(blocks.always)]
         self.gates = []
@@ -381,7 +381,7 @@ class BatchDependent(PFedGate):
         return {"params": message["params"], "gate": gate}
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
-        model, gate = self._model(task), personal["gate"].values
+        model, gate = self.gated(task), personal["gate"].values
         scores, _ = model.scores(gate, x)
         weights = model.weights(scores, model.choose(scores, gate["room"]))
         return model.output(personal["params"].values, weights, x)
@@ -421,7 +421,7 @@ def assert_answers_are_logits(cls: type[PFedGate]) -> None:
     method, personal = used(cls, "batch")
     params, weights = personal["params"].values, personal["gate"].values["weights"]
     module = copy.deepcopy(TASK.module)
-    spread = method._model(TASK).blocks.expand(weights, params)
+    spread = method.gated(TASK).blocks.expand(weights, params)
     module.load_state_dict({name: value * spread[name] for name, value in params.items()})
     expected = module(DATA.x[:20])
     assert bool((expected < 0).any())
@@ -440,7 +440,7 @@ def test_a_relu_on_logits_is_rejected() -> None:
 def test_a_model_in_use_has_the_mask_of_the_mean_scores_of_the_training_data() -> None:
     _, client = play(SMALL, SMALL.client_init(TASK, me()), at())
     gate = {**client["gate"], **client["running"]}
-    scores, _ = SMALL._model(TASK).gate(gate, DATA.x[DATA.train[4]])
+    scores, _ = SMALL.gated(TASK).gate(gate, DATA.x[DATA.train[4]])
     torch.testing.assert_close(client["scores"], scores.mean(0))
 
 
@@ -449,7 +449,7 @@ def test_a_client_wise_gate_reads_the_mean_input() -> None:
     _, client = play(method, method.client_init(TASK, me()), at())
     gate = {**client["gate"], **client["running"]}
     pooled = DATA.x[DATA.train[4]].mean(0, keepdim=True)
-    torch.testing.assert_close(client["scores"], method._model(TASK).gate(gate, pooled)[0][0])
+    torch.testing.assert_close(client["scores"], method.gated(TASK).gate(gate, pooled)[0][0])
 
 
 # One mask per sample
@@ -462,7 +462,7 @@ def test_every_sample_has_its_own_mask_and_chunks_change_nothing() -> None:
     ]
     for other, _ in found[1:]:
         assert_same(other["params"].values, found[0][0]["params"].values)
-    model = method._model(TASK)
+    model = method.gated(TASK)
     client = found[0][1]
     scores, _ = model.scores({**client["gate"], **client["running"]}, DATA.x[:9])
     flags = model.choose(scores, client["room"])
@@ -471,7 +471,7 @@ def test_every_sample_has_its_own_mask_and_chunks_change_nothing() -> None:
 
 
 def test_the_gradient_of_samples_with_their_own_masks_is_that_of_a_plain_loop() -> None:
-    model = replace(SMALL, gating="sample", chunk=2)._model(TASK)
+    model = replace(SMALL, gating="sample", chunk=2).gated(TASK)
     loader = BatchLoader(DATA, 1, 4)
     stage = Stage("train", lambda work, batch, round: work)
     batch: Any = next(loader.batches(loader.shuffle(torch.tensor([4]), stage, at(), 0), 0))
@@ -539,7 +539,7 @@ def test_digits_are_learned_within_every_budget() -> None:
         assert part.kept() <= min(0.5, budget) * result.task.parameters
     # A histogram of the gates' weights at every look: 20 bins, in which all blocks are.
     assert [point.round for point in summary.history] == [4, 6]
-    blocks = len(method._model(result.task).blocks.sizes)
+    blocks = len(method.gated(result.task).blocks.sizes)
     for point in summary.history:
         counts = point.notes["gate_weights"]
         assert (len(counts), sum(counts)) == (20, pytest.approx(blocks))

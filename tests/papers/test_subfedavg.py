@@ -128,7 +128,7 @@ def test_channels_of_a_norm_go_in_whole_groups() -> None:
     task = Task(DigitsCNN(norm="group").double())
     method = SubFedAvg(**EAGER, structured=True, prune=0.25, target=0.25)
     full = slicing.keep(slicing.widths(task, 1.0), task.initial)
-    keep = method._thinner(task, {"params": task.initial, "keep": full})
+    keep = method.thinner(task, {"params": task.initial, "keep": full})
     assert keep["norm1.weight"].reshape(4, 4).all(1).sum() == 3
     assert keep["norm1.weight"].reshape(4, 4).any(1).sum() == 3
     x = normal(1, (3, 1, 8, 8), torch.float64)

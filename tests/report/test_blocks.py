@@ -34,7 +34,7 @@ def test_every_block_has_its_title_and_its_note() -> None:
     found = page(RULED, "", "")
     assert all(title in found for title in TITLES)
     notes = " ".join(footnotes(RULED))
-    assert all(text in notes for text in blocks._NOTES.values())
+    assert all(text in notes for text in blocks.NOTES.values())
 
 
 def test_without_rules_there_are_no_blocks() -> None:

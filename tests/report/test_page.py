@@ -7,6 +7,7 @@ import pytest
 
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.report.page import page
+from tests.messages import Golden
 from tests.report.invented import corrupted, costs, curve, result, six_methods, spent
 from tests.support import raises
 
@@ -211,9 +212,10 @@ def test_the_same_results_give_the_same_page(six: str) -> None:
     assert page(six_methods(), CONFIG, "Six", ["One note."]) == six
 
 
-def test_results_that_do_not_belong_together_make_no_page() -> None:
-    with raises("E305"):
+def test_results_that_do_not_belong_together_make_no_page(golden: Golden) -> None:
+    with raises("E305") as refusal:
         page([result(), result("b", clients=3)], CONFIG, "Two")
+    golden(refusal.value)
 
 
 def test_a_page_of_one_look_says_why_it_has_no_figure_by_round() -> None:

@@ -19,6 +19,7 @@ from masquerade.methods import METHODS
 from masquerade.methods.fedavg import FedAvg
 from masquerade.simulation import contract
 from tests import support
+from tests.messages import Golden
 from tests.support import federation, network, raises, warns
 
 
@@ -75,7 +76,7 @@ def forgetful(self: Method, task: Task, info: ClientInfo) -> State:
     return {"own": torch.zeros(3), "seen": torch.zeros(())}
 
 
-def test_a_forgotten_or_reshaped_state_of_a_client_is_named() -> None:
+def test_a_forgotten_or_reshaped_state_of_a_client_is_named(golden: Golden) -> None:
     for kept, word in (
         ({"own": torch.zeros(3)}, "seen"),
         ({"own": torch.zeros(4), "seen": torch.ones(())}, "own"),
@@ -85,8 +86,9 @@ def test_a_forgotten_or_reshaped_state_of_a_client_is_named() -> None:
             return {"params": Part(work["params"])}, kept
 
         method = type("Mine", (Method,), {"client_init": forgetful, "finish": finish})()
-        with raises("E205", f"`{word}`"):
+        with raises("E205", f"`{word}`") as refusal:
             built(method)
+        golden(refusal.value)
 
 
 READING: dict[str, tuple[str, Callable[..., Any], str]] = {
@@ -137,10 +139,11 @@ class Misspelt(Method):
         """Be like nothing."""
 
 
-def test_a_function_that_is_nearly_one_of_a_methods_is_warned_of() -> None:
+def test_a_function_that_is_nearly_one_of_a_methods_is_warned_of(golden: Golden) -> None:
     with pytest.warns(MasqueradeWarning) as seen:
         built(Misspelt(local_epochs=1))
     assert [str(each.message)[:15] for each in seen] == ["W205 `agregate`", "W205 `clientIni"]
+    golden(seen[0].message)
     assert not any(contract.misspelt(entry.method) for entry in METHODS.values())
 
 
@@ -296,12 +299,14 @@ class Careless(Method):
         return (Stage("mine", careless(self, task)),)
 
 
-def test_a_network_that_couples_samples_is_not_tried_with_padding() -> None:
+def test_a_network_that_couples_samples_is_not_tried_with_padding(golden: Golden) -> None:
     normed = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
-    with raises("E206"):
+    with raises("E206") as refusal:
         built(Careless(), "batched")
-    with warns("W501", "BatchNorm"):
+    golden(refusal.value)
+    with warns("W501", "BatchNorm") as warned:
         built(Careless(), "batched", normed)
+    golden(warned[-1].message)
 
 
 def test_padding_is_tried_on_every_draw_of_a_step() -> None:

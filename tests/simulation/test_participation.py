@@ -17,6 +17,7 @@ from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.state import RunState
+from tests.messages import Golden
 from tests.support import advance, federation, final, measure, network, raises, simulation, warns
 
 EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
@@ -244,17 +245,22 @@ def test_a_novel_client_of_pfedgate_trains_its_gate_alone(monkeypatch) -> None:
     """It does no round of its own: the only training that novel clients see is that of gates."""
     method = PFedGate(local_epochs=1, density=0.8, tune_epochs=3)
     trained = []
-    plain = PFedGate._stages
+    plain = PFedGate.sgd_step
 
-    def noted(self, task, on, rates, epochs):
-        trained.append((on, epochs))
-        return plain(self, task, on, rates, epochs)
+    def noted(self, *given, on, **settings):
+        trained.append(on)
+        return plain(self, *given, on=on, **settings)
 
-    monkeypatch.setattr(PFedGate, "_stages", noted)
+    monkeypatch.setattr(PFedGate, "sgd_step", noted)
     (summary,) = run(method).summaries
     assert len(summary.novel.clients.ids) == 2
-    assert {on for on, epochs in trained if epochs == 3} == {("gate",)}
-    assert trained[-1] == (("gate",), 3)
+    assert set(trained) == {("params", "gate"), ("gate",)}
+    assert trained[-1] == ("gate",)
+    made = simulation(method)
+    novel, known = (made.context.round("adapt", ("personal", new), 1) for new in (True, False))
+    (tuning, *_) = method.adapt(made.server.task, novel)
+    assert tuning.epochs == 3
+    assert method.adapt(made.server.task, known) == ()
 
 
 def test_engines_agree_on_novel_clients() -> None:
@@ -332,13 +338,14 @@ def loaded(tables) -> LoadedConfig:
     return LoadedConfig.of(parse(tables))
 
 
-def test_those_who_do_not_follow_budgets_are_named_once() -> None:
+def test_those_who_do_not_follow_budgets_are_named_once(golden: Golden) -> None:
     tables = {"methods": ["fedavg", "fedavg_ft", "pfedgate", "ditto"], "data": {"budgets": [0.5]}}
     with warns("W303", "FedAvg, FedAvg+FT, Ditto") as caught:
         settle(loaded(tables))
     assert len(caught) == 1
-    with warns("W303", "FedAvg"):
+    with warns("W303", "FedAvg") as warned:
         run(FedAvg(local_epochs=1), budgets="random:0.5:0.9")
+    golden(warned[-1].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         settle(loaded({**tables, "methods": ["pfedgate", "heterofl"]}))

@@ -18,6 +18,7 @@ from masquerade.simulation import update_checks
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.state import RunState
+from tests.messages import Golden
 from tests.support import METHOD_TABLE, advance, final, measure, restored, simulation, warns
 
 make: Callable[..., Any] = simulation
@@ -189,11 +190,12 @@ def test_a_novel_client_that_is_refused_is_as_if_it_had_not_been_asked(
     assert summary.refused == 0
 
 
-def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello() -> None:
+def test_a_novel_clients_structure_over_its_budget_is_refused_in_the_hello(golden: Golden) -> None:
     made, progress = make_novel("fedmask")
     made = replace(made, engine=Poisoned(made.engine, inflated, (0,)))
-    with warns("W607", "client 1"):
+    with warns("W607", "client 1") as warned:
         found = measure(made, progress, "personal", [torch.arange(2)] * 6, novel=True).models
+    golden(warned[-1].message)
     refused, taken = ([keep.all() for keep in one["bits"].keep.values()] for one in found)
     assert refused
     assert all(refused)

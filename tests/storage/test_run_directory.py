@@ -32,6 +32,7 @@ from masquerade.storage.run_directory import (
     decode_tensors,
     encode_tensors,
 )
+from tests.messages import Golden
 from tests.storage.disk import Disk, raising
 from tests.support import raises, warns
 
@@ -135,9 +136,10 @@ def test_the_newest_two_commits_are_kept(two: Path) -> None:
         assert sorted(os.listdir(two / "rounds")) == ["00000002", "00000003"]
 
 
-def test_a_run_is_not_created_over_another(two: Path) -> None:
+def test_a_run_is_not_created_over_another(two: Path, golden: Golden) -> None:
     with refused("E407") as fault:
         RunDirectory.create(two, "rounds = 1\n")
+    golden(fault.value)
     assert f"masquerade resume {two}" in str(fault.value)
     assert (two / "config.toml").read_text() == "rounds = 9\n"
     (two / "config.toml").unlink()
@@ -231,18 +233,20 @@ def test_a_link_in_the_place_of_a_temporary_is_not_followed(two: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["rounds", "clients", "metrics.jsonl"])
-def test_a_run_with_links_is_not_opened(two: Path, link: str) -> None:
+def test_a_run_with_links_is_not_opened(two: Path, link: str, golden: Golden) -> None:
     (two / link).rename(two.parent / "moved")
     (two / link).symlink_to(two.parent / "moved")
     before = sorted(two.parent.rglob("*"))
-    with refused("E405"):
+    with refused("E405") as refusal:
         RunDirectory.open(two)
+    golden(refusal.value)
     assert sorted(two.parent.rglob("*")) == before
 
 
-def test_a_held_run_names_its_holder(two: Path) -> None:
+def test_a_held_run_names_its_holder(two: Path, golden: Golden) -> None:
     with RunDirectory.open(two), refused("E404") as fault:
         RunDirectory.open(two)
+    golden(fault.value)
     assert f"in use by process {os.getpid()} on host " in str(fault.value)
     check(two, {2})
 
@@ -284,14 +288,15 @@ def test_every_damage_is_found_and_the_commit_before_is_used(two: Path) -> None:
     assert count > 900
 
 
-def test_files_of_another_commit_are_damage(two: Path) -> None:
+def test_files_of_another_commit_are_damage(two: Path, golden: Golden) -> None:
     old, new = two / "rounds" / "00000001", two / "rounds" / "00000002"
     with RunDirectory.open(two) as run:
         for name in ("state.safetensors", "manifest.json"):
             kept = (new / name).read_bytes()
             shutil.copy(old / name, new / name)
-            with warns("E401", 2, name, 1):
+            with warns("E401", 2, name, 1) as warned:
                 run.latest()
+            golden(warned[-1].message)
             (new / name).write_bytes(kept)
         shutil.copytree(old, two / "rounds" / "00000003")
         with warns("E401", 3, "manifest", 2):
@@ -353,17 +358,21 @@ def forge(folder: Path, data: bytes, version: int = VERSION) -> None:
         (b"", "not a safetensors"),
     ],
 )
-def test_other_content_is_refused_though_its_hash_agrees(two: Path, data: bytes, kind: str) -> None:
+def test_other_content_is_refused_though_its_hash_agrees(
+    two: Path, data: bytes, kind: str, golden: Golden
+) -> None:
     forge(two / "rounds" / "00000002", data)
     with RunDirectory.open(two) as run, refused("E403") as fault:
         run.latest()
+    golden(fault.value)
     assert kind in str(fault.value)
 
 
-def test_a_commit_of_another_format_is_refused(two: Path) -> None:
+def test_a_commit_of_another_format_is_refused(two: Path, golden: Golden) -> None:
     forge(two / "rounds" / "00000002", b"", version=99)
-    with refused("E402"):
+    with refused("E402") as refusal:
         RunDirectory.open(two)
+    golden(refusal.value)
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "E501"), (errno.EIO, "E502")])

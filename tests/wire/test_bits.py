@@ -56,11 +56,8 @@ def test_the_coder_never_needs_more_than_the_counts_allow(order: str) -> None:
         for ones in (1, 3, 20, count // 100, count // 7, count // 2 - 9, count - 30, count):
             found = arranged(count, ones, order)
             _, size = bits.form(count, ones)
-            for_ones, for_zeros = bits._costs()
-            level = bits._level(count, ones)
-            cost = bits._START + ones * for_ones[level] + (count - ones) * for_zeros[level]
-            coded = bits._code(found, ones, 4 * (cost // (32 * bits._UNIT) + 1))
-            assert np.array_equal(bits._decoded(coded, count, ones), found)
+            coded = bits.code(found, ones, bits.coded_length(count, ones))
+            assert np.array_equal(bits.decoded(coded, count, ones), found)
             assert np.array_equal(read_back(bits.write(found), count), found)
             assert size <= len(coded)
 
@@ -68,10 +65,10 @@ def test_the_coder_never_needs_more_than_the_counts_allow(order: str) -> None:
 def test_the_coder_divides_its_frequencies_as_the_costs_say() -> None:
     """The state after a single one is the frequency of zeros."""
     for level in (1, 2, 3, 77, 655, 4097, 32768, 50_001, 65_534, 65_535):
-        coder, model = bits._coder(1 << 16, level)
+        coder, model = bits.coder_of(1 << 16, level)
         coder.encode_reverse(np.array([1], dtype=np.int32), model)
         (zero,) = coder.get_compressed().tolist()
-        assert bits._costs()[1][level] == math.ceil(2**20 * math.log2(2**24 / zero))
+        assert bits.symbol_costs()[1][level] == math.ceil(2**20 * math.log2(2**24 / zero))
 
 
 def test_masks_are_within_two_percent_of_their_entropy() -> None:

@@ -119,9 +119,9 @@ def mutations(seed: int, count: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_mutations_are_refused_or_canonical(seed: int) -> None:
-    """Two hundred thousand of them in all."""
-    refused, read = mutations(seed, 25_000)
-    assert refused > read > 1000
+    """Eighty thousand of them in all; the drill has five million."""
+    refused, read = mutations(seed, 10_000)
+    assert refused > read > 400
 
 
 @pytest.mark.drill

@@ -109,7 +109,7 @@ def run(
     ]
     parsed = dataclasses.replace(parsed, methods=tuple(names))
     out = out or fresh(method)
-    with _training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
+    with follow_training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
 
@@ -163,7 +163,7 @@ def compare(
     flags = (names, data, columns, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
     out = out or fresh("compare")
-    with _training(parsed, out, track, quiet, as_json) as told:
+    with follow_training(parsed, out, track, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
     show(out, results, quiet, as_json)
 
@@ -272,7 +272,7 @@ def fresh(name: str) -> Path:
 
 
 @contextmanager
-def _training(
+def follow_training(
     config: "Config",
     out: Path,
     track: list[str] | None,

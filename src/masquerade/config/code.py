@@ -47,7 +47,7 @@ def load_method(typed: str) -> str:
 
     The class need not be named where a file has one method alone.
     """
-    name, code = _load(typed if ".py:" in typed else f"{typed}:{_only_method(typed)}")
+    name, code = load(typed if ".py:" in typed else f"{typed}:{_only_method(typed)}")
     found = code.found
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise MasqueradeError("E202", f"`{typed}` is {found!r}; name a subclass of `mq.Method`")
@@ -77,7 +77,7 @@ def load_network(typed: str) -> str:
 
     The function is called with the shape of one sample and the number of classes.
     """
-    name, code = _load(typed)
+    name, code = load(typed)
     if not callable(code.found):
         text = f"`{typed}` is {code.found!r}; name a function (shape, classes) -> torch.nn.Module"
         raise MasqueradeError("E202", text)
@@ -90,7 +90,7 @@ def network(name: str) -> Network:
     return made
 
 
-def _load(typed: str) -> tuple[str, Code]:
+def load(typed: str) -> tuple[str, Code]:
     path, _, attribute = typed.rpartition(":")
     file = _file(path if attribute.isidentifier() else "", typed)
     source = file.read_bytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _KEPT = 1 << 30
 
@@ -38,7 +38,7 @@ def watch(device: torch.device) -> None:
     _glibc("malloc_trim", 0)
     # Where that is refused, the peak is that of the process, which may have done other runs before.
     with suppress(OSError):
-        _RESET.write_text("5", encoding="ascii")
+        RESET.write_text("5", encoding="ascii")
 
 
 def peak(device: torch.device) -> dict[str, float]:

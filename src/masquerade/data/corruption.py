@@ -71,7 +71,7 @@ def check_images(x: Tensor) -> None:
         )
 
 
-def _uniform(keys: Tensor, purpose: str, *shape: int) -> Images:
+def uniform_noise(keys: Tensor, purpose: str, *shape: int) -> Images:
     """Draw numbers from -1 to 1, for each image its own."""
     drawn: Images = uniform(torch.as_tensor(fold(keys, purpose)), shape, torch.float64).numpy()
     return 2 * drawn - 1
@@ -90,7 +90,7 @@ def _shot_noise(x: Images, light: float, keys: Tensor) -> Images:
     """Count photons: Poisson numbers, drawn by inverting the distribution of every gray level."""
     from scipy.special import pdtr
 
-    drawn = (_uniform(keys, "shot", *x.shape[1:]) + 1) / 2
+    drawn = (uniform_noise(keys, "shot", *x.shape[1:]) + 1) / 2
     levels = np.rint(x * 255).astype(np.int64)
     likely = np.arange(int(light + 10 * np.sqrt(light) + 20))
     every = np.arange(256)[:, None]
@@ -102,7 +102,7 @@ def _shot_noise(x: Images, light: float, keys: Tensor) -> Images:
 
 def _impulse_noise(x: Images, amount: float, keys: Tensor) -> Images:
     """Turn values to black or white, half of them each."""
-    drawn = _uniform(keys, "impulse", *x.shape[1:])
+    drawn = uniform_noise(keys, "impulse", *x.shape[1:])
     return np.where(np.abs(drawn) < amount, drawn > 0, x)
 
 
@@ -138,7 +138,7 @@ def _glass_blur(x: Images, constants: tuple[float, int, int], keys: Tensor) -> I
     count, _, height, width = x.shape
     every = np.arange(count)
     # The published program means to swap pixels, but what it makes is copies, and so do we.
-    steps = np.floor(_uniform(keys, "glass", times, height, width, 2) * reach).astype(np.int64)
+    steps = np.floor(uniform_noise(keys, "glass", times, height, width, 2) * reach).astype(np.int64)
     for turn in range(times):
         for row in range(height - reach, reach, -1):
             for column in range(width - reach, reach, -1):
@@ -165,7 +165,7 @@ def _moved(x: Images, constants: tuple[int, float], angles: Images) -> Images:
 
 
 def _motion_blur(x: Images, constants: tuple[int, float], keys: Tensor) -> Images:
-    return _moved(x, constants, 45 * _uniform(keys, "angle"))
+    return _moved(x, constants, 45 * uniform_noise(keys, "angle"))
 
 
 def _zoomed(x: Images, factor: float) -> Images:
@@ -195,7 +195,7 @@ def _snow(x: Images, constants: tuple[float, ...], keys: Tensor) -> Images:
     flakes = mean + std * _normal(keys, 1, *x.shape[2:])
     flakes = _zoomed(flakes, size)
     flakes = np.clip(np.where(flakes < least, 0, flakes), 0, 1)
-    flakes = _moved(flakes, (int(radius), sigma), 45 * _uniform(keys, "angle") - 90)
+    flakes = _moved(flakes, (int(radius), sigma), 45 * uniform_noise(keys, "angle") - 90)
     gray = _gray(x)
     x = clear * x + (1 - clear) * np.maximum(x, gray * 1.5 + 0.5)
     return x + flakes + flakes[..., ::-1, ::-1]
@@ -214,7 +214,7 @@ def _plasma(keys: Tensor, size: int, decay: float) -> Images:
     step, height = side, 1.0
     while step > 1:
         half, cells = step // 2, side // step
-        wobble = height * _uniform(keys, f"plasma {step}", 3, cells, cells)
+        wobble = height * uniform_noise(keys, f"plasma {step}", 3, cells, cells)
         corners = field[:, ::step, ::step]
         below, right = np.roll(corners, -1, 1), np.roll(corners, -1, 2)
         middles = (corners + below + right + np.roll(below, -1, 2)) / 4 + wobble[:, 0]
@@ -280,20 +280,20 @@ def _sampled(x: Images, rows: Images, columns: Images, twice: bool) -> Images:
     return upper * (1 - down) + lower * down
 
 
-def _elastic_transform(x: Images, constants: tuple[float, ...], keys: Tensor) -> Images:
+def elastic_transform(x: Images, constants: tuple[float, ...], keys: Tensor) -> Images:
     """Pull three points aside, which moves the whole, and then every place a little."""
     size = x.shape[-1]
     strength, sigma, pull = (size * share for share in constants)
     middle, third = size // 2, size // 3
     corners = np.array([[1, 1], [1, -1], [-1, -1]]) * third + middle
-    pulled = corners + pull * _uniform(keys, "corners", 3, 2)
+    pulled = corners + pull * uniform_noise(keys, "corners", 3, 2)
     ones = np.ones((len(x), 3, 1))
     back = np.linalg.inv(np.concatenate([pulled, ones], axis=2)) @ corners
     grid = np.stack([*np.indices((size, size)), np.ones((size, size))], axis=-1)
     places = np.einsum("hwk,nkp->nphw", grid, back)
     # The published program mirrors its borders in two ways: OpenCV's, and then SciPy's.
     moved = _sampled(x, places[:, 0], places[:, 1], twice=False)
-    noise = _uniform(keys, "shifts", 2, size, size)
+    noise = uniform_noise(keys, "shifts", 2, size, size)
     shifts = strength * _blurred(noise, sigma, truncate=3, mode="reflect")
     near = np.indices((size, size)) + shifts
     return _sampled(moved, near[:, 0], near[:, 1], twice=True)
@@ -358,7 +358,7 @@ KINDS: dict[str, tuple[Corruption, tuple[Any, ...]]] = {
     "brightness": (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
     "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "elastic_transform": (
-        _elastic_transform,
+        elastic_transform,
         ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
     ),
     "pixelate": (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),

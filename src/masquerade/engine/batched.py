@@ -72,7 +72,7 @@ class Batched:
     steps: Stepper = field(default_factory=Recordings)
     """What takes steps: as they are written, or found out once and repeated."""
     copies: ClassVar[bool] = False
-    _ready: dict[Any, tuple[ShuffledIndices, StackedBatches]] = field(default_factory=dict)
+    prepared: dict[Any, tuple[ShuffledIndices, StackedBatches]] = field(default_factory=dict)
     """Batches that were laid out before they are asked for."""
 
     def work(self, job: Job) -> Outcome:
@@ -84,7 +84,7 @@ class Batched:
             if width == 1:
                 raise
         self.clients_per_chunk = width // 2
-        self._ready.clear()
+        self.prepared.clear()
         self.steps.clear()
         warnings.warn(
             f"W503 memory: {width} → {self.clients_per_chunk} clients at a time, round "
@@ -105,7 +105,7 @@ class Batched:
             vmapped = self._vmapped(len(places))
             download = vmapped.download(self.context.task, part.server, part.rows, part.round)
             download = self.context.as_received(download, part.ids, None)
-            upload, client, flops = self._chunk(vmapped, part, download, padding)
+            upload, client, flops = self.work_chunk(vmapped, part, download, padding)
             upload = self.context.as_received(upload, part.ids, (job.round.label, job.number))
             cost, after = measure_exchange(download, upload, part.session, lead=1)
             real = len(places) - padding
@@ -142,15 +142,17 @@ class Batched:
 
     def prepare(self, ids: Tensor, round: Round, number: int) -> None:
         """Lay out the batches of the round to come, while a device is busy with this one."""
-        self._ready.clear()
+        self.prepared.clear()
         try:
             for places, padding in self._chunks(self._by_size(ids)):
                 for stage in self.context.method.stages(self.context.task, round):
                     key = _key(ids[places], stage, round, number)
-                    self._ready[key] = self._batches_of(ids[places], padding, stage, round, number)
+                    self.prepared[key] = self._batches_of(
+                        ids[places], padding, stage, round, number
+                    )
         except torch.OutOfMemoryError:
             # It is done when it is needed, and memory is freed until then.
-            self._ready.clear()
+            self.prepared.clear()
 
     def _batches_of(
         self, ids: Tensor, padding: int, stage: Stage, round: Round, number: int
@@ -171,7 +173,7 @@ class Batched:
             padding = width - len(places)
             yield torch.cat([places, places[:1].expand(padding)]), padding
 
-    def _chunk(
+    def work_chunk(
         self, vmapped: VmappedMethod, job: Job, download: Message, padding: int
     ) -> tuple[Message, State, Callable[[], Flops]]:
         """Do the rounds of one chunk, the last `padding` clients of which have no samples.
@@ -186,7 +188,7 @@ class Batched:
         stacked_by_stage: dict[str, StackedBatches] = {}
 
         def batches(stage: Stage) -> StackedBatches:
-            ready = self._ready.pop(_key(ids, stage, round, job.number), None)
+            ready = self.prepared.pop(_key(ids, stage, round, job.number), None)
             made = ready or self._batches_of(ids, padding, stage, round, job.number)
             shuffled[stage.name], stacked_by_stage[stage.name] = made
             return stacked_by_stage[stage.name]
@@ -199,7 +201,7 @@ class Batched:
             single = plain[stage.name]
             per_sample = context.meter.step(single, tree.take(work, 0), x, y, round)
             seen = per_sample.samples(made.drawn) * stage.epochs
-            ran = self._ran(stacked_by_stage[stage.name], len(ids) - padding)
+            ran = self.samples_run(stacked_by_stage[stage.name], len(ids) - padding)
             noted.append((single, per_sample, seen, ran))
             kept.append(densities(stage, work, lead=1))
 
@@ -240,7 +242,7 @@ class Batched:
         whole = tree.transform(lambda *pieces: torch.cat(pieces), work, *reversed(ended))
         return _reordered(whole, order.argsort())
 
-    def _ran(self, stacked: StackedBatches, real: int) -> Tensor:
+    def samples_run(self, stacked: StackedBatches, real: int) -> Tensor:
         """Count the samples run for each client, what is run for nobody being shared by all."""
         parts = stretches(sorted(stacked.lengths, reverse=True), halves=self.steps.few)
         own = torch.tensor(stacked.lengths, dtype=torch.float64)
@@ -288,7 +290,7 @@ class Batched:
             vmapped = self._vmapped(len(places))
             download = vmapped.download(task, part.server, part.rows, part.round)
             download = self.context.as_received(download, part.ids, None)
-            _, client, flops = self._chunk(vmapped, part, download, padding)
+            _, client, flops = self.work_chunk(vmapped, part, download, padding)
             personal = vmapped.map(
                 lambda one, own: method.personalize(task, one, own, view), download, client
             )
@@ -322,7 +324,7 @@ class Batched:
     ) -> Tensor:
         """Return the metric of every sample [clients, most]; padding is evaluated and not read."""
         pieces = []
-        for chosen, output in self._predictions(vmapped, personal, samples, x):
+        for chosen, output in self.predictions(vmapped, personal, samples, x):
             score = self.context.task.metric(output.flatten(0, 1), y[chosen].flatten(0, 1))
             pieces.append(score.reshape(chosen.shape))
         return torch.cat(pieces, dim=1) if pieces else torch.empty(vmapped.clients, 0)
@@ -341,7 +343,7 @@ class Batched:
             here = places.tolist()
             vmapped, personal = self._vmapped(len(here)), tree.stack([models[at] for at in here])
             chosen = [samples[at] for at in here]
-            pieces = [output for _, output in self._predictions(vmapped, personal, chosen, x)]
+            pieces = [output for _, output in self.predictions(vmapped, personal, chosen, x)]
             for at, own in enumerate(chosen):
                 yield (
                     torch.cat([piece[at] for piece in pieces])[: len(own)]
@@ -349,7 +351,7 @@ class Batched:
                     else (torch.empty(0, device=x.device))
                 )
 
-    def _predictions(
+    def predictions(
         self, vmapped: VmappedMethod, personal: Message, samples: list[Tensor], x: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield samples of `x` [clients, some], padded, and the clients' outputs for them."""

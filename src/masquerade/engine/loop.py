@@ -55,7 +55,7 @@ class Loop:
     workers: int = 1
     name: str = "loop"
     _pool: ProcessPoolExecutor | None = None
-    _shared: list[Memory] = field(default_factory=list)
+    memories: list[Memory] = field(default_factory=list)
     _open: ExitStack = field(default_factory=ExitStack)
 
     def work(self, job: Job) -> Outcome:
@@ -181,7 +181,7 @@ class Loop:
             tree.transform(_write, given.view(layout), states)
             places = (given.place, wanted.place)
             call = (layout, *places, job.round.kind, job.round.phase, job.number)
-            begun = [self._processes().submit(_do, call, each) for each in self._pieces(job.ids)]
+            begun = [self._processes().submit(_do, call, each) for each in self.divide(job.ids)]
             try:
                 found = [each.result() for each in begun]
             finally:
@@ -208,17 +208,17 @@ class Loop:
 
         It is used again, if nobody holds what they gave before: pages are dear to come by.
         """
-        if any(each.held() for each in self._shared):
-            self._forget()
-        if not self._shared:
-            self._shared = [Memory(self._open.enter_context(shared())) for _ in range(2)]
-        return self._shared
+        if any(each.held() for each in self.memories):
+            self.free_memories()
+        if not self.memories:
+            self.memories = [Memory(self._open.enter_context(shared())) for _ in range(2)]
+        return self.memories
 
-    def _forget(self) -> None:
+    def free_memories(self) -> None:
         """Leave the memory to those who hold it."""
-        for each in self._shared:
+        for each in self.memories:
             each.room = None
-        self._shared = []
+        self.memories = []
         self._open.close()
 
     def _processes(self) -> ProcessPoolExecutor:
@@ -235,7 +235,7 @@ class Loop:
             self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
         return self._pool
 
-    def _pieces(self, ids: Tensor) -> list[list[int]]:
+    def divide(self, ids: Tensor) -> list[list[int]]:
         """Divide places in the cohort so that processes have about as many samples to train on."""
         counts = self.context.loader.counts(ids).tolist()
         pieces: list[list[int]] = [[] for _ in range(min(self.workers, len(counts)))]
@@ -308,7 +308,7 @@ class Loop:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
-        self._forget()
+        self.free_memories()
 
 
 _working: Loop | None = None

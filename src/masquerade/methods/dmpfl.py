@@ -145,18 +145,18 @@ class DMPFL(Method):
         """Return how many entries of every masked tensor are kept."""
         return mask.budget(task, self.sparsity, self.densities, self.first_dense, self.biases_dense)
 
-    def _first_mask(self, task: Task) -> Tree:
+    def first_mask(self, task: Task) -> Tree:
         """Prune the initial weights by magnitude: the same mask for the server and every client."""
         # Differs: the paper does not say how masks begin.
         return mask.top_by_layer(tree.each(torch.abs, task.initial), self.counts(task))
 
     def server_init(self, task: Task) -> State:
         """Hold dense weights w_g and the mask m_g."""
-        return {"params": task.initial, "keep": self._first_mask(task)}
+        return {"params": task.initial, "keep": self.first_mask(task)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold weights w_c, the mask m_c, and the iteration whose personal refine has begun."""
-        keep = self._first_mask(task)
+        keep = self.first_mask(task)
         begun = torch.tensor(-1, device=next(iter(task.initial.values())).device)
         return {"params": tree.only(keep, task.initial), "keep": keep, "begun": begun}
 

@@ -182,7 +182,7 @@ class FedMask(Method):
                 gates = tree.each(lambda bit, s: bit + (s - s.detach()), _bits(work), soft)
             weights = tree.each(torch.mul, frozen, gates)
             losses = task.losses({**weights, **work["params"]}, batch)
-            return *losses, self.group_lasso * _groups(soft)
+            return *losses, self.group_lasso * group_norms(soft)
 
         on = ("scores", "params")
         return self.sgd_step(task, loss, on=on, within=lambda work: work["structure"])
@@ -269,7 +269,7 @@ def _on(work: State) -> Tree:
     return {name: bits[name] for name in work["structure"]}
 
 
-def _groups(soft: Tree) -> Tensor | float:
+def group_norms(soft: Tree) -> Tensor | float:
     """Sum the norms of filters and channels, of rows and columns (Eq. 9)."""
     total: Tensor | float = 0.0
     for value in soft.values():

@@ -81,17 +81,17 @@ class MethodRegistry(Mapping[str, MethodEntry]):
     """Our entries, then those of other packages, each loaded when its name is looked up."""
 
     def __init__(self, ours: Mapping[str, MethodEntry]) -> None:
-        self._ours = dict(ours)
+        self.ours = dict(ours)
         self._loaded: dict[str, MethodEntry] = {}
         self._left_out: set[str] = set()
 
     def add(self, name: str, entry: MethodEntry) -> None:
         """Add an entry for as long as this process lives."""
-        self._ours[name] = entry
+        self.ours[name] = entry
 
     def of_class(self, cls: type[Method]) -> dict[str, MethodEntry]:
         """Return the loaded entries of a class; a class that is in use has been loaded."""
-        known = self._ours | self._loaded
+        known = self.ours | self._loaded
         return {name: entry for name, entry in known.items() if entry.method is cls}
 
     @cached_property
@@ -104,19 +104,19 @@ class MethodRegistry(Mapping[str, MethodEntry]):
 
     def __iter__(self) -> Iterator[str]:
         """Yield all names, and load nothing."""
-        yield from dict.fromkeys((*self._ours, *self._points))
+        yield from dict.fromkeys((*self.ours, *self._points))
 
     def __len__(self) -> int:
-        return len(self._ours.keys() | self._points.keys())
+        return len(self.ours.keys() | self._points.keys())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ours or name in self._points
+        return name in self.ours or name in self._points
 
     def __getitem__(self, name: str) -> MethodEntry:
         points = self._points.get(name, [])
-        if name in self._ours:
+        if name in self.ours:
             # No other package takes a name of ours.
-            return self._ours[name]
+            return self.ours[name]
         if not points:
             raise KeyError(name)
         if len(points) > 1:
@@ -136,7 +136,7 @@ class MethodRegistry(Mapping[str, MethodEntry]):
         return self._usable().values()
 
     def _usable(self) -> dict[str, MethodEntry]:
-        found = dict(self._ours)
+        found = dict(self.ours)
         for name in self:
             if name in found or name in self._left_out:
                 continue

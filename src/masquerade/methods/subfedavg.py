@@ -72,10 +72,10 @@ class SubFedAvg(PersonalMasks):
         step, validate = self.sgd_step(task, within=mask.kept), MetricStep(task, "pruned")
 
         def first(work: State, round: Round) -> State:
-            return {**work, "first": self._thinner(task, work)}
+            return {**work, "first": self.thinner(task, work)}
 
         def last(work: State, round: Round) -> State:
-            keep = self._thinner(task, work)
+            keep = self.thinner(task, work)
             return {**work, "last": keep, "pruned": tree.only(keep, work["params"])}
 
         def decide(work: State, round: Round) -> State:
@@ -93,7 +93,7 @@ class SubFedAvg(PersonalMasks):
             Stage("validate", validate, data="validation", then=decide, masks=mask.seen),
         )
 
-    def _thinner(self, task: Task, work: State) -> Tree:
+    def thinner(self, task: Task, work: State) -> Tree:
         """Return the mask that pruning would give: by magnitude, or by the norm of units."""
         params, keep = work["params"], work["keep"]
         if not self.structured:

@@ -15,7 +15,7 @@ TITLES = {
     "several": "Under a rule, several samples together",
 }
 """By the scope of a rule, in the order of the table."""
-_NOTES = {
+NOTES = {
     "sample": "Rules of the block “every sample by itself” know the client's training labels and"
     " its model's outputs on samples of its own that are not evaluated.",
     "several": "Rules of the block “several samples together” also read the outputs for other test"
@@ -41,7 +41,7 @@ def parted(rows: Iterable[Row], groups: Iterable[Sequence[Summary]]) -> dict[str
 def notes(results: Iterable[Summary]) -> list[str]:
     """Say what the rules of each block that is there may look at."""
     there = {scope for each in results for scope in (each.scope, *_scopes(each))}
-    return [text for scope, text in _NOTES.items() if scope in there]
+    return [text for scope, text in NOTES.items() if scope in there]
 
 
 def _scopes(summary: Summary) -> list[str]:

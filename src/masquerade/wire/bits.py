@@ -35,7 +35,7 @@ _PIECE = 1 << 16
 
 
 @lru_cache(maxsize=1)
-def _costs() -> tuple[list[int], list[int]]:
+def symbol_costs() -> tuple[list[int], list[int]]:
     """Return for every probability of a one what a one and a zero cost at most."""
     ones, zeros = [0], [0]
     for level in range(1, _LEVELS):
@@ -50,7 +50,7 @@ def _costs() -> tuple[list[int], list[int]]:
 
 @lru_cache(maxsize=4)
 def _costs_at(device: torch.device) -> tuple[Tensor, Tensor]:
-    ones, zeros = (torch.tensor(costs, device=device) for costs in _costs())
+    ones, zeros = (torch.tensor(costs, device=device) for costs in symbol_costs())
     return ones, zeros
 
 
@@ -68,14 +68,19 @@ def _level(count: int, ones: int) -> int:
     return min(max((2 * ones * _LEVELS + count) // (2 * count), 1), _LEVELS - 1)
 
 
+def coded_length(count: int, ones: int) -> int:
+    """Return how many bytes the coder needs at most."""
+    for_ones, for_zeros = symbol_costs()
+    level = _level(count, ones)
+    cost = _START + ones * for_ones[level] + (count - ones) * for_zeros[level]
+    return 4 * (cost // (32 * _UNIT) + 1)
+
+
 def form(count: int, ones: int) -> tuple[int, int]:
     """Return the form of `count` bits, `ones` of which are ones, and its length in bytes."""
     if not ones:
         return LISTED, 0
-    for_ones, for_zeros = _costs()
-    level = _level(count, ones)
-    cost = _START + ones * for_ones[level] + (count - ones) * for_zeros[level]
-    lengths = ((count + 7) // 8, 4 * (cost // (32 * _UNIT) + 1), ones * width(count))
+    lengths = ((count + 7) // 8, coded_length(count, ones), ones * width(count))
     length = min(lengths)
     return lengths.index(length), length
 
@@ -90,7 +95,7 @@ def length(count: Tensor, ones: Tensor) -> Tensor:
     return torch.minimum(torch.minimum((count + 7) // 8, coded), ones * widths(count))
 
 
-def _coder(count: int, ones: int, words: Any = None) -> tuple[Any, Any]:
+def coder_of(count: int, ones: int, words: Any = None) -> tuple[Any, Any]:
     """Return a coder and the probability that it is to use."""
     # Imported where bits are coded: a simulator counts and needs no coder.
     from constriction import stream
@@ -99,8 +104,9 @@ def _coder(count: int, ones: int, words: Any = None) -> tuple[Any, Any]:
     return stream.stack.AnsCoder(words), model
 
 
-def _code(bits: Bits, ones: int, length: int) -> bytes:
-    coder, model = _coder(len(bits), ones)
+def code(bits: Bits, ones: int, length: int) -> bytes:
+    """Return coded bits, padded to a length."""
+    coder, model = coder_of(len(bits), ones)
     # A stack: what is read first is written last.
     for place in reversed(range(0, len(bits), _PIECE)):
         coder.encode_reverse(bits[place : place + _PIECE].astype(np.int32), model)
@@ -109,10 +115,11 @@ def _code(bits: Bits, ones: int, length: int) -> bytes:
     return bytes(words.ljust(length, b"\0"))
 
 
-def _decoded(data: bytes, count: int, ones: int) -> Bits:
+def decoded(data: bytes, count: int, ones: int) -> Bits:
+    """Return the bits that `code` coded."""
     words = np.frombuffer(data, dtype="<u4").astype(np.uint32)
     used = np.flatnonzero(words)[-1] + 1 if words.any() else 0
-    coder, model = _coder(count, ones, words[:used])
+    coder, model = coder_of(count, ones, words[:used])
     bits = np.empty(count, dtype=bool)
     for place in range(0, count, _PIECE):
         piece = bits[place : place + _PIECE]
@@ -160,14 +167,14 @@ def write(bits: Bits) -> bytes:
     head = ones.to_bytes(width(count), "little")
     if chosen == PACKED:
         return head + pack(bits)
-    return head + (_code(bits, ones, size) if chosen == CODED else _list(bits))
+    return head + (code(bits, ones, size) if chosen == CODED else _list(bits))
 
 
 def read(chosen: int, data: bytes, count: int, ones: int) -> Bits:
     """Return the bits of a form; `data` has the length that `form` gave."""
     if chosen == LISTED:
         return _listed(data, count, ones)
-    bits = unpack(data, count) if chosen == PACKED else _decoded(data, count, ones)
+    bits = unpack(data, count) if chosen == PACKED else decoded(data, count, ones)
     found = int(np.count_nonzero(bits))
     if found != ones:
         raise MasqueradeError("E605", f"{found} ones among {count} bits, not {ones} as declared")

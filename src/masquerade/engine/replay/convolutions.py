@@ -57,7 +57,7 @@ class _Product(torch.autograd.Function):
         return back, moved, None
 
 
-_product: Callable[..., Tensor] = _Product.apply
+product: Callable[..., Tensor] = _Product.apply
 
 
 def _convolve(
@@ -80,7 +80,7 @@ def _convolve(
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     top, left = _pair(padding)
     framed = pad(input, (left, left, top, top)) if top or left else input
-    found = _product(framed, weight, _pair(stride))
+    found = product(framed, weight, _pair(stride))
     return found if bias is None else found + bias[:, None, None]
 
 

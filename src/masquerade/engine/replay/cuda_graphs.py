@@ -24,7 +24,7 @@ _stream: Callable[[], Any] = torch.cuda.Stream
 
 
 @dataclass
-class _Graph:
+class Graph:
     """One captured step, and the places that it reads and writes."""
 
     work: State
@@ -35,7 +35,7 @@ class _Graph:
     """Held because the graph reads the tensors that it closes over, as long as it is replayed."""
 
     @classmethod
-    def of(cls, step: RowStep, work: State, row: Tensor, round: Round, pool: Any) -> "_Graph":
+    def of(cls, step: RowStep, work: State, row: Tensor, round: Round, pool: Any) -> "Graph":
         held = tree.transform(torch.clone, work)
         numbers = {name: getattr(round, name).clone() for name in ("number", "rounds", "decay")}
         made = cls(held, row.clone(), replace(round, **numbers), torch.cuda.CUDAGraph(), step)
@@ -43,13 +43,14 @@ class _Graph:
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(WARM):
-                made._once()
+                made.once()
         torch.cuda.current_stream().wait_stream(beside)
         with _uncollected(), torch.cuda.graph(made.graph, pool=pool):
-            made._once()
+            made.once()
         return made
 
-    def _once(self) -> None:
+    def once(self) -> None:
+        """Take the step on the places of the graph."""
         new = self.step(self.work, self.row, self.round)
         held = {_memory(value) for value in tree.leaves(self.work)}
 
@@ -103,33 +104,33 @@ class CudaGraphs:
 
     few: ClassVar[bool] = True
     rewrites: ClassVar[bool] = True
-    _made: dict[Hashable, _Graph] = field(default_factory=dict)
+    captured: dict[Hashable, Graph] = field(default_factory=dict)
     _pool: Any = None
-    _failed: set[Key] = field(default_factory=set)
+    failed: set[Key] = field(default_factory=set)
 
     def run(self, key: Key, step: RowStep, work: State, rows: Tensor, round: Round) -> State:
         """Take the steps of some rows, from a graph if they can be captured."""
         forms = tuple((value.shape, value.dtype) for value in tree.leaves(work))
         full = (key, rows.shape[1:], forms)
-        if key not in self._failed and full not in self._made:
+        if key not in self.failed and full not in self.captured:
             self._capture(key, full, step, work, rows[0], round)
-        if key in self._failed:
+        if key in self.failed:
             for row in rows:
                 work = step(work, row, round)
             return work
-        return self._made[full].run(work, rows, round)
+        return self.captured[full].run(work, rows, round)
 
     def _capture(
         self, key: Key, full: Hashable, step: RowStep, work: State, row: Tensor, round: Round
     ) -> None:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
-            self._made[full] = _Graph.of(step, work, row, round, self._pool)
+            self.captured[full] = Graph.of(step, work, row, round, self._pool)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             torch.cuda.synchronize()
-            self._failed.add(key)
+            self.failed.add(key)
             named, reason = ", ".join(map(str, key[:3])), str(error).splitlines()[0][:200]
             warnings.warn(
                 f"W507 a step ({named}) cannot be captured as a graph and is run one operation "
@@ -140,5 +141,5 @@ class CudaGraphs:
 
     def clear(self) -> None:
         """Let go of all graphs and their memory."""
-        self._made.clear()
+        self.captured.clear()
         self._pool = None

@@ -191,16 +191,16 @@ class Recordings:
     few: ClassVar[bool] = False
     rewrites: ClassVar[bool] = True
     often: float = OFTEN
-    _made: dict[Form, _Recording | None] = field(default_factory=dict)
+    recorded: dict[Form, _Recording | None] = field(default_factory=dict)
     """None is what cannot be recorded."""
-    _taken: Counter[Form] = field(default_factory=Counter)
+    seen: Counter[Form] = field(default_factory=Counter)
 
     def run(self, key: Key, step: RowStep, work: State, rows: Tensor, round: Round) -> State:
         """Take the steps of some rows."""
         known = form(work)
         for row in rows:
             full = key, known, row.shape
-            made = self._made.get(full)
+            made = self.recorded.get(full)
             if made is not None and made.settled(round):
                 work, known = made.run(work, row, round), made.after
             else:
@@ -210,17 +210,17 @@ class Recordings:
 
     def _step(self, full: Form, step: RowStep, work: State, row: Tensor, round: Round) -> State:
         """Take a step, and record it or hold a recording against it."""
-        new, known = step(work, row, round), full in self._made
+        new, known = step(work, row, round), full in self.recorded
         if not known:
-            if len(self._taken) > MOST:
+            if len(self.seen) > MOST:
                 self.clear()
-            self._taken[full] += 1
-            if self._taken[full] <= self.often:
+            self.seen[full] += 1
+            if self.seen[full] <= self.often:
                 return new
-            self._made[full] = _Recording.of(step, work, row, round)
-        made = self._made[full]
+            self.recorded[full] = _Recording.of(step, work, row, round)
+        made = self.recorded[full]
         if made is not None and not made.agrees(new, work, row, round):
-            made = self._made[full] = None
+            made = self.recorded[full] = None
         if made is not None and known:
             made.agreed_in(round)
         return new
@@ -228,14 +228,14 @@ class Recordings:
     @property
     def made(self) -> int:
         """Count the forms of steps that are recorded, or were tried to be."""
-        return len(self._made)
+        return len(self.recorded)
 
     @property
     def unfit(self) -> list[Key]:
         """List the steps that cannot be recorded."""
-        return [key for (key, *_), made in self._made.items() if made is None]
+        return [key for (key, *_), made in self.recorded.items() if made is None]
 
     def clear(self) -> None:
         """Let go of all recordings."""
-        self._made.clear()
-        self._taken.clear()
+        self.recorded.clear()
+        self.seen.clear()

@@ -136,7 +136,7 @@ class FedSelect(Method):
                 f"ticket {turn}",
                 step,
                 epochs,
-                begin=partial(self._prune, task) if turn else _same,
+                begin=partial(self.prune, task) if turn else _same,
                 then=self._return if turn == self.iterations else _same,
                 stream=2,
                 epoch=turn * epochs,
@@ -145,7 +145,7 @@ class FedSelect(Method):
             if self.stop == "accuracy" and turn < self.iterations:
                 yield Stage(f"measure {turn}", _measure(task), data="validation", masks=_measured)
 
-    def _prune(self, task: Task, work: State, round: Round) -> State:
+    def prune(self, task: Task, work: State, round: Round) -> State:
         """Keep the largest changes γ = |θ − θ_0| ⊙ m, and rewind to θ_0."""
         begun, held, going = work["shared"], work["personal"], work["going"]
         left = mask.shrink(

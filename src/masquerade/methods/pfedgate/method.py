@@ -110,7 +110,8 @@ class PFedGate(Method):
             return []
         return [f"`method.least` is {self.least}, above `method.density` {self.density}; lower it"]
 
-    def _model(self, task: Task) -> Gated:
+    def gated(self, task: Task) -> Gated:
+        """Return the network with its blocks and the gate that chooses them."""
         table = self.table if self.cost == "table" else ()
         blocks = layout(task, self.blocks, self.least, self.split, self.cost, table)
         gate = Gate(self.paths * len(blocks.sizes), self.pre_norm, self.post_norm, self.squash)
@@ -129,7 +130,7 @@ class PFedGate(Method):
 
         A client that never trained so uses the first blocks that fit, as θ_g has them.
         """
-        model = self._model(task)
+        model = self.gated(task)
         gate, running = model.gate.init(task.inputs(task.sample), info.key, task.dtype)
         scores = torch.ones_like(gate["gate.bias"])
         room = model.blocks.room(min(self.density, info.budget))
@@ -137,7 +138,7 @@ class PFedGate(Method):
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Begin with no block chosen and nothing measured."""
-        none = torch.zeros_like(self._model(task).blocks.always)
+        none = torch.zeros_like(self.gated(task).blocks.always)
         zero = client["scores"].new_zeros(())
         total = task.inputs(task.sample)[0] if self.gating == "client" else client["scores"]
         sums = {"load": none.to(zero.dtype), "steps": zero, "seen": zero}
@@ -159,7 +160,7 @@ class PFedGate(Method):
         self, task: Task, on: tuple[str, ...], lrs: tuple[float, ...], epochs: int
     ) -> tuple[Stage, ...]:
         """Train; before it a client-wise gate pools the inputs, after it others average scores."""
-        model, pooled = self._model(task), self.gating == "client"
+        model, pooled = self.gated(task), self.gating == "client"
 
         def scores(work: State, batch: Batch) -> tuple[Tensor, Tree]:
             x, valid = (
@@ -215,7 +216,7 @@ class PFedGate(Method):
         self, task: Task, work: State, message: Message, client: State, round: Round
     ) -> tuple[Message, State]:
         """Send the blocks that were chosen; keep φ_i and what it says of the training data."""
-        model, scores = self._model(task), _average(work)
+        model, scores = self.gated(task), _average(work)
         if self.gating == "client":
             # Normalized as in training: by what this one input is alone.
             values = {**work["gate"], **work["running"]}
@@ -226,7 +227,7 @@ class PFedGate(Method):
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use θ_g under the mask of the mean scores, or with the gate for every sample."""
-        model, params = self._model(task), message["params"].values
+        model, params = self.gated(task), message["params"].values
         flags = model.choose(client["scores"], client["room"])
         gate = {"weights": model.weights(client["scores"], flags)}
         if self.gating == "sample":
@@ -237,7 +238,7 @@ class PFedGate(Method):
 
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
         """Answer by θ'_i."""
-        model, gate = self._model(task), personal["gate"].values
+        model, gate = self.gated(task), personal["gate"].values
         weights = gate["weights"]
         if self.gating == "sample":
             scores, _ = model.scores(gate, task.inputs(x))
@@ -246,7 +247,7 @@ class PFedGate(Method):
 
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Bound a model in use; uploads unite masks, and one mask per sample needs all weights."""
-        blocks = self._model(task).blocks
+        blocks = self.gated(task).blocks
         most = blocks.most(blocks.room(min(self.density, info.budget)))
         return {"use": {} if self.gating == "sample" else most, "upload": {}}
 
