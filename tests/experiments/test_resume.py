@@ -1,8 +1,8 @@
 """Runs that were killed, stopped or damaged end in the same bits as if nothing had happened.
 
 Run as a program, this file is the part that forks, in a process of its own that has one thread:
-`python -m tests.experiments.test_resume FOLDER DRILL KILLS`. `make test` kills a few times and one training of every
-kind of state; `make drill` kills all of them, and often.
+`python -m tests.experiments.test_resume FOLDER DRILL KILLS`. `make test` kills a few times and one
+training of every kind of state; `make drill` kills all of them, and often.
 """
 
 import dataclasses
