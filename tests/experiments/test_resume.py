@@ -1,8 +1,8 @@
 """Runs that were killed, stopped or damaged end in the same bits as if nothing had happened.
 
-Run as a program, this file is the part that forks: `python test_resume.py FOLDER DRILL KILLS`, in a
-process of its own that has one thread. `make test` kills a few times and one training of every
-kind of state; `make drill` kills all of them, and often.
+Run as a program, this file is the part that forks, in a process of its own that has one thread:
+`python -m tests.experiments.test_resume FOLDER DRILL KILLS`. `make test` kills a few times and one
+training of every kind of state; `make drill` kills all of them, and often.
 """
 
 import dataclasses
@@ -40,6 +40,7 @@ from tests.messages import Golden
 from tests.support import raises, warns
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
+ROOT = Path(__file__).parents[2]
 ROUNDS = 8
 Work = Callable[[Path, Sequence[Callback]], object]
 """Begins what is not begun in a directory, or resumes it, and ends it."""
@@ -300,10 +301,11 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
 def test_killed_at_random_instants_it_ends_in_the_same_bits(
     drill: str, kills: int, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-P", __file__, str(tmp_path), drill, str(kills)]
+    command = [sys.executable, "-m", "tests.experiments.test_resume"]
+    command += [str(tmp_path), drill, str(kills)]
     # NumPy's library starts a thread for every core as it is imported, unless it is told.
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
