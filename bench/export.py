@@ -132,7 +132,8 @@ def trained(
     with simulation(case, samples, seed, train, evaluated) as made:
         progress = rounds(made.server, made.engine, made.begin())
         found = Evaluator.of(made).measure(progress, case.method.views[0], [evaluated])
-        model = Model.at_home(case.method, made.server.task, found.models[0], samples.x[train[:64]])
+        x = samples.x[train[:64]]
+        model = Model.at_home(case.method, made.server.task, found.models[0], x, x)
         return model, float(found.scores[0].mean())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FOREIGN = {"_exit", "_C", "_functorch", "_schema", "_BatchNorm"}
+FOREIGN = {"_exit", "_C", "_functorch", "_schema", "_BatchNorm", "_repr_html_"}
 """Names of Python and torch; tests/test_torch.py has those that the library rests on."""
 SETTINGS = {"Data", "Train", "Evaluate", "Compute"}
 ERRORS = {"MasqueradeError", "MasqueradeWarning"}

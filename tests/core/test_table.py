@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from masquerade.core import MasqueradeError, Task
+from masquerade.core import Task
 from masquerade.core.features import Feature
 from masquerade.core.table import FittedTabular, Tabular, check_complete
-from tests.support import network
+from tests.support import network, raises
 from tests.tables import COLUMNS, NAN, WIDTH, linear, table
 
 # Six rows of a number, a category of three, and a constant; two cells are missing.
@@ -55,7 +55,8 @@ def test_six_rows_by_hand(impute: str, age: float) -> None:
 
 
 def test_clients_send_no_more_than_is_needed() -> None:
-    sent = {impute: set(Tabular(SIX, impute).statistics(ROWS)) for impute in ("", "mean", "median")}
+    rows = ROWS.nan_to_num()
+    sent = {impute: set(Tabular(SIX, impute).statistics(rows)) for impute in ("", "mean", "median")}
     assert sent[""] == {"count", "sum", "squares"}
     assert sent["mean"] == sent[""] | {"categories"}
     assert sent["median"] == sent["mean"] | {"histogram"}
@@ -127,15 +128,15 @@ def test_clients_batched_are_preprocessed_as_one_by_one(dtype: torch.dtype) -> N
 
 
 def test_missing_values_are_refused_with_their_columns() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E302 .*`age` \(9\), `ward` \(9\).*--impute"):
+    with raises("E302"):
         check_complete(table().x, COLUMNS)
     check_complete(table().x.nan_to_num(), COLUMNS)
 
 
 def test_other_tables_and_other_words_are_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         fitted("mean")(ROWS[:, :2])
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         Task(network(), preprocess=Tabular(SIX)).inputs(ROWS)
-    with pytest.raises(MasqueradeError, match=r"^E201"):
+    with raises("E201"):
         Tabular(SIX, "mode")

@@ -11,7 +11,7 @@ import pytest
 
 from masquerade.core.features import Feature
 from masquerade.data.frame_samples import is_frame, samples_of
-from masquerade.errors import MasqueradeError
+from tests.support import raises
 
 FEATURES = (Feature("age"), Feature("ward", ("east", "west")), Feature("stage", ("1", "2", "3")))
 COLUMNS: dict[str, list[Any]] = {
@@ -49,20 +49,22 @@ def test_without_names_all_columns_are_taken_in_their_order(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"age": None}, "E302 .*`age`"),
-        ({"ward": ["west", "north", "east"]}, "E302 .*'north'.* east, west"),
-        ({"age": [1, "old", 2]}, "E302 .*'old'"),
+        ({"age": None}, ("E302", "`age`")),
+        ({"ward": ["west", "north", "east"]}, ("E302", "'north'", "east, west")),
+        ({"age": [1, "old", 2]}, ("E302", "'old'")),
     ],
     ids=["missing", "category", "word"],
 )
-def test_what_does_not_fit_is_refused_with_the_column(change: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_is_refused_with_the_column(
+    change: dict[str, Any], said: tuple[str, ...]
+) -> None:
     columns = {name: each for name, each in (COLUMNS | change).items() if each is not None}
-    with pytest.raises(MasqueradeError, match=f"^{said}"):
+    with raises(*said):
         samples_of(pandas.DataFrame(columns), FEATURES)
 
 
 def test_a_frame_that_is_not_in_memory_is_refused() -> None:
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         samples_of(polars.LazyFrame({"age": [1]}), FEATURES)
 
 

@@ -284,7 +284,9 @@ def test_a_run_that_cannot_be_batched_is_looped_with_one_warning(name: str) -> N
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = mq.run(method, model, data, 2, batch_size=4, compute=Compute(engine="batched"))
-    assert [(one.category, str(one.message)[:4]) for one in caught] == [(MasqueradeWarning, "W501")]
+    # So short a training may answer all alike, of which W310 warns.
+    heard = [(one.category, str(one.message)[:4]) for one in caught]
+    assert [each for each in heard if each[1] != "W310"] == [(MasqueradeWarning, "W501")]
     looped = mq.run(method, model, data, 2, batch_size=4, compute=Compute(engine="loop"))
     for left, right in zip(tree.leaves(found.personal), tree.leaves(looped.personal), strict=True):
         assert torch.equal(left, right)

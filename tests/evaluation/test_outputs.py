@@ -232,7 +232,7 @@ def test_without_rules_and_metrics_no_outputs_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Whether a model answers with one class is open where one answer could be right as often.
-    monkeypatch.setattr("masquerade.evaluation.one_class._may_be_one_class", lambda *given: False)
+    monkeypatch.setattr("masquerade.evaluation.one_class.may_be_one_class", lambda *given: False)
     monkeypatch.setattr("masquerade.engine.loop.Loop.outputs", None)
     assert all(each.metrics == {} == each.rules for each in trained().summaries)
 

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import masquerade as mq
-from masquerade.errors import MasqueradeError
+from tests.support import raises
 
 LEFT_OUT = {
     "check_array_api_input": "arrays of other libraries are not computed on where they lie",
@@ -62,7 +62,7 @@ def test_new_groups_are_answered_by_the_shared_model() -> None:
 
 def test_a_method_without_a_shared_model_refuses_new_groups() -> None:
     x, _, _ = opposite_groups()
-    with pytest.raises(MasqueradeError, match=r"^E202 "):
+    with raises("E202"):
         fitted("local", rounds=1).predict(x, groups=["east"] * len(x))
 
 
@@ -85,7 +85,7 @@ def test_a_method_and_a_network_may_be_objects() -> None:
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     x, y, _ = opposite_groups()
-    with pytest.raises(MasqueradeError, match=r"^E201 "):
+    with raises("E201"):
         mq.PersonalizedClassifier(**wrong).fit(x, y)
 
 

@@ -97,7 +97,7 @@ def test_a_notebook_is_not_sent_more_than_it_can_show(
     notebook: Displays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "BETWEEN", 1e6)
-    show = progress._in_notebook(notebook)
+    show = progress.in_notebook(notebook)
     for done in range(100):
         show("<fedavg>", done / 100, "")
     show("<fedavg>", 1.0, "")

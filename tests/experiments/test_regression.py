@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from masquerade.config.toml import parse
-from masquerade.errors import MasqueradeError
 from masquerade.experiments.run import compare, start
 from masquerade.export.bundle import write
 from masquerade.export.from_run import find
 from masquerade.export.predict import answers, open_bundle, predict
 from masquerade.report.tables import markdown
+from tests.support import raises
 
 
 @pytest.fixture
@@ -68,6 +68,6 @@ def test_numbers_are_learned_and_reported(line: Path, tmp_path: Path) -> None:
 def test_what_needs_classes_is_refused_and_leaves_nothing(
     line: Path, tmp_path: Path, section: str, key: str, value: object
 ) -> None:
-    with pytest.raises(MasqueradeError, match=r"^E202"):
+    with raises("E202"):
         compare(tmp_path / "run", parse(tables(line, **{section: {key: value}})))
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import masquerade as mq
-from masquerade.core import MasqueradeError, Task
+from masquerade.core import Task
 from masquerade.core.table import Tabular
 from masquerade.data.source import DATASETS
 from masquerade.export import from_run, sparse
@@ -22,6 +22,8 @@ from masquerade.export.predict import Bundle, open_bundle, read_inputs
 from masquerade.methods import FedAvg
 from masquerade.models import build
 from tests.export.test_bundle import call, without_torch
+from tests.messages import Golden
+from tests.support import raises, warns
 from tests.tables import COLUMNS, NAN, WIDTH, federation, linear, own_rows, table
 
 NAMES = [column.name for column in COLUMNS]
@@ -113,7 +115,7 @@ def test_arrays_of_raw_rows_are_answered_too(
     x = x.clone()
     x[0, 3] = 3
     np.savez(tmp_path / "x.npz", x=x.numpy())
-    with pytest.raises(MasqueradeError, match=r"^E302 .*`ward` holds 3"):
+    with raises("E302"):
         read_inputs(opened, tmp_path / "x.npz")
 
 
@@ -161,7 +163,7 @@ def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
 
 
 def refused(made: tuple[mq.Personal, Path], path: Path) -> str:
-    with pytest.raises(MasqueradeError, match=r"^E302") as fault:
+    with raises("E302") as fault:
         read_inputs(open_bundle(made[1]), path)
     return str(fault.value)
 
@@ -222,7 +224,7 @@ def plain(*ranges: tuple[float, float] | None, impute: bool = False) -> Table:
 def test_an_empty_cell_needs_a_model_that_imputes(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("b,a\n1,2\n NA ,4\n")
-    with pytest.raises(MasqueradeError, match=r"^E302 .*line 3, column `b`: it is empty"):
+    with raises("E302"):
         read_csv(path, plain(None, None))
     np.testing.assert_equal(read_csv(path, plain(None, None, impute=True)), [[2, 1], [4, NAN]])
 
@@ -236,11 +238,12 @@ def test_semicolons_decimal_commas_and_latin_1_are_found(tmp_path: Path) -> None
     assert read_csv(path, Table(columns)).tolist() == [[3, 1]]
 
 
-def test_numbers_outside_the_range_are_warned_of_once_per_column() -> None:
+def test_numbers_outside_the_range_are_warned_of_once_per_column(golden: Golden) -> None:
     x = np.array([[5, 1, 5], [50, 1, NAN], [-3, 1, 5]])
     table = plain((0, 10), (0, 2), (0, 9), impute=True)
-    with pytest.warns(mq.MasqueradeWarning, match=r"^W308 .*`a` has 2 of 3 values outside 0 to 10"):
+    with warns("W308", "`a`", "2 of 3", "0 to 10") as told:
         check_rows(Path("x"), table, x)
+    golden(told[0].message)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         check_rows(Path("x"), table, x)
@@ -268,7 +271,7 @@ def test_swapped_columns_are_refused(rows: list[list[float]], swapped: bool) -> 
     if not swapped:
         check_rows(Path("x"), table, np.array(rows))
         return
-    with pytest.raises(MasqueradeError, match=r"^E302 .*`a` and `[bc]` seem to be swapped"):
+    with raises("E302"):
         check_rows(Path("x"), table, np.array(rows))
 
 
@@ -296,7 +299,7 @@ def test_a_manifest_whose_columns_make_no_sense_is_refused(change: dict, tmp_pat
         "files": {"model.onnx": fingerprint(b"")},
     }
     (tmp_path / "manifest.json").write_bytes(seal(manifest))
-    with pytest.raises(MasqueradeError, match=r"^E406"):
+    with raises("E406"):
         open_bundle(tmp_path)
 
 

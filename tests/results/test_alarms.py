@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from masquerade.results.alarms import alarms
+from tests.messages import Golden
 from tests.report.invented import clients, novel, result
 
 
@@ -16,11 +17,12 @@ def answering(count: int, method: str = "a", **changes):
     return replace(found, per_client=replace(found.per_client, one_class=tuple(range(count))))
 
 
-def test_more_than_a_tenth_of_the_clients_is_an_alarm() -> None:
+def test_more_than_a_tenth_of_the_clients_is_an_alarm(golden: Golden) -> None:
     assert codes(answering(2)) == []
     assert codes(answering(3)) == ["W310"]
     (text,) = alarms([answering(3), answering(20, "bb"), answering(0, "ccc")])
     assert "A 3 of 20, BB 20 of 20." in text
+    golden(text)
 
 
 def test_seeds_and_novel_clients_count_together() -> None:
@@ -31,10 +33,10 @@ def test_seeds_and_novel_clients_count_together() -> None:
     assert codes(answering(1, novel=kept_out)) == ["W310"]
 
 
-def test_methods_with_the_same_figures_are_named() -> None:
+def test_methods_with_the_same_figures_are_named(golden: Golden) -> None:
     same = [result("a"), result("b"), result("c", own=81.0)]
     (text,) = alarms(same)
-    assert text.startswith("W311 A and B have")
+    golden(text)
 
 
 def test_one_client_or_one_degree_makes_a_difference() -> None:

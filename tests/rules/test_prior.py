@@ -245,7 +245,7 @@ def test_outputs_are_computed_once_for_all_rules(monkeypatch: pytest.MonkeyPatch
         return plain(self, models, samples, x)  # type: ignore[arg-type]
 
     # Whether models answer with one class may need outputs too, and has nothing to do with rules.
-    monkeypatch.setattr("masquerade.evaluation.one_class._may_be_one_class", lambda *given: False)
+    monkeypatch.setattr("masquerade.evaluation.one_class.may_be_one_class", lambda *given: False)
     monkeypatch.setattr(Loop, "outputs", counted)
     views = len(trained().summaries)
     many = len(asked)

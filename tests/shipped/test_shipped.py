@@ -101,6 +101,7 @@ SMALL = ["--set", "data.fraction=0.2", "--clients", "5"]
 """What makes a training of the README one of a second; all else is as it stands there."""
 
 
+@pytest.mark.filterwarnings("ignore:W308")
 def test_the_commands_of_the_readme_run_in_their_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

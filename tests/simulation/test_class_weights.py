@@ -7,20 +7,19 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import masquerade as mq
-from masquerade.config.settings import Train
 from masquerade.core.round import Batch
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.results import Bytes
 from masquerade.simulation.class_weights import balanced, download, upload, weigh
 from masquerade.wire import Stamp, encode
-from tests.support import METHOD_TABLE, federation, network, specified
+from tests.support import METHOD_TABLE, federation, network, raises, specified
 
 
 def spec_of(data: Federation, novel: tuple[int, ...] = (), weights: str = "balanced"):
-    settings = Train("", 2, 4, class_weights=weights), mq.Evaluate(every=0), mq.Compute()
     method = mq.methods.FedAvg(local_epochs=1)
-    return specified(method, Task(network()), data, *settings, 5, ("global",), novel=novel)
+    train = {"rounds": 2, "batch_size": 4, "class_weights": weights}
+    return specified(method, Task(network()), data, seed=5, views=("global",), novel=novel, **train)
 
 
 def test_balanced_weights_by_hand() -> None:
@@ -102,7 +101,7 @@ def test_a_summary_says_what_they_were_and_cost() -> None:
 def test_targets_that_are_no_classes_are_refused() -> None:
     data = federation()
     numbers = replace(data, y=data.y.double(), classes=None)
-    with pytest.raises(mq.MasqueradeError, match=r"^E202 .*class_weights"):
+    with raises("E202", "class_weights"):
         spec_of(numbers)
-    with pytest.raises(mq.MasqueradeError, match=r"^E201 .*class_weights"):
+    with raises("E201", "class_weights"):
         trained("fedavg", "loop", "equal")

@@ -11,7 +11,6 @@ import pytest
 from masquerade.config import resolve, toml
 from masquerade.config.settings import Config
 from masquerade.data import Federation
-from masquerade.errors import MasqueradeError
 from masquerade.experiments import run as experiment
 from masquerade.results import Summary
 from masquerade.storage.results import is_sweep, read_results
@@ -21,7 +20,9 @@ from masquerade.sweeps.objective import Objective
 from masquerade.sweeps.space import Range, Values
 from masquerade.sweeps.sweep import Order
 from tests.experiments.test_resume import Halt, write_data
+from tests.messages import Golden
 from tests.report.invented import accuracy, listed, result
+from tests.support import raises
 
 
 def config(folder: Path, *methods: str, **method: Any) -> Config:
@@ -47,13 +48,13 @@ def by_settings(rows: Sequence[sweep.Row]) -> dict[tuple[str, str], sweep.Row]:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note the directory of every training."""
     done: list[str] = []
-    whole = sweep._perform
+    whole = sweep.perform
 
     def noted(job: sweep.Job) -> None:
         done.append(job.folder.name)
         whole(job)
 
-    monkeypatch.setattr(sweep, "_perform", noted)
+    monkeypatch.setattr(sweep, "perform", noted)
     return done
 
 
@@ -98,7 +99,7 @@ def test_lists_and_ranges_are_read() -> None:
     ],
 )
 def test_what_cannot_be_swept_is_refused(texts: list[str]) -> None:
-    with pytest.raises(MasqueradeError, match="E201"):
+    with raises("E201"):
         space.parse(texts)
 
 
@@ -106,7 +107,7 @@ def test_a_grid_has_all_combinations_and_no_range() -> None:
     swept = space.parse(["method.lr=0.1,0.2", "method.mu=1,2,3"])
     found = [tuple(trial.values()) for trial in space.grid(swept)]
     assert found == [(0.1, 1), (0.1, 2), (0.1, 3), (0.2, 1), (0.2, 2), (0.2, 3)]
-    with pytest.raises(MasqueradeError, match="E201"):
+    with raises("E201"):
         space.grid(space.parse(["method.lr=log:0.1:1"]))
 
 
@@ -193,7 +194,7 @@ def test_the_best_configuration_is_complete_and_the_configs_own(tmp_path: Path) 
 
 def test_a_setting_of_training_is_chosen_for_one_method_alone(tmp_path: Path) -> None:
     order = Order(("train.batch_size=4,5", "data.normalize=unit,standard"))
-    with pytest.raises(MasqueradeError, match="E202"):
+    with raises("E202"):
         sweep.run(tmp_path / "s", config(tmp_path, "fedavg", "local"), order, quiet=True)
     assert not (tmp_path / "s").exists()
     rows = sweep.run(tmp_path / "s", config(tmp_path, "local"), order, quiet=True)
@@ -214,7 +215,7 @@ def test_faults_are_told_before_anything_is_trained(tmp_path: Path, trained: lis
         (given, Order(("method.lr=0.1",), seeds=(1, 1))),
         (no_validation, Order(("method.lr=0.1",))),
     ):
-        with pytest.raises(MasqueradeError, match="E201"):
+        with raises("E201"):
             sweep.run(tmp_path / "s", wrong, order, quiet=True)
     assert trained == []
     assert not (tmp_path / "s").exists()
@@ -230,23 +231,23 @@ def test_a_sweep_that_was_stopped_ends_as_if_it_had_not_been(
     assert len(trained) == 3
     trained.clear()
 
-    def halting(job: sweep.Job, perform: Any = sweep._perform) -> None:
+    def halting(job: sweep.Job, perform: Any = sweep.perform) -> None:
         if len(trained) == 1:
             raise Halt
         perform(job)
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(sweep, "_perform", halting)
+        stopped.setattr(sweep, "perform", halting)
         with pytest.raises(Halt):
             sweep.run(tmp_path / "s", given, order, quiet=True)
-    with pytest.raises(MasqueradeError, match="E408"):
+    with raises("E408"):
         sweep.read_rows(tmp_path / "s")
     assert sweep.resume(tmp_path / "s", quiet=True) == whole
     assert len(trained) == len(set(trained)) == 3
     # Nothing is left to do, also for the same command; another sweep is refused.
     assert sweep.run(tmp_path / "s", given, order, quiet=True) == whole
     assert len(trained) == 3
-    with pytest.raises(MasqueradeError, match="E402"):
+    with raises("E402"):
         sweep.run(tmp_path / "s", given, replace(order, seeds=(2,)), quiet=True)
 
 
@@ -329,14 +330,15 @@ def test_the_metric_decides_what_is_best() -> None:
 
 
 def test_where_all_trials_diverge_none_is_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     def diverged(folder: Path) -> list[Summary]:
         return [replace(each, diverged=0) for each in read_results(folder)]
 
     monkeypatch.setattr(sweep, "read_results", diverged)
-    with pytest.raises(MasqueradeError, match="E208"):
+    with raises("E208") as refusal:
         sweep.run(tmp_path / "s", config(tmp_path, "fedavg"), Order(("method.lr=0.1",)), quiet=True)
+    golden(refusal.value)
     assert not (tmp_path / "s" / "best.toml").exists()
     # The table can be seen all the same.
     assert [row.standing for row in sweep.read_rows(tmp_path / "s")] == [LOST]

@@ -18,7 +18,7 @@ import masquerade as mq
 from masquerade.trackers.parse import parse
 from tests.experiments.test_callbacks import Noting, go
 from tests.experiments.test_resume import Halt, HaltAfter
-from tests.support import federation, network
+from tests.support import federation, network, raises
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
 
@@ -285,14 +285,14 @@ def test_a_package_that_is_missing_is_named_with_how_to_install_it(
 ) -> None:
     kind = name.partition(":")[0]
     monkeypatch.setitem(sys.modules, kind, None)
-    with pytest.raises(mq.MasqueradeError, match="E202") as error:
+    with raises("E202") as error:
         parse([name])
     assert f"pip install 'masquerade[{kind}]'" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "tensorboard:", "wandb", "comet:x", ""])
 def test_what_names_no_tracker_is_refused(name: str) -> None:
-    with pytest.raises(mq.MasqueradeError, match="E201"):
+    with raises("E201"):
         parse([name])
 
 

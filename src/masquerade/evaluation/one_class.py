@@ -29,7 +29,7 @@ def answering_one_class(
     for place, id in enumerate(ids):
         y, at = data.y[own[id]], torch.searchsorted(asked[id], own[id].cpu())
         right = found.scores[place][at.to(y.device)] > 0
-        if len(torch.unique(y)) > 1 and (not by_sample or _may_be_one_class(y, right)):
+        if len(torch.unique(y)) > 1 and (not by_sample or may_be_one_class(y, right)):
             places.append(place)
     models, samples = [found.models[at] for at in places], [own[ids[at]] for at in places]
     outputs = evaluator.engine.outputs(models, samples, data.x) if places else ()
@@ -40,7 +40,7 @@ def answering_one_class(
     )
 
 
-def _may_be_one_class(y: Tensor, right: Tensor) -> bool:
+def may_be_one_class(y: Tensor, right: Tensor) -> bool:
     """Tell whether one answer to all could be right about exactly these samples."""
     known = torch.unique(y[right])
     return len(known) < 2 and bool(right.sum() == (y[:, None] == known).sum())

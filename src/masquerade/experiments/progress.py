@@ -53,7 +53,7 @@ def shown(progress: bool) -> Iterator[Sequence[Callback]]:
     if not progress:
         yield ()
     elif (display := _notebook()) is not None:
-        yield (ProgressBar(_in_notebook(display)),)
+        yield (ProgressBar(in_notebook(display)),)
     elif sys.stderr is not None and sys.stderr.isatty() and find_spec("rich"):
         with in_terminal() as told:
             yield told
@@ -113,7 +113,7 @@ def _notebook() -> Any:
     return import_module("IPython.display")
 
 
-def _in_notebook(display: Any) -> Show:
+def in_notebook(display: Any) -> Show:
     """Return what shows progress in the output of a cell, in one place."""
     handle = display.display(display.HTML("preparing"), display_id=True)
     shown_at = 0.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,11 @@ class Reported:
         return notebook.fragment(self.summaries)
 
 
+def opened(models: Models) -> Models:
+    """Return models that are in memory; a result that holds them can be pickled by its owner."""
+    return models
+
+
 @dataclass(frozen=True, eq=False)
 class Result(Reported):
     """What a run ended with."""
@@ -127,7 +132,7 @@ class Result(Reported):
     def without_models(self) -> "Result":
         """Return the result alone, so that nothing holds the models in memory."""
         without = replace(self.models, personal={})
-        return replace(self, open_models=lambda: without)
+        return replace(self, open_models=partial(opened, without))
 
     def _files(self) -> Iterator[File]:
         from masquerade.experiments.run_files import files_of_result

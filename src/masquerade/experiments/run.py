@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, 
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models
 from masquerade.experiments.report_page import write_report
-from masquerade.experiments.result import Result
+from masquerade.experiments.result import Result, opened
 from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
 from masquerade.results.alarms import warn_of
@@ -120,7 +121,7 @@ def complete(
     found = Models(
         spec.method, server.task, personal, facts, spec.federation, spec.data, tasks=tasks
     )
-    result = Result(tuple(summaries), made.settings, facts.partition, lambda: found)
+    result = Result(tuple(summaries), made.settings, facts.partition, partial(opened, found))
     all_told.on_end(run, result)
     if of == 1:
         warn_of(summaries)

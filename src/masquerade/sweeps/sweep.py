@@ -95,7 +95,7 @@ class Sweep:
             replace(job, name=f"{of}{place} of {len(missing)}, {job.name}")
             for place, job in enumerate(missing.values(), 1)
         ]
-        perform_all(_perform, numbered, self.jobs)
+        perform_all(perform, numbered, self.jobs)
 
     def tried(self, method: str, trial: Trial, jobs: Sequence[Job]) -> Tried:
         """Read what a trial of a method reached."""
@@ -120,7 +120,7 @@ def _is_done(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def _perform(job: Job) -> None:
+def perform(job: Job) -> None:
     """Train, from where it was interrupted if it was; clients' models are not kept."""
     loaded = LoadedConfig.of(job.config)
     (training,) = trainings(job.config)
