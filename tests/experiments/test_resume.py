@@ -260,7 +260,7 @@ def test_another_torch_is_told(
     monkeypatch.setattr(torch, "__version__", "0.0")
     with warns("W402", "0.0") as warned:
         experiment.resume(tmp_path / "run")
-    golden(warned[-1].message)
+    golden(warned[0].message)
 
 
 def test_the_resolved_settings_are_written_and_read_back(tmp_path: Path) -> None:

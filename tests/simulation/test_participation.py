@@ -345,7 +345,7 @@ def test_those_who_do_not_follow_budgets_are_named_once(golden: Golden) -> None:
     assert len(caught) == 1
     with warns("W303", "FedAvg") as warned:
         run(FedAvg(local_epochs=1), budgets="random:0.5:0.9")
-    golden(warned[-1].message)
+    golden(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         settle(loaded({**tables, "methods": ["pfedgate", "heterofl"]}))
