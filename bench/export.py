@@ -133,7 +133,7 @@ def trained(
         progress = rounds(made.server, made.engine, made.begin())
         found = Evaluator.of(made).measure(progress, case.method.views[0], [evaluated])
         x = samples.x[train[:64]]
-        model = Model.at_home(case.method, made.server.task, found.models[0], x, x)
+        model = Model.at_home(case.method, made.server.task, found.models[0], x)
         return model, float(found.scores[0].mean())
 
 

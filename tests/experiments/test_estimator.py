@@ -101,3 +101,13 @@ def test_it_stands_in_a_pipeline_and_a_cross_validation() -> None:
         "north",
         "south",
     ]
+
+
+def test_groups_of_whole_numbers_are_the_same_as_floats_and_none_may_be_missing() -> None:
+    x, y, groups = opposite_groups()
+    numbers = (groups == "south").astype(int)
+    model = mq.PersonalizedClassifier(rounds=2).fit(x, y, groups=numbers)
+    assert np.array_equal(model.predict(x, numbers), model.predict(x, numbers.astype(float)))
+    for missing in ([None] + ["north"] * 4, [np.nan, 1, 1, 1, 1]):
+        with pytest.raises(ValueError, match="groups"):
+            model.predict(x[:5], groups=missing)

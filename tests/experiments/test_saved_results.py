@@ -275,3 +275,14 @@ def test_names_of_classes_and_columns_come_back(tmp_path: Path) -> None:
     assert torch.equal(mine.predict(frame), made.client(0).predict([[60.0, 1.0], [30.0, 0.0]]))
     best = mine.predict(frame).argmax(-1).tolist()
     assert mine.predict_label(frame) == [("well", "ill")[each] for each in best]
+
+
+def test_constants_of_each_client_are_not_taken_for_everybodys(tmp_path: Path) -> None:
+    preprocess = mq.Standardize(per_client=True)
+    model = nn.Linear(6, 3)
+    task = mq.Task(model, preprocess=preprocess)
+    evaluate = mq.Evaluate(every=0, degrees=(0,))
+    made = mq.run(ALONE, task, federation(), 1, batch_size=4, evaluate=evaluate)
+    made.save(tmp_path / "saved")
+    with raises("E202"):
+        mq.load_result(tmp_path / "saved", method=ALONE, model=model)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -306,3 +307,15 @@ def test_a_manifest_whose_columns_make_no_sense_is_refused(change: dict, tmp_pat
 def test_a_manifest_survives_json() -> None:
     table = Table((Column("a", ("x", "y")), Column("b", (), (0.5, 2.0)), Column("c")), True, ("y",))
     assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table
+
+
+@pytest.mark.usefixtures("hospital")
+def test_a_run_whose_data_changed_gives_no_model(run: Path) -> None:
+    facts = run / "data.json"
+    before = facts.read_text()
+    try:
+        facts.write_text(re.sub(r'"fingerprint": "\w+"', '"fingerprint": "0"', before))
+        with raises("E402"):
+            from_run.find(run, "h1")
+    finally:
+        facts.write_text(before)

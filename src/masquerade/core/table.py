@@ -173,6 +173,18 @@ def check_complete(x: Tensor, features: Sequence[Feature]) -> None:
         )
 
 
+def check_rows(x: Tensor, features: Sequence[Feature], impute: bool) -> None:
+    """Refuse rows x [rows, columns] that preprocessing would answer as if they were others."""
+    if not impute:
+        check_complete(x, features)
+    for place, feature in enumerate(features):
+        known = x[:, place][~x[:, place].isnan()]
+        last = len(feature.categories) - 1
+        if feature.is_category and bool(((known < 0) | (known > last) | (known % 1 != 0)).any()):
+            text = f"column `{feature.name}` holds what is no category of it, 0 to {last}"
+            raise MasqueradeError("E302", f"{text} for {listed(feature.categories)}")
+
+
 def _places(features: Sequence[Feature]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the columns of numbers, and for every category its column and its place there."""
     numbers = [place for place, feature in enumerate(features) if not feature.is_category]

@@ -1,6 +1,7 @@
 """The majority class: what clients get that answer by their training labels, without a model.
 
-It is what scikit-learn's `DummyClassifier(strategy="prior")` would answer at every client.
+It is what scikit-learn's `DummyClassifier(strategy="prior")` would answer at every client, with one
+label of every class added, so that log loss is defined.
 """
 
 from collections.abc import Iterator, Sequence

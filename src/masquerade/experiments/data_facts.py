@@ -1,7 +1,6 @@
 """What is known of a run's data without their samples: enough to use its models elsewhere."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,6 @@ from masquerade.config.normalize import parse, spelled
 from masquerade.core.features import Feature
 from masquerade.core.part import Part
 from masquerade.core.preprocess import Preprocess
-from masquerade.core.table import FittedTabular
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -19,31 +17,6 @@ from masquerade.wire import digest
 
 FILE = "data.json"
 """Its name in a directory."""
-
-
-@dataclass(frozen=True)
-class TableConstants:
-    """The constants of fitted preprocessing of a table."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    fill: tuple[float, ...] | None
-    impute: str
-
-    @classmethod
-    def of(cls, preprocess: Preprocess) -> "TableConstants | None":
-        """Take them from preprocessing; None where it is not that of a table."""
-        if not isinstance(preprocess, FittedTabular):
-            return None
-        mean, std = (tuple(each.tolist()) for each in (preprocess.mean, preprocess.std))
-        fill = None if preprocess.fill is None else tuple(preprocess.fill.tolist())
-        return cls(mean, std, fill, preprocess.impute)
-
-    def preprocess(self, features: Sequence[Feature]) -> FittedTabular:
-        """Return the preprocessing that they are of."""
-        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
-        fill = None if self.fill is None else torch.tensor(self.fill)
-        return FittedTabular(features, mean, std, fill, self.impute)
 
 
 @dataclass(frozen=True)
@@ -63,8 +36,8 @@ class DataFacts:
     features: tuple[Feature, ...] = ()
     other_columns: tuple[str, ...] = ()
     partition: str = ""
-    table: "TableConstants | None" = None
-    """What is done to the rows of a table, where that is the same for everybody."""
+    fingerprint: str = ""
+    """Of all samples and splits: models are used with the data that they were trained on."""
 
     @classmethod
     def of(cls, federation: Federation, task: Task) -> "DataFacts":
@@ -80,7 +53,7 @@ class DataFacts:
             features=federation.features,
             other_columns=federation.other_columns,
             partition=federation.partition,
-            table=TableConstants.of(task.preprocess),
+            fingerprint=federation.fingerprint(),
         )
 
     def to_bytes(self) -> bytes:
@@ -101,9 +74,7 @@ class DataFacts:
         if int(digest(Part(task.initial))) != self.initial:
             text = "`model` has other initial weights than the run began with; make it as before"
             raise MasqueradeError("E402", f"{text} (torch.manual_seed before it is built)")
-        if self.table is not None:
-            task = task.with_preprocess(self.table.preprocess(self.features))
-        elif self.preprocess:
+        if self.preprocess:
             task = task.with_preprocess(parse(self.preprocess))
         return task.with_example(torch.zeros(1, *self.shape, dtype=getattr(torch, self.dtype)))
 

@@ -42,7 +42,8 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
 
     `fit` without groups takes all samples for those of one. `predict` answers with the group's own
     model. Groups that were not trained on, and samples without a group where there were several,
-    get the shared model, where the method has one.
+    get the shared model, where the method has one. `result_` has the figures of a run on the
+    training samples, since all of them are trained on.
     """
 
     def __init__(
@@ -171,7 +172,13 @@ def _groups(X: Array, groups: Any) -> Array:
     if groups is None:
         return np.zeros(len(X), dtype=np.int64).astype(str)
     check_consistent_length(X, groups)
-    return np.asarray(groups).astype(str)
+    given = np.asarray(groups)
+    if any(each is None or each != each for each in given.ravel().tolist()):
+        raise ValueError("groups has missing values; give every sample a group")
+    if given.dtype.kind == "f" and (given == np.floor(given)).all():
+        # pandas makes floats of whole numbers beside a gap.
+        given = given.astype(np.int64)
+    return given.astype(str)
 
 
 def _shared(method: Method | type[Method]) -> tuple[str, ...]:

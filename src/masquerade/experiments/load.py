@@ -138,10 +138,14 @@ def _given(
     if facts is None:
         text = f"{path} has no {data_facts.FILE}, as it is of an older version; call mq.run again"
         raise MasqueradeError("E408", f"{text} with out={str(path)!r}: nothing is trained twice")
+    done = summaries[0].preprocessing
+    if done is not None and done.per_client:
+        text = "each client fitted preprocessing of its own, which only the run itself has"
+        raise MasqueradeError("E202", f"{text}; call mq.run again with out={str(path)!r}")
     task = model if isinstance(model, Task) else Task(model)
     program = settings.get("python", {})
     began = {"method": repr(method)}
-    if not facts.preprocess and facts.table is None:
+    if not facts.preprocess:
         began["preprocess"] = describe(task.preprocess)
     for name, now in began.items():
         if program.get(name, now) != now:

@@ -13,6 +13,7 @@ from masquerade.config.settings import Data
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
+from masquerade.core.table import FittedTabular, check_rows
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
@@ -87,6 +88,9 @@ class Personal:
         """
         device = tree.leaves(self.parts)[0].device
         samples = inputs_of(self.task, x, self.models.facts.features).to(device)
+        preprocess = self.task.preprocess
+        if isinstance(preprocess, FittedTabular):
+            check_rows(samples, preprocess.features, bool(preprocess.impute))
         with torch.no_grad():
             return self.method.predict(self.task, self.parts, samples)
 
@@ -123,7 +127,7 @@ class Personal:
         formats.write(self._found(x, labels), Path(path), format, compare)
 
     def _found(self, x: Any, labels: Sequence[str] | None) -> "Found":
-        from masquerade.export.bundle import Model
+        from masquerade.export.bundle import Model, table_of
         from masquerade.export.from_run import Found
         from masquerade.export.model_card import describe, made_by
 
@@ -131,10 +135,10 @@ class Personal:
         samples = inputs_of(self.task, self._own() if x is None else x, models.facts.features)
         data = models.federation
         # Columns have the ranges of all samples that the client was trained on, if they are here.
-        seen = samples if data is None else data.x[data.train[self.id]]
-        model = Model.at_home(
-            models.method, self.task, self.parts, samples, seen, models.facts.other_columns
-        )
+        seen = samples[:0] if data is None else data.x[data.train[self.id]]
+        facts = models.facts
+        table = table_of(facts.features, self.task, seen, facts.other_columns)
+        model = Model.at_home(models.method, self.task, self.parts, samples, table)
         made = made_by(models.data) if models.data else {"partition": models.facts.partition}
         made = made if any(made.values()) else {}
         names = self._labels() if labels is None else list(labels)

@@ -39,21 +39,11 @@ class Model:
 
     @classmethod
     def at_home(
-        cls,
-        method: Method,
-        task: Task,
-        parts: Message,
-        x: Tensor,
-        seen: Tensor,
-        ignored: Sequence[str] = (),
+        cls, method: Method, task: Task, parts: Message, x: Tensor, table: Table | None = None
     ) -> Self:
-        """Bring a model and its inputs to the CPU, where files are written.
-
-        Of a table, columns have the ranges of the samples `seen`; files may hold `ignored` ones.
-        """
+        """Bring a model and its inputs to the CPU, where files are written."""
         own = tree.transform(lambda value: value.detach().cpu(), parts)
-        features = getattr(task.preprocess, "features", ())
-        return cls(method, task.to("cpu"), own, x.cpu(), table_of(features, task, seen, ignored))
+        return cls(method, task.to("cpu"), own, x.cpu(), table)
 
     @property
     def meaning(self) -> str:
@@ -156,7 +146,7 @@ def write(
             "shape": list(model.x.shape[1:]),
             "type": str(model.x.dtype).removeprefix("torch."),
             "meaning": model.meaning,
-            "divides_bytes": isinstance(model.task.preprocess, Scale),
+            "divides_bytes": model.table is None and isinstance(model.task.preprocess, Scale),
         },
         "table": None if model.table is None else model.table.to_json(),
         "labels": None if labels is None else list(labels),

@@ -1,5 +1,6 @@
 """From a run directory to a client's model, and to what is known of it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,18 @@ def rebuild(path: Path) -> Rebuilt:
     config = toml.load(path / "config.toml")
     (training,) = trainings(config)
     spec = resolve(config, training)
+    _check_data(path, spec.federation)
     # What clients' data decided is found again from them, to the same bits.
     return Rebuilt(training, spec, fit(spec))
+
+
+def _check_data(path: Path, federation: Federation) -> None:
+    """Refuse data that changed since the run: preprocessing and ranges would be others."""
+    known = path / "data.json"
+    before = json.loads(known.read_bytes()).get("fingerprint") if known.is_file() else None
+    if before and before != federation.fingerprint():
+        text = f"`{federation.name}` is not the data that {path} was trained on"
+        raise MasqueradeError("E402", f"{text}; restore them, or train again")
 
 
 def find(path: Path, client: int | str, view: str | None = None) -> Found:

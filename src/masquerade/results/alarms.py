@@ -42,8 +42,8 @@ def _one_class(rows: Iterable[Sequence[Summary]]) -> list[str]:
     return [
         f"{ONE_CLASS} Models answer all of a client's own test samples with one class, though the"
         f" labels differ (clients, over all seeds): {', '.join(found)}. Compare with the majority"
-        " class, and try data.normalize=standard, train.class_weights=balanced, another method.lr,"
-        " or more rounds"
+        " class; check that inputs are normalized (data.normalize), and try"
+        " train.class_weights=balanced, another method.lr, or more rounds"
     ]
 
 
