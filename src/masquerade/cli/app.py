@@ -3,9 +3,10 @@
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
+import click
 import typer
 
 from masquerade.cli.check import check
@@ -82,12 +83,23 @@ RENAMED = {"again": "--rerun"}
 """Options of older versions."""
 
 
+def _commands() -> Iterator[click.Command]:
+    """Yield every command, those of groups too."""
+    whole = typer.main.get_command(app)
+    waiting: list[click.Command] = [whole]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += getattr(each, "commands", {}).values()
+
+
 def _hint(words: list[str]) -> None:
     """Say what options that there are not are called here; many of them are settings."""
     from masquerade.config.toml import said_of
 
+    known = {option for command in _commands() for each in command.params for option in each.opts}
     for word in words:
-        if word.startswith("--"):
+        if word.startswith("--") and word.partition("=")[0] not in known:
             key = word[2:].partition("=")[0].replace("-", "_")
             said = f"; take {RENAMED[key]}" if key in RENAMED else said_of("", key)
             if said:
