@@ -10,7 +10,8 @@ help:  ## show the targets
 .venv/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Masquerade needs Python 3.11 or newer; call make PYTHON=python3.11"'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@# Python compiles what is imported; compiling all of it takes a minute longer.
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
