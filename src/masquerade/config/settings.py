@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from masquerade.core.old_words import refuse_unknown
-from masquerade.data.readers.options import IMPUTE
+from masquerade.core.table import IMPUTE
 
 
 class Settings:

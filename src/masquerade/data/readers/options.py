@@ -4,10 +4,9 @@ import codecs
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from masquerade.core.table import IMPUTE
 from masquerade.errors import MasqueradeError, nearest
 
-IMPUTE = ("", "mean", "median", "most_frequent")
-"""What may stand in for missing values; "" is nothing."""
 MISSING = ("", "NA", "N/A", "NaN", "null", "?")
 """Texts that mean a missing value, in capitals or not."""
 SEPARATORS = {",": ",", ";": ";", "\t": "\t", "|": "|", "\\t": "\t", "tab": "\t"}
