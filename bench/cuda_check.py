@@ -75,7 +75,7 @@ def run(method, task, federation, device: str, engine: str, rounds: int):
         summaries, models = Evaluator.of(simulation).final(progress)
         if device == "cuda":
             # A stage that cannot be captured would make this check its eager steps alone.
-            assert not simulation.engine.steps._failed
+            assert not simulation.engine.steps.failed
     state = {k: v for k, v in progress.tensors().items() if not k.startswith("session/version/")}
     state |= {f"models/{k}": v.cpu() for k, v in tree.named(models).items()}
     return state, progress.costs, [to_json(summary.accuracy) for summary in summaries]
