@@ -1,9 +1,12 @@
 """Convolutions as products of matrices: the same outputs, slopes, and slopes of slopes."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.nn.functional import max_pool2d
 
 from masquerade.engine.replay.convolutions import Convolving, product
 
@@ -28,8 +31,8 @@ def inputs(
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_product_is_the_convolution(shape) -> None:
     x, weight = inputs(*shape[:5])
-    found = vmap(lambda one, own: product(one, own, shape[5]))(x, weight)
-    wanted = vmap(lambda one, own: torch.conv2d(one, own, None, shape[5]))(x, weight)
+    found = vmap(lambda one, own: product(one, own, own[:, 0, 0, 0], shape[5]))(x, weight)
+    wanted = vmap(lambda one, own: torch.conv2d(one, own, own[:, 0, 0, 0], shape[5]))(x, weight)
     torch.testing.assert_close(found, wanted)
 
 
@@ -57,8 +60,8 @@ def slopes_of_slopes(convolution, x: Tensor, weight: Tensor) -> tuple[Tensor, Te
 @pytest.mark.parametrize("ask", [slopes, slopes_of_slopes])
 def test_its_slopes_are_those_of_the_convolution(shape, ask) -> None:
     x, weight = inputs(*shape[:5])
-    found = ask(lambda one, own: product(one, own, shape[5]), x, weight)
-    wanted = ask(lambda one, own: torch.conv2d(one, own, None, shape[5]), x, weight)
+    found = ask(lambda one, own: product(one, own, own[:, 0, 0, 0], shape[5]), x, weight)
+    wanted = ask(lambda one, own: torch.conv2d(one, own, own[:, 0, 0, 0], shape[5]), x, weight)
     for left, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(left, right)
 
@@ -78,3 +81,39 @@ def test_on_cuda_every_form_of_a_layer_is_the_same() -> None:
         with Convolving():
             inside = layer(x)
         torch.testing.assert_close(inside, layer(x))
+
+
+def pooled(x: Tensor, inside: bool, side: int) -> tuple[Tensor, ...]:
+    """Pool the samples of clients; return outputs, slopes, and slopes of slopes."""
+
+    def value(one: Tensor) -> Tensor:
+        return max_pool2d(one, side).sin().sum()
+
+    with Convolving() if inside else nullcontext():
+        slope = vmap(grad(value))
+        return (
+            vmap(lambda one: max_pool2d(one, side))(x),
+            slope(x),
+            vmap(grad(lambda one: (grad(value)(one) * one).sum()))(x),
+        )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("side", [2, 3])
+def test_on_cuda_a_pool_is_bit_for_bit_that_of_torch(dtype: torch.dtype, side: int) -> None:
+    draw = torch.Generator().manual_seed(1)
+    # Rounded, so that a window's largest is there more than once; 7 leaves a rest in both axes.
+    x = torch.randn(3, 4, 2, 7, 8, generator=draw).round(decimals=0).to("cuda", dtype)
+    x[0, 0, 0, 1, 1] = torch.nan
+    for found, wanted in zip(pooled(x, True, side), pooled(x, False, side), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.cuda
+def test_on_cuda_pools_that_overlap_are_those_of_torch() -> None:
+    x = torch.ones(2, 3, 7, 7, device="cuda").cumsum(-1)
+    for settings in ({"stride": 1}, {"padding": 1}, {"ceil_mode": True}, {"return_indices": True}):
+        with Convolving():
+            inside = max_pool2d(x, 2, **settings)
+        torch.testing.assert_close(inside, max_pool2d(x, 2, **settings))
