@@ -25,7 +25,7 @@ from masquerade.engine.vmapped import VmappedMethod
 from masquerade.errors import MasqueradeWarning
 
 EVALUATED = 4096
-"""Samples evaluated at a time, over all clients of a chunk; on CUDA four times as many."""
+"""Samples evaluated at a time, over all clients of a chunk."""
 KEPT = 2**26
 """Numbers of outputs that are held at a time where whole test sets are scored."""
 
@@ -357,8 +357,7 @@ class Batched:
         """Yield samples of `x` [clients, some], padded, and the clients' outputs for them."""
         method, task = vmapped.method, self.context.task
         table = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
-        most = EVALUATED * (4 if x.is_cuda else 1) // vmapped.clients
-        for chosen in torch.split(table, max(1, most), dim=1):
+        for chosen in torch.split(table, max(1, EVALUATED // vmapped.clients), dim=1):
             if chosen.shape[1]:
                 with convolving(x.device, vmapped.products):
                     output = vmapped.map(
