@@ -1,6 +1,8 @@
 # `make demo` and `make test` need Python >= 3.11, git, make and a pip that reaches a package index.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start many processes: without its cache each would compile torch anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test lint types tests coverage drill clean
 

@@ -290,19 +290,20 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("drill", "kills"),
+    "drills",
     [
-        *(("kinds", 2), ("engines", 2), ("comparison", 3)),
-        pytest.param("methods", 25, marks=pytest.mark.drill),
-        pytest.param("engines", 25, marks=pytest.mark.drill),
-        pytest.param("comparison", 25, marks=pytest.mark.drill),
+        # In one process, whose start takes as long as a drill.
+        ["kinds=2", "engines=2", "comparison=3"],
+        pytest.param(["methods=25"], marks=pytest.mark.drill),
+        pytest.param(["engines=25"], marks=pytest.mark.drill),
+        pytest.param(["comparison=25"], marks=pytest.mark.drill),
     ],
+    ids=" ".join,
 )
 def test_killed_at_random_instants_it_ends_in_the_same_bits(
-    drill: str, kills: int, tmp_path: Path
+    drills: list[str], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.experiments.test_resume"]
-    command += [str(tmp_path), drill, str(kills)]
+    command = [sys.executable, "-m", "tests.experiments.test_resume", str(tmp_path), *drills]
     # NumPy's library starts a thread for every core as it is imported, unless it is told.
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=900)
@@ -428,4 +429,6 @@ def drill_comparison(path: Path, kills: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    globals()[f"drill_{sys.argv[2]}"](Path(sys.argv[1]), int(sys.argv[3]))
+    for each in sys.argv[2:]:
+        name, kills = each.split("=")
+        globals()[f"drill_{name}"](Path(sys.argv[1]), int(kills))

@@ -98,7 +98,7 @@ def weights(program: Program) -> int:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@settings(max_examples=2, deadline=None, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**31), density=st.floats(0.2, 1.0), whole=st.booleans())
 def test_sliced_is_masked(name: str, seed: int, density: float, whole: bool) -> None:
     model = masked(network(name, seed), seed, density, whole)

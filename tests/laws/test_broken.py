@@ -20,9 +20,12 @@ from masquerade.laws.table import LAWS
 from masquerade.methods import METHODS, FedEM, FedSelect, HeteroFL, MethodEntry, PFedGate, TopK
 from tests.support import BUDGETS, federation, network
 
+BATCH = 8
+"""Of the toy's clients some have less, some have one batch and a half, and one has two."""
+
 
 def toy(method: Method, name: str = "") -> Problem:
-    return Problem(method, Task(network()), federation(), BUDGETS, name=name)
+    return Problem(method, Task(network()), federation(), BUDGETS, batch_size=BATCH, name=name)
 
 
 def breach(law: Law, problem: Problem, said: str) -> LawBroken:
@@ -247,7 +250,7 @@ PLANTED = [
     (
         states.saved_runs_continue,
         HidesANumber(),
-        {**IN_TRAINING, "number": 3, "tensor": "server/params/0.bias"},
+        {**IN_TRAINING, "number": 2, "tensor": "server/params/0.bias"},
         "a run that was loaded goes on otherwise",
     ),
     (

@@ -15,6 +15,7 @@ from masquerade.laws.settings import neutral_settings_give_fedavg as law_5
 from masquerade.laws.settings import settings_survive_the_configuration as law_10
 from masquerade.laws.table import LAWS
 from masquerade.methods import METHODS, HeteroFL
+from tests.laws.test_broken import BATCH
 from tests.support import BUDGETS, METHOD_TABLE, federation, network, network_of, simulation
 
 
@@ -22,7 +23,8 @@ def problem(name: str) -> Problem:
     """A method of the table on the toy."""
     # Two epochs have a second one, which is all that laws need.
     method = replace(METHOD_TABLE[name], local_epochs=min(METHOD_TABLE[name].local_epochs, 2))
-    return Problem(method, Task(network_of(method)), federation(), BUDGETS, name=name)
+    task = Task(network_of(method))
+    return Problem(method, task, federation(), BUDGETS, batch_size=BATCH, name=name)
 
 
 def applies(law: Law, name: str) -> bool:

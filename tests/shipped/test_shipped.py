@@ -1,6 +1,5 @@
 """What stands beside the code: runs, examples and documents say only what works."""
 
-import os
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ import pytest
 from masquerade.config.resolve import trainings
 from masquerade.config.toml import parse, read_file
 from masquerade.data import parse as parse_partition
+from masquerade.laws import check
 from masquerade.models import MODELS
 from masquerade.report import plots
 
@@ -54,20 +54,19 @@ def commands(program: str) -> Iterator[list[str]]:
                 yield words
 
 
-FEW_LAWS = "from masquerade.laws import check; check.LAWS = check.LAWS[:2]\n"
-"""`mq.check` is shown to run; tests/laws has what it finds."""
+def execute(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run Python text as a program of this process, which has its imports; it trains a round.
 
-
-def execute(text: str, folder: Path) -> None:
-    """Run Python text in a process of its own that finds the package; trainings take a round."""
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    README's own `python` line is run as a process, in the test of its commands.
+    """
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["program"])
+    # `mq.check` is shown to run; tests/laws has what it finds.
+    monkeypatch.setattr(check, "LAWS", check.LAWS[:2])
     short = re.sub(r"\brounds=\d+", "rounds=1", text)
-    if "mq.check" in text:
-        short = FEW_LAWS + short
-    done = subprocess.run(
-        [sys.executable, "-c", short], env=env, cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(short, "program", "exec"), {"__name__": "__main__"})
 
 
 LISTS = ("table.toml", "papers.toml")
@@ -83,16 +82,16 @@ def test_every_run_can_be_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.name)
-def test_every_example_runs(path: Path, tmp_path: Path) -> None:
-    execute(path.read_text(encoding="utf-8"), tmp_path)
+def test_every_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute(path.read_text(encoding="utf-8"), tmp_path, monkeypatch)
 
 
-def test_the_python_of_the_pages_runs(tmp_path: Path) -> None:
+# Tests of pages draw figures; here they would take half of the time.
+@pytest.mark.usefixtures("plain_pages")
+def test_the_python_of_the_pages_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [blocks("python", page) for page in (README, ROOT / "docs" / "python.md")]
     assert all(pages)
-    # Tests of pages draw figures; here they would take half of the time.
-    undrawn = "from masquerade.report import plots\nplots.figures = lambda *given: {}"
-    execute("\n".join([undrawn, *(block for found in pages for block in found)]), tmp_path)
+    execute("\n".join(block for found in pages for block in found), tmp_path, monkeypatch)
 
 
 SHORT = ["--rounds", "1", "--set", "method.local_epochs=1", "--set", "compute.workers=1"]

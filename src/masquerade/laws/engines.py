@@ -15,7 +15,7 @@ from masquerade.engine.batched import Batched
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.laws.compare import close, equal
 from masquerade.laws.law import LawBroken, at, law
-from masquerade.laws.problem import ROUNDS, Problem, after
+from masquerade.laws.problem import Problem, after
 from masquerade.results import Spent, Summary
 from masquerade.results.json_records import Json, to_json
 from masquerade.simulation.build import Simulation
@@ -40,7 +40,8 @@ def engines_agree(problem: Problem) -> None:
     _workers_change_no_bit(problem)
 
 
-def _loop_equals_batched(problem: Problem, rounds: int = ROUNDS) -> None:
+def _loop_equals_batched(problem: Problem) -> None:
+    rounds = problem.rounds
     # Three clients at a time of four: the second chunk is padded.
     with (
         problem.simulating(rounds) as loop,

@@ -39,12 +39,13 @@ def _is_counted(exchange: Exchange, held: Session) -> int:
     upload, _ = exchange.answer()
     # As both ends hold it after these rounds, and after this very download.
     received = moved(held, "down", count(exchange.download, {}).masks)
-    rounded = ("", *ROUNDED) if exchange.id == two_clients(exchange.made)[0] else ("",)
+    # Sessions are about masks and rounding is about values: not every two have to meet.
+    rounded = ROUNDED if exchange.id == two_clients(exchange.made)[0] else ()
     for message in (exchange.download, upload):
+        for session in ({}, held, received):
+            _is_encoded(message, session)
         for dtype in rounded:
-            sent = {name: part.to(dtype, 7) for name, part in message.items()} if dtype else message
-            for session in ({}, held, received):
-                _is_encoded(sent, session)
+            _is_encoded({name: part.to(dtype, 7) for name, part in message.items()}, held)
     return bool(exchange.download) + bool(upload)
 
 

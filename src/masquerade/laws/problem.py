@@ -22,6 +22,8 @@ from masquerade.simulation.state import RunState
 
 ROUNDS = 8
 """How long the runs are whose phases are looked at."""
+ONE_PHASE = 4
+"""How long a run is whose rounds are all alike: clients come again, and rates have fallen."""
 PARTICIPATION, LR_DECAY, SEED = 0.67, 0.97, 5
 
 Kind = tuple[str, Hashable]
@@ -46,6 +48,11 @@ class Problem:
         """Return the method's entry."""
         return METHODS[self.name] if self.name else None
 
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds show every phase."""
+        return ROUNDS if len(phases(self.method)) > 1 else ONE_PHASE
+
     def simulating(self, rounds: int, **compute: Any) -> AbstractContextManager[Simulation]:
         """Build a simulation to be entered; `compute` says how it is run, by loop unless stated."""
         views = self.method.views
@@ -54,7 +61,7 @@ class Problem:
             task=self.task,
             federation=self.federation,
             train=Train("", rounds, self.batch_size, PARTICIPATION, LR_DECAY, (SEED,)),
-            evaluate=Evaluate(every=0, draws=2),
+            evaluate=Evaluate(every=0, degrees=(0, 50), draws=2),
             compute=Compute(**({"engine": "loop", "device": "cpu"} | compute)),
             seed=SEED,
             views=views,
@@ -96,12 +103,16 @@ class Exchange:
         return client_round(method, task, *given, observe)
 
 
+def phases(method: Method) -> list[Hashable]:
+    """List the phases of a method, in the order in which they come."""
+    return list(dict.fromkeys(method.schedule(number, ROUNDS) for number in range(ROUNDS)))
+
+
 def kinds(made: Simulation) -> list[Kind]:
     """List every kind and phase of rounds that a run of a method has."""
     method, server = made.server.method, made.server
-    phases = dict.fromkeys(method.schedule(number, ROUNDS) for number in range(ROUNDS))
     found: list[Kind] = [("setup", None)] * server.has_setup()
-    found += [("train", phase) for phase in phases]
+    found += [("train", phase) for phase in phases(method)]
     return found + [("adapt", (view, False)) for view in method.views]
 
 

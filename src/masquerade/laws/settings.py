@@ -33,7 +33,7 @@ def neutral_settings_give_fedavg(problem: Problem) -> None:
     budgets = (1.0,) * len(problem.budgets) if method.budgeted else problem.budgets
     neutral = replace(problem, method=method, budgets=budgets)
     fedavg = replace(neutral, method=FedAvg(**{key: getattr(method, key) for key in COMMON}))
-    rounds = 6
+    rounds = min(problem.rounds, 6)
     with fedavg.simulating(rounds) as expected, neutral.simulating(rounds) as made:
         reference, state = expected.begin(), made.begin()
         for number in range(rounds):

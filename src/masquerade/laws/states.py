@@ -7,7 +7,7 @@ from masquerade.laws.problem import ROUNDS, Problem, after
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 
-SAVED = 3
+SAVED = 2
 """The round before which a run is saved and loaded."""
 
 
@@ -41,9 +41,9 @@ def unsampled_clients_are_untouched(problem: Problem) -> None:
 )
 def saved_runs_continue(problem: Problem) -> None:
     """Run twice side by side, one of the runs saved and loaded in between."""
-    with problem.simulating(ROUNDS) as made:
+    with problem.simulating(problem.rounds) as made:
         whole, part = made.begin(), made.begin()
-        for number in range(ROUNDS):
+        for number in range(problem.rounds):
             if number == SAVED:
                 part = _saved_and_loaded(made, part)
             made.advance(whole)

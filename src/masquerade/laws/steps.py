@@ -57,7 +57,7 @@ def _stages_are_traced(made: Simulation, round: Round) -> None:
             step = _stepper(stage, round)
             numbers = round.number, round.decay
             traced = _traced(step, work, batch, *numbers)
-            for number in (1, 2, 6):
+            for number in (1, 6):
                 with at(number=number):
                     later = made.context.round(round.kind, round.phase, number)
                     given = (work, batch, later.number, later.decay)
@@ -85,8 +85,9 @@ def _stepper(stage: Stage, round: Round) -> Step:
     return step
 
 
-def _replayed_steps_are_the_steps(problem: Problem, rounds: int = 6) -> None:
+def _replayed_steps_are_the_steps(problem: Problem) -> None:
     """What is recorded in early rounds serves the late ones, bit for bit, and evaluation too."""
+    rounds = min(problem.rounds, 6)
     with batched(problem, rounds) as replayed, batched(problem, rounds, replay="off") as written:
         recordings = _recordings(replayed)
         # Recorded at once, not only after some steps of a form.
