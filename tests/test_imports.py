@@ -42,6 +42,7 @@ ARROWS = {
         *("config", "core", "data", "engine", "errors", "evaluation", "methods", "models"),
         *("results", "simulation", "wire"),
     },
+    "deploy": {"core", "data", "engine", "errors", "storage", "wire"},
     "report": {"cost", "errors", "results"},
     "export": {
         *("__version__", "config", "core", "data", "errors", "methods", "models", "results"),

@@ -1,6 +1,6 @@
 """What every engine is given, and what it gives back."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -116,6 +116,10 @@ class Outcome:
     session: Session
     count: Callable[[], tuple[Traffic, Flops]]
     """Returns what they cost, in host memory; a device has to be waited for then."""
+    back: Tensor | None = None
+    """Where not all clients answered: the places of those that did, of whom alone the rest is."""
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """What was sent to those who did not."""
 
     @cached_property
     def costs(self) -> tuple[Traffic, Flops]:

@@ -92,10 +92,10 @@ class Loop:
         table = None
         shuffled: dict[str, ShuffledIndices] = {}
         seen: Seen = {}
-        for place, download in self._downloads(job, places):
+        for place, download in downloads(self.context, job, places):
             client, session = (tree.take(state, place) for state in (job.clients, job.session))
             id, sent = int(job.ids[place]), (job.round.label, job.number)
-            upload, client, flops = self._client(job, place, download, client, shuffled)
+            upload, client, flops = self.client(job, place, download, client, shuffled)
             upload = self.context.as_received(upload, id, sent)
             cost, after = measure_exchange(download, upload, session, 0, seen)
             done = upload, client, after, astuple(cost), tree.take(astuple(flops), 0)
@@ -103,19 +103,7 @@ class Loop:
             tree.transform(lambda rows, value, at=place: _write(rows[at], value), table, done)
         return table
 
-    def _downloads(self, job: Job, places: Iterable[int]) -> Iterator[tuple[int, Message]]:
-        """Yield places, and what the clients there are sent."""
-        method, task = self.context.method, self.context.task
-        sent = None
-        for place in places:
-            # Where the server knows nothing of single clients, all are sent the same.
-            if sent is None or tree.leaves(job.rows):
-                row = tree.take(job.rows, place)
-                sent = method.download(task, job.server, row, job.round)
-                sent = self.context.as_received(sent, int(job.ids[place]), None)
-            yield place, sent
-
-    def _client(
+    def client(
         self,
         job: Job,
         place: int,
@@ -254,9 +242,9 @@ class Loop:
         models: list[Message] = []
         found: list[Tensor] = []
         costs = []
-        for place, download in self._downloads(job, range(len(job.ids))):
+        for place, download in downloads(self.context, job, range(len(job.ids))):
             id, client = int(job.ids[place]), tree.take(job.clients, place)
-            _, client, flops = self._client(job, place, download, client, shuffled)
+            _, client, flops = self.client(job, place, download, client, shuffled)
             try:
                 personal = method.personalize(task, download, client, view)
                 found += self.score([personal], [samples[place]], data.x, data.y)
@@ -309,6 +297,21 @@ class Loop:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
         self.free_memories()
+
+
+def downloads(
+    context: EngineContext, job: Job, places: Iterable[int]
+) -> Iterator[tuple[int, Message]]:
+    """Yield places, and what the clients there are sent."""
+    method, task = context.method, context.task
+    sent = None
+    for place in places:
+        # Where the server knows nothing of single clients, all are sent the same.
+        if sent is None or tree.leaves(job.rows):
+            row = tree.take(job.rows, place)
+            sent = method.download(task, job.server, row, job.round)
+            sent = context.as_received(sent, int(job.ids[place]), None)
+        yield place, sent
 
 
 _working: Loop | None = None

@@ -77,6 +77,8 @@ class Server:
     meter: Meter
     place: torch.device
     """Where the states of all clients lie between rounds."""
+    holds_clients: bool = True
+    """Whether it simulates clients, and has their states; else they have them."""
     _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
 
     @property
@@ -104,7 +106,7 @@ class Server:
             0,
             server,
             self._stored(self.method.row_init),
-            self._stored(self.method.client_init),
+            self._stored(self.method.client_init if self.holds_clients else _no_state),
             Store.at(sessions, self.device, self.place).state,
             *torch.zeros(2, len(self.clients), dtype=torch.int64),
         )
@@ -153,7 +155,7 @@ class Server:
         ids, rows, received = turn.asked, job.rows, sent
         if len(turn.back) < len(ids):
             ids, rows = ids[turn.back], tree.take(rows, turn.back)
-            received = sent.take(turn.back)
+            received = sent.take(turn.back) if sent.back is None else sent
         refused, taken = self.refused(received, ids, turn.round, turn.number, warned)
         accepted = received
         if refused:
@@ -181,6 +183,10 @@ class Server:
     def cohort(self, ids: Tensor, asked: int) -> Cohort:
         """Return the clients whose uploads are aggregated, as methods see them."""
         return Cohort(ids, self.samples[ids], asked, len(self.participation.eligible))
+
+
+def _no_state(task: Task, info: ClientInfo) -> State:
+    return {}
 
 
 def train(
@@ -217,6 +223,8 @@ def federated_round(
         return _finish_turn(state, turn, {}, dict.fromkeys(COSTS, 0.0))
     job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
     sent = engine.work(job)
+    # Who comes back is drawn before a round, or seen in it where clients are elsewhere.
+    turn = turn if sent.back is None else replace(turn, back=sent.back)
     server.prepare(engine, turn.number + (turn.kind == "train"))
     answers = server.check(turn, job, sent, state.warned)
     finite: Tensor | bool = True

@@ -90,6 +90,7 @@ class RunState:
         What was lost had been sent down and computed; it was not received.
         """
         cost = totals(sent)
+        _add(cost, sent.beside)
         if received is not sent:
             back = totals(received).items()
             cost |= {n: value for n, value in back if n in SENT_UP or n.startswith("up/")}
@@ -189,6 +190,6 @@ def phase_name(phase: Hashable) -> str:
     return str(phase[0] if isinstance(phase, tuple) else phase)
 
 
-def _add(total: dict[str, float], cost: dict[str, float]) -> None:
+def _add(total: dict[str, float], cost: Mapping[str, float]) -> None:
     for name, value in cost.items():
         total[name] = total.get(name, 0.0) + value

@@ -140,9 +140,12 @@ def put(session: Session, ids: Tensor, new: Session) -> None:
 def base(run: str, session: Session) -> int:
     """Hash a run's name and what one client's session holds to 64 bits, for a message's header."""
     hashed = hashlib.blake2b(run.encode(), digest_size=8)
+    first = session[ANY]
     for name, values in sorted(session.items()):
-        # Bits that were never sent are zeros, whether they are written down or not.
-        if name.startswith(ANY) or values.any():
+        # What was never sent is not told by whether it is written down: `put` writes zeros, and
+        # the version of the initial model, of all clients as soon as one of them has another.
+        version = name.startswith(ANY)
+        if name == ANY or (not torch.equal(values, first) if version else values.any()):
             hashed.update(name.encode() + b"\0")
             hashed.update(values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return int.from_bytes(hashed.digest(), "little")

@@ -1,0 +1,1 @@
+"""Federations of real clients: each where its data are."""

@@ -1,0 +1,163 @@
+"""One client where its data are: it answers calls, and keeps its states on its own disk.
+
+A state is a file that is named by the base of its session. A call names the base that it builds on.
+The client goes on from that file, writes the next one, and keeps both: if its answer is lost or
+refused, the next call names the old one again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from masquerade.core import tree
+from masquerade.core.part import Message
+from masquerade.core.round import ClientInfo, Round
+from masquerade.core.tree import State
+from masquerade.data import Federation
+from masquerade.engine.base import EngineContext, Job, astuple
+from masquerade.engine.exchange import Channel
+from masquerade.engine.loop import Loop
+from masquerade.engine.precision import numbers
+from masquerade.engine.remote import Call, Reply
+from masquerade.errors import MasqueradeError
+from masquerade.storage import atomic
+from masquerade.storage.run_directory import decode_tensors, encode_tensors
+from masquerade.wire import Session, decode, encode
+
+KINDS = ("setup", "train")
+"""The rounds that leave a state; a file has their place here."""
+
+
+def alone(federation: Federation, id: int) -> Federation:
+    """Return a federation of one client's samples, in which it has its id and others have none."""
+    own = [getattr(federation, split)[id] for split in ("train", "validation", "test")]
+    chosen = torch.cat(own)
+    places = torch.split(torch.arange(len(chosen)), [len(part) for part in own])
+    nothing = torch.empty(0, dtype=torch.int64)
+    train, validation, test = ((nothing,) * id + (place,) for place in places)
+    return replace(
+        federation,
+        x=federation.x[chosen],
+        y=federation.y[chosen],
+        train=train,
+        validation=validation,
+        test=test,
+        names=(),
+    )
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """What a client has kept of an exchange."""
+
+    client: State
+    session: Session
+    last: Message | None
+    """Its last download; None before the first."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """Answers the calls of one run."""
+
+    run: str
+    context: EngineContext
+    """With its own data alone."""
+    info: ClientInfo
+    folder: Path
+    """Where its states are."""
+
+    @cached_property
+    def channel(self) -> Channel:
+        """Return what it and the server know of their messages."""
+        return Channel(self.run, self.context, self.info)
+
+    @cached_property
+    def _loop(self) -> Loop:
+        return Loop(self.context)
+
+    def answer(self, call: Call) -> Reply:
+        """Do what is asked."""
+        if (call.run, call.client) != (self.run, self.info.id):
+            raise MasqueradeError(
+                "E606",
+                f"a call of run `{call.run}` to client {call.client}; this is client "
+                f"{self.info.id} of run `{self.run}`",
+            )
+        with torch.random.fork_rng(devices=[]), numbers(self.context.precision):
+            round = self._round(call.kind, call.view, call.number)
+            held = self.load(call.base)
+            download = self.channel.read_download(
+                call.body, round, call.number, held.session, held.last
+            )
+            job = Job({}, {}, {}, {}, torch.tensor([self.info.id]), round, call.number)
+            upload, client, flops = self._loop.client(job, 0, download, held.client, {})
+            columns = [column[0].tolist() for column in astuple(flops)]
+            if call.kind == "adapt":
+                return Reply(b"", columns, self._scores(download, client, call.view))
+            upload = self.channel.rounded(upload, round, call.number)
+            body = self.channel.write_upload(call.number, upload, download, held.session)
+            _, after = self.channel.finish(download, upload, held.session)
+            self._save(call, HeldState(client, after, download))
+            return Reply(body, columns)
+
+    def _round(self, kind: str, view: str, number: int) -> Round:
+        method, rounds = self.context.method, self.context.rounds
+        phases: Mapping[str, object] = {
+            "setup": None,
+            "train": method.schedule(number, rounds),
+            "adapt": (view, False),
+        }
+        return self.context.round(kind, phases[kind], number)
+
+    def _scores(self, download: Message, client: State, view: str) -> tuple[float, ...]:
+        data, task = self.context.loader.federation, self.context.task
+        personal = self.context.method.personalize(task, download, client, view)
+        (scores,) = self._loop.score([personal], [data.test[self.info.id]], data.x, data.y)
+        return tuple(scores.double().tolist())
+
+    def load(self, base: int) -> HeldState:
+        """Return what it holds under a base: that before the first message, or a file's."""
+        first = self.channel.begin()
+        begun = self.context.method.client_init(self.context.task, self.info)
+        if base == self.channel.base(first):
+            return HeldState(begun, first, None)
+        path = self._file(base)
+        try:
+            tensors = decode_tensors(path.read_bytes(), path.name)
+        except FileNotFoundError:
+            text = f"client {self.info.id} holds no state {base:016x}; it has to begin anew"
+            raise MasqueradeError("E606", text) from None
+        client = tree.rebuild({"client": begun}, tensors)["client"]
+        session = {
+            name.removeprefix("session/"): value
+            for name, value in tensors.items()
+            if name.startswith("session/")
+        }
+        kind, number = tensors["round"].tolist()
+        # What a download looks like may change from phase to phase.
+        template, _ = self.channel.templates(self._round(KINDS[kind], "", number), number)
+        return HeldState(client, session, decode(tensors["last"].numpy().tobytes(), template))
+
+    def _file(self, base: int) -> Path:
+        return self.folder / f"{base:016x}.safetensors"
+
+    def _save(self, call: Call, held: HeldState) -> None:
+        """Keep a state beside the one that it builds on, and drop all others."""
+        data = encode(held.last or {})
+        tensors: dict[str, Tensor] = {
+            **tree.named({"client": held.client, "session": held.session}),
+            "last": torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if data
+            else torch.empty(0, dtype=torch.uint8),
+            "round": torch.tensor([KINDS.index(call.kind), call.number]),
+        }
+        path = self._file(self.channel.base(held.session))
+        atomic.write_file(path, encode_tensors(tensors))
+        for other in self.folder.glob("*.safetensors"):
+            if other not in (path, self._file(call.base)):
+                atomic.discard(other)
