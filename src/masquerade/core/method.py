@@ -40,15 +40,15 @@ class Method:
     """
 
     lr: float = 0.1
-    """Learning rate (η); multiplied by the run's decay."""
+    """Learning rate of a client's SGD (η); multiplied by the run's decay."""
     local_epochs: int = 5
     """Passes over a client's training data in a round (E)."""
     momentum: float = 0.0
-    """Share of the last step that the next one keeps; begun anew in every round."""
+    """Momentum of SGD; begun anew in every round."""
     weight_decay: float = 0.0
-    """Pull of every weight toward zero."""
+    """Weight decay of SGD: how strongly weights are pulled toward zero."""
     clip: float = math.inf
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient; a longer one is scaled down to it."""
 
     views: ClassVar[tuple[str, ...]] = ("global",)
     """What a training can be used as; the first is the default."""
