@@ -38,7 +38,7 @@ from masquerade.models import MODELS, build, load_weights, suitable
 CLIENTS = 20
 """How many clients share data that names none."""
 SEEN = 64
-"""Samples that a forecast sees."""
+"""How many samples a forecast sees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ class LoadedConfig:
         return cls(config, *federations_of(config.data, config.train.seeds))
 
     def alone(self, config: Config) -> "LoadedConfig":
-        """Return one of the same data, where another configuration says the same of them."""
+        """Return another configuration with these data; data that differ are loaded anew."""
         known = set(config.train.seeds) <= self.federations.keys()
         if config.data not in (self.config.data, self.data) or not known:
             return LoadedConfig.of(config)
