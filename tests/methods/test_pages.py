@@ -21,7 +21,7 @@ from masquerade.methods import METHODS
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "methods").glob("*.md"))}
 CLASSES = {entry.method.__module__.split(".")[2]: entry.method for entry in METHODS.values()}
-SECTIONS = ("Settings", "From the paper to the text", "Personal, sent, stored", "Differs:")
+SECTIONS = ("Settings", "From the paper to the code", "Personal, sent, stored", "Differs:")
 
 
 def sections(name: str) -> dict[str, str]:
@@ -89,7 +89,7 @@ def exists(symbol: str, spaces: list[Any], code: str) -> bool:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_symbol_beside_an_equation_exists(name: str) -> None:
-    text = sections(name)["From the paper to the text"]
+    text = sections(name)["From the paper to the code"]
     cells = [line.rstrip(" |").rpartition("|")[2] for line in text.splitlines() if "|" in line]
     symbols = {each for cell in cells for each in re.findall(r"`([\w.]+)`", cell)}
     spaces = [*modules(name), masquerade, core]
