@@ -445,8 +445,8 @@ def footnotes(results: Results) -> list[str]:
     )
     if "Novel clients" in columns(results):
         notes.append(
-            "Novel clients took no part in training; the gap is what the others' own data have"
-            " ahead of theirs."
+            "Novel clients took no part in training; the gap is how far the others are ahead of"
+            " them on own data."
         )
     networks = {seeds[0].title: seeds[0].network for seeds in groups}
     usual = Counter(networks.values()).most_common(1)[0][0]
@@ -455,8 +455,8 @@ def footnotes(results: Results) -> list[str]:
         notes.append(f"Trained on another network than the rest ({usual}): {', '.join(other)}.")
     if any(found and found.lost for row in figures(results) for found in row.values()):
         notes.append(
-            "Diverged, or not finite, in so many of its seeds: the figures of these mean nothing,"
-            " and a mean of the others would say nothing of them, so none is given."
+            "Where seeds diverged, or have figures that are not finite, no mean is given: one of"
+            " the other seeds would hide them."
         )
     refused = {seeds[0].title: sum(s.refused for s in seeds) for seeds in groups}
     some = [f"{name} {count}" for name, count in refused.items() if count]
