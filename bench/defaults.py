@@ -238,14 +238,20 @@ def lines(results: Sequence[dict[str, Any]]) -> str:
 
 PAGE = """# Defaults of the four systems
 
-What the papers leave open was tried on validation data. Where a paper is silent, defaults were
-chosen by it. The methods' pages say what follows. `python bench/defaults.py` wrote this page; the
-first lines of that program say what is trained. Of {all} trainings {done} are done. The others
-wait for the same command.
+What the papers leave open was tried on validation data. The methods' pages say what follows. So
+far it decided nothing where a paper is silent. `python bench/defaults.py` wrote this page. Of {all}
+trainings {done} are done. The others wait for the same command.
+
+| problem | is |
+|---|---|
+| `mnist`, `cifar10` | ten clients with two classes each |
+| `mnist_few`, `cifar10_few` | the little data of FedSelect's paper, on a smaller network |
+| `table1` | the setting of DM-PFL's Table 1, with the validation data of its search |
 
 - Figures are accuracy (%), the mean over clients and seeds, with the least and the most of the
   seeds in parentheses.
-- "before" is own data in rounds 10 and 20, where it was evaluated.
+- "changes" are a trial's changes to the class's defaults. "before" is own data in rounds 10 and
+  20, where it was evaluated.
 - About a quarter of the validation samples of `cifar10` lies in the test pool of DM-PFL's Table 1.
   So nothing is chosen by `cifar10` alone.
 

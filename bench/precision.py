@@ -42,7 +42,7 @@ sums and losses stay float32. A CPU has no TF32 and takes float32 for it.
 | column | says |
 |---|---|
 | Δ | the difference from float32 with the same seed, averaged over seeds |
-| (…) | half of the 95 % interval over seeds (Student's t); a smaller difference is not shown |
+| (…) | half of the 95 % interval over seeds (Student's t); a smaller difference may be chance |
 | seconds | training and evaluation on a GPU, by the clock; none of a CPU, which is shared |
 
 `python bench/precision.py` wrote this page from the files in [`precision`](precision).

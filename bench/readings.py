@@ -42,7 +42,7 @@ COURSES: list[dict[str, Any]] = [
     {"readjust": 0.01, "dual": 30},
     {"readjust": 0.01, "dual": 12},
 ]
-"""Readjustment ratios, and how many of 300 rounds search masks; others refine w_g."""
+"""Readjustment ratios, and how many of 300 rounds are dual; global refine has the others."""
 IN_ROUNDS: list[dict[str, Any]] = [
     {},
     {"restart": True, "refine_lr_scale": 0.1},
@@ -75,7 +75,7 @@ def settings(device: str, precision: str, quick: bool) -> TrainingSpec:
         tables = configuration.merged(tables, {k: table["quick"][k] for k in ("data", "train")})
     config = configuration.parse(tables)
     (training,) = plan.trainings(config)
-    return dataclasses.replace(plan.resolve(config, training), views=VIEWS)
+    return dataclasses.replace(plan.resolve(config, training), views=VIEWS, names=())
 
 
 def measured(
@@ -119,15 +119,17 @@ def measured(
 
 def page(saved: list[dict[str, Any]]) -> str:
     """Return the page: every reading, and the best of each view."""
-    heads = ("readjust", "rounds of masks", "rounds of w_g", "personal refine")
+    heads = ("readjust", "rounds of dual masks", "rounds of global refine", "personal refine")
     columns = [f"{view}, {degree}" for view in VIEWS for degree in ("own", "100 %", "averaged")]
     made = "; ".join(sorted({each["made"] for each in saved}))
     lines = [
         "# Readings of DM-PFL's personal refine",
         "",
         wrapped(
-            "`python bench/readings.py` wrote this page. The first lines of that program say what"
-            f" is compared. Accuracy (%) on validation data, one seed. {made}."
+            "The paper leaves open how personal refine is done. Each row is one way, after the dual"
+            " masks and global refine beside it, in the setting of [Table 1](dmpfl-table1.md)."
+            " `python bench/readings.py` wrote this page. Accuracy (%) on validation data, one"
+            f" seed. {made}."
         ),
         "",
         f"| {' | '.join((*heads, *columns))} |",
@@ -148,7 +150,8 @@ def page(saved: list[dict[str, Any]]) -> str:
             wrapped(
                 f"Best averaged over six degrees in the view `{view}`:"
                 f" {best['accuracy'][view]['averaged']:.2f}, by readjust {course['readjust']},"
-                f" {course['dual']} rounds of masks, {course['global']} of w_g; {said(best)}."
+                f" {course['dual']} rounds of dual masks, {course['global']} of global refine;"
+                f" {said(best)}."
             ),
         ]
     asked = len(COURSES) * (len(IN_ROUNDS) + len(AT_THE_END))
@@ -158,13 +161,15 @@ def page(saved: list[dict[str, Any]]) -> str:
 
 
 def said(run: dict[str, Any]) -> str:
-    """Say a reading in words."""
+    """Describe a reading."""
     reading = run["reading"]
     epochs = reading.get("refine_epochs", 0)
     words = [
-        f"{epochs} epochs at every client at the end" if epochs else "in the rounds left",
-        "from zero" if reading.get("restart") else "from the weights of the masks' phase",
-        f"rate × {reading.get('refine_lr_scale', 1.0):g}",
+        f"{epochs} epoch{'s'[: epochs > 1]} at every client at the end"
+        if epochs
+        else "in the rounds left",
+        "from zero" if reading.get("restart") else "from the weights of the dual masks",
+        f"lr × {reading.get('refine_lr_scale', 1.0):g}",
     ]
     return ", ".join(words)
 

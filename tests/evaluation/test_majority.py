@@ -84,7 +84,9 @@ def test_corruption_changes_no_label() -> None:
     method, data = mq.methods.FedAvg(local_epochs=1), images.federation()
     found = majority(mq.run(method, images.network(), data, 1, evaluate=evaluate))
     own = found.accuracy.own
+    assert set(found.accuracy.corruption) >= set(images.KIND)
     for by_severity in found.accuracy.corruption.values():
+        assert set(by_severity) >= {"1", "5"}
         for each in by_severity.values():
             assert (each.mean, each.std) == pytest.approx((own.mean, own.std))
 

@@ -4,7 +4,7 @@ import json
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from torch import nn
 import masquerade as mq
 from masquerade.config import resolve as plan
 from masquerade.config import toml
+from masquerade.config.resolve import row_names
 from masquerade.config.settings import Data
 from masquerade.core import tree
 from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback, Run
-from masquerade.methods import FedAvg, Local
+from masquerade.methods import DMPFL, FedAvg, FedSelect, Local
 from masquerade.storage.results import is_comparison, read_results
 from tests.experiments.test_callbacks import Noting
 from tests.experiments.test_resume import Halt, HaltAfter, problem, timeless, write_data
@@ -81,7 +82,58 @@ def test_methods_of_one_class_in_a_list_are_called_by_what_is_different() -> Non
         "FedAvg, lr=0.1",
         "FedAvg+FT, lr=0.1",
     ]
-    assert len({each.method for each in found.summaries}) == 5
+    assert [each.method for each in found.summaries] == [
+        "fedavg lr=0.2",
+        "fedavg_ft lr=0.2",
+        "local",
+        "fedavg lr=0.1",
+        "fedavg_ft lr=0.1",
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    """A method that is in no table."""
+
+
+@pytest.mark.parametrize(
+    ("method", "names", "titles"),
+    [
+        (SLOW, ["fedavg", "fedavg_ft"], ["FedAvg", "FedAvg+FT"]),
+        # A view that the table has no entry for.
+        (
+            DMPFL(first_dense=False, local_epochs=1),
+            ["dmpfl", "dmpfl_plus", "dmpfl (global)"],
+            ["DM-PFL", "DM-PFL+", "DM-PFL (global)"],
+        ),
+        (
+            FedSelect(select="growth", local_epochs=1, search_epochs=1),
+            ["fedselect_grow"],
+            ["FedSelect, growing"],
+        ),
+        (Mine(local_epochs=1), ["mine", "mine (tuned)"], ["Mine", "Mine (tuned)"]),
+    ],
+)
+def test_rows_have_one_kind_of_name_in_runs_lists_and_mappings(
+    method: mq.Method, names: list[str], titles: list[str]
+) -> None:
+    for views in ([row_names(method, view) for view in method.views], rows(compare([method]))):
+        assert [*map(list, zip(*views, strict=True))] == [names, titles]
+    # A key stands for name and title of the first view, and in parentheses are the others.
+    called = ["key", *(f"key ({view})" for view in method.views[1:])]
+    assert rows(compare({"key": method})) == list(zip(called, called, strict=True))
+
+
+def rows(found: mq.Comparison) -> list[tuple[str, str]]:
+    """The name and the title of every row."""
+    return [(each.method, each.title) for each in found.summaries]
+
+
+def test_a_name_of_a_list_has_no_comma_that_a_difference_would_be_parted_at() -> None:
+    methods = [DMPFL(first_dense=False, phases=(1, a, 1 - a), lr=a) for a in (0.25, 0.5)]
+    names = [each.method for each in compare(methods).summaries]
+    assert len(set(names)) == len(names) == 6
+    assert not [name for name in names if "," in name]
 
 
 def test_a_comparison_has_the_figures_of_its_runs_one_by_one() -> None:

@@ -50,6 +50,7 @@ def test_a_model_read_from_a_run_answers_as_the_run_had_it(
             held.clear()
             path = tmp_path / training.folder
             experiment.start(alone(config, training), path)
+            assert held, training.folder
             for view, models in held.items():
                 found = exporting.find(path, 1, view).model
                 expected = found.method.predict(found.task, models[1], found.x)

@@ -14,13 +14,14 @@ import pytest
 
 import masquerade
 from masquerade import core
+from masquerade.cli import listings
 from masquerade.core import Method
 from masquerade.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "methods").glob("*.md"))}
 CLASSES = {entry.method.__module__.split(".")[2]: entry.method for entry in METHODS.values()}
-SECTIONS = ("Settings", "From the paper to the text", "Personal, sent, stored", "Differs:")
+SECTIONS = ("Settings", "From the paper to the code", "Personal, sent, stored", "Differs:")
 
 
 def sections(name: str) -> dict[str, str]:
@@ -46,8 +47,9 @@ def test_a_page_opens_with_three_sentences_and_has_all_sections(name: str) -> No
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_settings_of_a_page_are_those_of_its_class(name: str) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", sections(name)["Settings"], re.MULTILINE)
-    written = {setting: tomllib.loads(f"value = {value}")["value"] for setting, value in rows}
+    row = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| ([^|]+) \| [^|]+ \| [^|]+ \|$", re.MULTILINE)
+    rows = row.findall(sections(name)["Settings"])
+    written = {setting: tomllib.loads(f"value = {value}")["value"] for setting, value, _ in rows}
     cls = CLASSES[name]
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(cls)}
     usual = {each.name: each.default for each in dataclasses.fields(Method)}
@@ -59,6 +61,10 @@ def test_the_settings_of_a_page_are_those_of_its_class(name: str) -> None:
         wanted = defaults[setting]
         wanted = list(wanted) if isinstance(wanted, tuple) else wanted
         assert value == (pytest.approx(wanted, rel=1e-3) if isinstance(wanted, float) else wanted)
+    # What a setting does is said once, under its field, and shown by `masquerade methods NAME` too.
+    entry = next(each for each, entry in METHODS.items() if entry.method is cls)
+    told = {each["name"]: each["meaning"] for each in listings.setting_records(entry)}
+    assert {setting: f"{does}." for setting, _, does in rows} == {k: told[k] for k in written}
 
 
 def modules(name: str) -> list[ModuleType]:
@@ -83,7 +89,7 @@ def exists(symbol: str, spaces: list[Any], code: str) -> bool:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_symbol_beside_an_equation_exists(name: str) -> None:
-    text = sections(name)["From the paper to the text"]
+    text = sections(name)["From the paper to the code"]
     cells = [line.rstrip(" |").rpartition("|")[2] for line in text.splitlines() if "|" in line]
     symbols = {each for cell in cells for each in re.findall(r"`([\w.]+)`", cell)}
     spaces = [*modules(name), masquerade, core]

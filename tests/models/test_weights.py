@@ -227,7 +227,9 @@ def test_a_network_is_filled_and_a_new_head_stays_new(tmp_path: Path) -> None:
 def test_counters_of_batches_may_be_missing(tmp_path: Path) -> None:
     state = {k: v for k, v in network().state_dict().items() if "tracked" not in k}
     torch.save(state, tmp_path / "old.pth")
-    load_weights(network(), tmp_path / "old.pth")
+    filled = load_weights(network(), tmp_path / "old.pth").state_dict()
+    assert len(state) < len(filled)
+    assert all(torch.equal(filled[name], value) for name, value in state.items())
 
 
 @pytest.mark.parametrize(

@@ -471,6 +471,7 @@ def test_a_personal_model_loads_from_a_seed_and_its_bits(tmp_path: Path) -> None
 def test_density_counts_the_ones() -> None:
     made, progress = simulate(FedMask(**SMALL), rounds=3)
     summaries, models = final(made, progress)
+    assert {summary.view for summary in summaries} == {"personal", "received"}
     for summary in summaries:
         bits = [model["bits"].values for model in models[summary.view]]
         ones = sum(int(value.sum()) for one in bits for value in one.values())

@@ -129,7 +129,9 @@ def test_the_frozen_tree_keeps_its_bits_even_with_momentum_and_decay() -> None:
     batches = [Batch(x, y, None, torch.tensor(0)) for x, y in world.epoch(1, 0, 0)]
     body, head = made.server.task.divide(1)
     work = {"body": body, "head": head}
-    for step in method.plan(made.server.task, round):
+    stages = method.plan(made.server.task, round)
+    assert [step.name for step in stages] == ["head", "body"]
+    for step in stages:
         before, work = work, step.prepare(work, round)
         for batch in batches:
             work = step.step(work, batch, round)

@@ -131,7 +131,9 @@ def test_gradltn_by_hand() -> None:
 def test_momentum_begins_anew_with_every_ticket() -> None:
     # One step per ticket: w1 moves by 4. Were momentum 1/2 carried over, ticket 1 would move it by
     # 4 + 4 / 2 = 6.
-    for work in searched(replace(HAND, momentum=0.5, search_epochs=1))[:-1]:
+    *tickets, _ = searched(replace(HAND, momentum=0.5, search_epochs=1))
+    assert len(tickets) == 2
+    for work in tickets:
         held = work["personal"]["weight"]
         moved = torch.where(held, (work["own"]["weight"] - THETA_0).abs(), 0)
         assert float(moved[0, 0]) == 4.0

@@ -73,6 +73,7 @@ def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None
 def test_every_figure_names_every_method_and_takes_the_color_of_the_page(
     six: dict[str, str],
 ) -> None:
+    assert len(six) > 4
     for name, svg in six.items():
         # Gains are those over the first method.
         for entry in six_methods()[name == "gains" :]:
@@ -190,7 +191,9 @@ def test_names_of_crowded_points_do_not_cover_each_other(drawn: list[Figure]) ->
 
 
 def test_method_titles_are_escaped_and_never_read_as_formulas() -> None:
-    for svg in figures([result(title="<script>$x^2$</script>")]).values():
+    drawn = figures([result(title="<script>$x^2$</script>")])
+    assert drawn
+    for svg in drawn.values():
         assert "<script" not in svg
         assert any(text.startswith("<script>$x^2$</script>") for text in texts(svg))
 

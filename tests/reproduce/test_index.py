@@ -129,5 +129,7 @@ def test_an_entry_that_says_too_little_or_too_much_is_refused(
 
 
 def test_both_files_are_written(table: Table, tmp_path: Path) -> None:
-    for path in index.write(tmp_path):
+    written = index.write(tmp_path)
+    assert len(written) == 2
+    for path in written:
         assert path.read_text(encoding="utf-8") == index.pages(tmp_path)[path]

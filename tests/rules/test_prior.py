@@ -223,8 +223,10 @@ def trained(engine: str = "loop", **more: object) -> mq.Result:
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_settings_name_rules_and_summaries_tell_them_apart(engine: str) -> None:
-    for summary in trained(engine).summaries:
-        scopes = {name: found.scope for name, found in summary.rules.items()}
+    found = trained(engine).summaries
+    assert len(found) == 2
+    for summary in found:
+        scopes = {name: under.scope for name, under in summary.rules.items()}
         assert scopes == {
             "own": "sample",
             "evidence": "sample",
@@ -276,6 +278,8 @@ def test_no_rule_sees_a_label_or_a_sample_that_is_evaluated(split: str) -> None:
     trained(evaluate=evaluate, rules={"watch": rule})
     evaluated = torch.cat(list(getattr(data, split))).tolist()
     samples = reference_samples(data, split, 1)
+    # The first is the trial before training.
+    assert {who.id for who in seen[1:]} == set(range(data.clients))
     for who in seen[1:]:
         own = samples[who.id]
         assert not set(own.tolist()) & set(evaluated)

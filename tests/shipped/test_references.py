@@ -25,6 +25,16 @@ def test_the_files_of_a_package_stand_in_it() -> None:
             assert (ROOT / "src/masquerade" / package / name).exists(), f"{package}: no {name}"
 
 
+def test_an_entry_of_the_log_has_a_question_a_command_a_result_and_a_decision() -> None:
+    entries = re.split(r"^###? .*\n", read(ROOT / "docs/log.md"), flags=re.MULTILINE)
+    entries = [entry.strip() for entry in entries if entry.startswith("\n- ")]
+    assert len(entries) > 15
+    for entry in entries:
+        parts = re.findall(r"^- \*\*(\w+):\*\*", entry, re.MULTILINE)
+        assert parts == ["Question", "Command", "Result", "Decision"], entry
+        assert entry.count("\n") < 9, entry
+
+
 RIGHT = """# A page
 
 [Here](#a-page), [a file](other.md) and [its part](other.md#two-words-e201). Codes: E201, `W604`.

@@ -83,7 +83,9 @@ def test_a_fifth_of_the_clients_take_part(tmp_path: Path) -> None:
 
 
 def test_novel_clients_are_reported_apart_with_the_gap(tmp_path: Path) -> None:
-    for summary in results("novel", tmp_path, methods=["fedavg", "fedavg_ft", "pfedgate"]):
+    found = results("novel", tmp_path, methods=["fedavg", "fedavg_ft", "pfedgate"])
+    assert len(found) == 3
+    for summary in found:
         novel = summary.novel
         assert novel is not None
         assert len(novel.clients.ids) == 2
@@ -101,7 +103,9 @@ def test_shift_replaces_its_share_of_a_clients_test_samples() -> None:
     (training,) = plan.trainings(config)
     made = build(plan.resolve(config, training))
     own = [set(part.tolist()) for part in made.federation.test]
-    for name, sets in Evaluator.of(made).shifted.items():
+    shifted = Evaluator.of(made).shifted
+    assert set(shifted) == {"shift", "pooled"}
+    for name, sets in shifted.items():
         for degree, draws in sets.items():
             for (client, chosen), draw in itertools.product(enumerate(own), draws):
                 tested = draw[client].tolist()
@@ -118,9 +122,10 @@ def test_shift_replaces_its_share_of_a_clients_test_samples() -> None:
 
 
 def test_shift_goes_from_none_to_all(tmp_path: Path) -> None:
-    changes = SHIFT
     names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
-    for summary in results("shift", tmp_path, *changes, methods=names):
+    found = results("shift", tmp_path, *SHIFT, methods=names)
+    assert [summary.method for summary in found] == names
+    for summary in found:
         assert list(summary.accuracy.shift)[:6] == ["0", "20", "40", "60", "80", "100"]
 
 
@@ -129,10 +134,12 @@ def test_corruption_is_evaluated_by_kind_and_severity(tmp_path: Path) -> None:
     changes = ("data.merge=true", "data.partition=dirichlet:0.3", "train.model=digits_cnn")
     changes += ("evaluate.corruptions=['contrast', 'pixelate']", "method.local_epochs=2")
     names = ["fedavg", "fedavg_ft", "dmpfl", "dmpfl_plus"]
-    for summary in results("corruption", tmp_path, *changes, methods=names):
-        found = summary.accuracy.corruption
-        assert list(found) == ["contrast", "pixelate", "averaged"]
-        assert all(list(each) == ["1", "2", "3", "4", "5", "averaged"] for each in found.values())
+    found = results("corruption", tmp_path, *changes, methods=names)
+    assert [summary.method for summary in found] == names
+    for summary in found:
+        kinds = summary.accuracy.corruption
+        assert list(kinds) == ["contrast", "pixelate", "averaged"]
+        assert all(list(each) == ["1", "2", "3", "4", "5", "averaged"] for each in kinds.values())
         assert summary.corrupted_images == "generated"
 
 

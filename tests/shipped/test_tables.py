@@ -228,6 +228,12 @@ def test_rows_run_from_their_search_to_their_page(
     assert made.note in " ".join(made.page.read_text(encoding="utf-8").split())
 
 
+def test_every_view_of_a_reading_has_a_name() -> None:
+    bench = runpy.run_path(str(ROOT / "bench" / "readings.py"))
+    spec = bench["settings"]("cpu", "float32", quick=True)
+    assert [name for name, _ in spec.titles] == ["dmpfl", "dmpfl_plus", "dmpfl (global)"]
+
+
 def test_the_page_of_readings_is_what_its_results_say() -> None:
     bench = runpy.run_path(str(ROOT / "bench" / "readings.py"))
     saved = sorted((ROOT / "docs" / "results" / "dmpfl-readings").glob("*.json"))

@@ -268,6 +268,7 @@ def test_engines_agree_on_novel_clients() -> None:
         run(DMPFL(local_epochs=2), compute=mq.Compute(engine=engine)).summaries
         for engine in ("loop", "batched")
     ]
+    assert len(found[0]) == 3
     for left, right in zip(*found, strict=True):
         assert left.novel.accuracy.own == right.novel.accuracy.own
 

@@ -99,7 +99,10 @@ def _known(name: str) -> MethodEntry:
 def setting_records(name: str) -> list[dict[str, Any]]:
     """Return one record per setting of a method: name, default, meaning."""
     cls = _known(name).method
-    meanings = _meanings(Method) | _meanings(cls)
+    meanings: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Method):
+            meanings |= _meanings(base)
     return [
         {
             "name": each.name,
@@ -121,7 +124,7 @@ def _meanings(cls: type[Method]) -> dict[str, str]:
     for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name)
-            found[field.target.id] = str(ast.literal_eval(text.value))
+            found[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
     return found
 
 
@@ -153,7 +156,7 @@ def method_page(name: str) -> "Group":
     from rich.table import Table
 
     drawn = Table(title="Settings", caption="change one with --set method.NAME=VALUE")
-    for column in ("name", "default", "meaning"):
+    for column in ("setting", "default", "does"):
         drawn.add_column(column)
     for each in setting_records(name):
         drawn.add_row(each["name"], str(each["default"]), each["meaning"])

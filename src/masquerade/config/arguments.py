@@ -1,4 +1,4 @@
-"""What Python callers give, where it is not what is taken: a sentence that says what to write."""
+"""Arguments of Python callers: what does not fit is refused, and the error says what to write."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ from masquerade.models import MODELS, build, load_weights, suitable
 CLIENTS = 20
 """How many clients share data that names none."""
 SEEN = 64
-"""Samples that a forecast sees."""
+"""How many samples a forecast sees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class TrainingSpec:
     seed: int
     views: tuple[str, ...]
     names: tuple[tuple[str, str], ...] = ()
-    """For every view, the method's name and title in its summary; by default those of its class."""
+    """For every view, the name and title of its row in tables; by default those of `row_names`."""
     budgets: tuple[float, ...] = ()
     """Every client's share of the parameters; empty where all have room for all of them."""
     novel: tuple[int, ...] = ()
@@ -73,13 +74,32 @@ class TrainingSpec:
     @property
     def titles(self) -> tuple[tuple[str, str], ...]:
         """Return the name and the title of every view; two names may be of one view."""
-        return self.names or tuple(named_by_class(self.method, view) for view in self.views)
+        return self.names or tuple(row_names(self.method, view) for view in self.views)
 
 
-def named_by_class(method: Method, view: str) -> tuple[str, str]:
-    """Return the name and the title of a view of a method that has no entry."""
+def row_names(method: Method, view: str) -> tuple[str, str]:
+    """Return the name and the title of a row: those of its entry of METHODS, else of its class.
+
+    A view that has no entry and is not the default stands in parentheses: "DM-PFL (global)".
+    """
+    own, first = _entry_of(method, view), _entry_of(method, method.views[0])
+    if own:
+        return own
     cls = type(method).__name__
-    return f"{cls.lower()}:{view}", f"{cls} ({view})"
+    name, title = first or (cls.lower(), cls)
+    return (name, title) if view == method.views[0] else (f"{name} ({view})", f"{title} ({view})")
+
+
+def _entry_of(method: Method, view: str) -> tuple[str, str] | None:
+    """Find the entry of a view: of those whose settings fit, the one that states most of them."""
+    entries = METHODS.of_class(type(method)).items()
+    fitting = [
+        (len(entry.settings), name, entry.title)
+        for name, entry in entries
+        if entry.view == view and vars(method).items() >= set(entry.settings)
+    ]
+    # The first of those that state as many.
+    return max(fitting, key=itemgetter(0))[1:] if fitting else None
 
 
 @dataclass(frozen=True)
@@ -202,7 +222,7 @@ class LoadedConfig:
         return cls(config, *federations_of(config.data, config.train.seeds))
 
     def alone(self, config: Config) -> "LoadedConfig":
-        """Return one of the same data, where another configuration says the same of them."""
+        """Return another configuration with these data; data that differ are loaded anew."""
         known = set(config.train.seeds) <= self.federations.keys()
         if config.data not in (self.config.data, self.data) or not known:
             return LoadedConfig.of(config)

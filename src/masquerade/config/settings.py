@@ -20,20 +20,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Data(Settings):
-    """What is learned from, and how it lies with the clients."""
+    """The data, and how they are given to clients."""
 
     name: str = "digits"
     """A named dataset, or the path of a file or folder: CSV, parquet, npz, images and others."""
     clients: int = 0
     """How many clients; 0 takes the dataset's own where it names them, and 20 where it does not."""
     partition: str = "auto"
-    """How samples lie with clients; "auto" takes the dataset's own clients, or dirichlet:0.3, or
-    iid where targets are no classes."""
+    """How samples are given to clients; "auto" takes the dataset's own clients, or dirichlet:0.3,
+    or iid where targets are no classes."""
     split: tuple[float, float, float] = (0.6, 0.2, 0.2)
     """Shares of each client's samples for training, validation and test."""
     seed: int = 1
-    """Seed of partition and split: training seeds leave every sample where it is, so that what one
-    run is chosen by can never be what another is tested on."""
+    """Seed of partition and split. The seed of training does not move a sample, so that no run is
+    tested on samples that another one was chosen by."""
     budgets: tuple[float, ...] | str = (1.0,)
     """Shares of the parameters that devices can hold; clients take them in turn. "random:LOW:HIGH"
     draws them by the seed."""
@@ -58,7 +58,7 @@ class Data(Settings):
     label_column: str = ""
     """The column of the labels, where `name` is the file of a table; "" takes `y`."""
     client_column: str = ""
-    """The column that says whose a row is; "" takes `client`, if there is one."""
+    """The column that names the client of a row; "" takes `client`, if there is one."""
     drop_columns: tuple[str, ...] = ()
     """Columns that are left out."""
     categorical_columns: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Data(Settings):
 
 @dataclass(frozen=True)
 class Train(Settings):
-    """How long, how much at a time, and with whom."""
+    """Training: the network, rounds, batches, and which clients take part."""
 
     model: str = "auto"
     """A named network; "auto" takes the one that fits the shape of the samples."""
@@ -105,7 +105,7 @@ class Train(Settings):
 
 @dataclass(frozen=True)
 class Evaluate(Settings):
-    """What a training is evaluated by."""
+    """Evaluation: when, on which samples, by which metrics."""
 
     every: int = 5
     """Rounds between evaluations on own data; 0 evaluates at the end only."""
@@ -121,7 +121,7 @@ class Evaluate(Settings):
     severities: tuple[int, ...] = (1, 3, 5)
     """How severe corruptions are, from 1 to 5."""
     bandwidth: str = "10MB/s"
-    """What a client has, for the times of the page: one for both ways, or DOWN:UP."""
+    """Bandwidth of a client, for the times on the page: one for both ways, or DOWN:UP."""
     metrics: tuple[str, ...] = ()
     """Further metrics, each of a client's whole test set: "balanced_accuracy", "macro_f1", "auroc",
     "log_loss", "calibration_error" and "recall" of classes, "mae" and "rmse" of numbers,
@@ -135,7 +135,7 @@ class Evaluate(Settings):
 
 @dataclass(frozen=True)
 class Compute(Settings):
-    """Where and how the work is done; the resolved form is written and reused on resume."""
+    """Where and how the work is done; a run keeps what "auto" resolved to when it is resumed."""
 
     engine: str = "auto"
     """"loop", "batched", or "auto", a fixed rule of device, layers and sizes."""
@@ -148,7 +148,7 @@ class Compute(Settings):
     threads: int = 1
     """Threads that an operation may use."""
     precision: str = "float32"
-    """In what products are taken: "float32", "tf32" (on CUDA) or "bfloat16"."""
+    """Precision of matrix products: "float32", "tf32" (on CUDA) or "bfloat16"."""
     store: str = "device"
     """Where clients' states lie between rounds: "device" or "host"."""
     commit_every: float = 5.0
@@ -227,4 +227,4 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 LENGTHS = {"data.split": 3}
 RULES = {"data.budgets"}
-"""Lists that a text may stand for."""
+"""Settings that are lists, for which a text may stand."""

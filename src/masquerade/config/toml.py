@@ -1,4 +1,4 @@
-"""From TOML to settings and back; every fault is listed before any work."""
+"""From TOML to settings and back; all faults are listed at once, before any work."""
 
 import dataclasses
 import math
@@ -128,7 +128,7 @@ def _unknown(section: str, key: str, known: Iterable[str]) -> str:
 
 
 def said_of(section: str, key: str) -> str:
-    """Say where there is a key that a section lacks, or what it is called here."""
+    """Say which section has a key that this one lacks, or what the key is called here."""
     if homes := _homes(section, key):
         return f"; there is {' and '.join(homes)}"
     renamed = hint(section, key)

@@ -10,7 +10,7 @@ from masquerade.core.part import Part
 from masquerade.core.tree import Tree, onto, select
 
 TOGETHER = 64
-"""Clients whose values a GPU holds in float64 at a time."""
+"""How many clients' values a GPU converts to float64 at a time."""
 
 
 def average(

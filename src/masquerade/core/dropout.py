@@ -1,4 +1,4 @@
-"""Dropout whose noise is data: drawn from the key of a batch, so that every engine drops alike."""
+"""Dropout that draws its noise from the key of a batch, so that every engine drops the same."""
 
 import sys
 
@@ -17,7 +17,7 @@ class Dropout(nn.Module):
 
     A task gives it a key with every training batch. What is dropped of a sample depends on the key
     and on the sample's place in the batch, never on how many samples follow: a padded batch loses
-    the same entries as one that is not. Shares are taken to 1 in 65,536.
+    the same entries as one that is not. The share is rounded to a multiple of 1 / 65,536.
     """
 
     key: Tensor | None = None
@@ -41,7 +41,7 @@ class Dropout(nn.Module):
 
 
 def noise(key: Tensor, shape: torch.Size) -> Tensor:
-    """Return integers of one shape from −32,768 to 32,767, in the order of flattened entries."""
+    """Return random integers of a shape, from −32,768 to 32,767."""
     count = shape.numel()
     # One hash serves four entries: the noise of a convolution's output costs as much as a layer.
     words = draw(key, -(-count // _LANES))

@@ -24,7 +24,7 @@ class Feature:
 
 
 def check_features(features: Sequence[Feature], width: int) -> None:
-    """Refuse columns that do not fit samples of so many numbers, or of one name."""
+    """Refuse columns that are not as many as a sample has numbers, or that share a name."""
     if features and len(features) != width:
         text = f"there are {len(features)} features named for samples of {width} numbers"
         raise MasqueradeError("E302", f"{text}; name every column once")

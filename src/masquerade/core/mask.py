@@ -87,17 +87,17 @@ def trained(work: State) -> tuple[Tree, Tree]:
 
 
 def searched(work: State) -> tuple[Tree, Tree]:
-    """Return the same where regrowth reads the gradient, which is then counted whole."""
+    """Return the masks of a stage whose gradient regrowth reads: the gradient is counted dense."""
     return kept(work), {}
 
 
 def seen(work: State) -> tuple[Tree, None]:
-    """Return the same where a stage only measures."""
+    """Return the masks of a stage that only measures: there is no gradient."""
     return kept(work), None
 
 
 def unused(work: State) -> tuple[Tree, None]:
-    """Return the same where a stage does not run the network, so that nothing is counted."""
+    """Return the masks of a stage that does not run the network: nothing is counted."""
     return {name: torch.zeros_like(value).bool() for name, value in work["params"].items()}, None
 
 

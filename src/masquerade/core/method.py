@@ -40,18 +40,18 @@ class Method:
     """
 
     lr: float = 0.1
-    """Learning rate (η); multiplied by the run's decay."""
+    """Learning rate of a client's SGD (η); multiplied by the run's decay."""
     local_epochs: int = 5
     """Passes over a client's training data in a round (E)."""
     momentum: float = 0.0
-    """Share of the last step that the next one keeps; begun anew in every round."""
+    """Momentum of SGD; begun anew in every round."""
     weight_decay: float = 0.0
-    """Pull of every weight toward zero."""
+    """Weight decay of SGD: how strongly weights are pulled toward zero."""
     clip: float = math.inf
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient; a longer one is scaled down to it."""
 
     views: ClassVar[tuple[str, ...]] = ("global",)
-    """What a training can be used as; the first is the default."""
+    """The ways of using what was trained, by name; the first is the default."""
     bounds: ClassVar[Bounds] = {
         "lr": (0, math.inf),
         "local_epochs": (1, math.inf),
@@ -61,7 +61,7 @@ class Method:
     }
     """The least and the most of a setting that is a number; a class states those of its own."""
     choices: ClassVar[Choices] = {}
-    """The words that a setting may be."""
+    """The words that a setting may be; a class states those of its own."""
     budgeted: ClassVar[bool] = False
     """Whether a client's model is as small as its budget asks (`ClientInfo.budget`)."""
     joins: ClassVar[bool] = True
@@ -69,7 +69,7 @@ class Method:
     model; otherwise `adapt` has its rule for a phase (view, True)."""
 
     foreseen: ClassVar[bool] = True
-    """Whether masks keep about the size that they have in a first round, which forecasts go by."""
+    """Whether masks keep about the size of their first round, so that a forecast holds."""
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Refuse settings that it does not have; `__init__` takes those that it has."""
@@ -122,7 +122,7 @@ class Method:
         return (Stage("train", self.sgd_step(task), self.local_epochs),)
 
     def setup(self, task: Task, round: Round) -> tuple[Stage, ...]:
-        """List the stages of a client's setup, once before its first round; none, no setup."""
+        """List the stages of a client's setup, before its first round; none by default."""
         return ()
 
     def adapt(self, task: Task, round: Round) -> tuple[Stage, ...]:
@@ -158,9 +158,10 @@ class Method:
         return task(personal["params"].values, x)[0]
 
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
-        """Return the most entries of a tensor in "use", in the default view, and in an "upload".
+        """Return the most entries of a tensor, by what holds them: "use" and "upload".
 
-        A method whose clients send masks in their "setup" bounds these by an entry of that name.
+        "use" is the model of the default view. A method whose clients send masks in their "setup"
+        bounds these by an entry of that name.
         """
         return {"use": {}, "upload": {}}
 

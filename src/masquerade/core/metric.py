@@ -1,4 +1,4 @@
-"""What reads all outputs of a client on a test set: metrics of the set, and rules on outputs."""
+"""Metrics of a whole test set, and rules on outputs: both read all outputs of a client on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class RuleClient:
     labels: Tensor
     """The targets of its training samples."""
     reference: Tensor
-    """The model's outputs on samples of its own that it is not evaluated on, none of them changed;
+    """The model's outputs, before any rule, on samples of its own that it is not evaluated on;
     empty unless a rule asks for them."""
     reference_labels: Tensor
     """Their targets."""
@@ -46,12 +46,13 @@ Rule = Callable[[Tensor, RuleClient], Tensor]
 
 @dataclass(frozen=True)
 class OutputRule:
-    """A rule that says what it looks at; a plain function may look at all samples of a test set."""
+    """A rule that says what it reads; a plain function may read all samples of a test set."""
 
     function: Rule
     scope: str = "several"
-    """"sample" where every sample is answered by itself, "several" where others count too. The
-    latter gets a test set in random order, as foreign samples would follow own ones otherwise."""
+    """"sample" where every sample is answered by itself, "several" where others of its test set
+    count too. A rule of the second kind gets them in random order: shifted samples would stand
+    last."""
     reference: bool = False
     """Whether it reads reference outputs."""
 

@@ -14,13 +14,13 @@ from masquerade.core.tree import State
 from masquerade.core.vmap import over
 
 PADDING = 3
-"""Samples that a batch is padded with where it is tried."""
+"""How many samples a batch is padded with where padding is tried."""
 ROUNDED = 64
-"""Rounding of a value that is no error, in units of its last place."""
+"""Difference that rounding explains, in units of a value's last place."""
 
 
 def padded(batch: Any, count: int = PADDING) -> Any:
-    """Put copies of the first sample behind a batch, or each of a tuple, marked as not real."""
+    """Append copies of the first sample to a batch, or to each of a tuple, marked as padding."""
     if isinstance(batch, tuple):
         return tuple(padded(each, count) for each in batch)
     x, y = (torch.cat([each, *[each[:1]] * count]) for each in (batch.x, batch.y))

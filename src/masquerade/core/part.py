@@ -1,4 +1,4 @@
-"""A part: values, and which coordinates of them are meant."""
+"""A part: a tree of values, and which of its entries are sent or kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Entry:
         return keep
 
     def covers(self, shape: torch.Size) -> tuple[int, ...]:
-        """Return how many entries each bit stands for; one number where all do for as many."""
+        """Return how many entries each bit covers; one number where it is the same for all."""
         return (1,)
 
 
@@ -47,7 +47,7 @@ class Blocks:
         return torch.cat(pieces, -1).reshape(values.shape)
 
     def covers(self, shape: torch.Size) -> tuple[int, ...]:
-        """Return how many entries each bit stands for."""
+        """Return how many entries each bit covers."""
         return self.sizes
 
 
@@ -70,7 +70,7 @@ class Axis:
         return keep.reshape(shape).expand(values.shape)
 
     def covers(self, shape: torch.Size) -> tuple[int, ...]:
-        """Return how many entries each bit stands for, all of them as many."""
+        """Return how many entries each bit covers, the same number for all."""
         return (shape.numel() // max(1, shape[self.index]),)
 
 
@@ -83,12 +83,13 @@ ROUNDED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.i
 
 @dataclass(frozen=True)
 class Part:
-    """Values and the coordinates that are meant: `Part(values)` means all of them.
+    """A tree of values, and which of its entries count: of `Part(values)` all.
 
-    `keep` has one bool per grain of a name; a name absent from it is meant whole. `grain` says what
-    one bool covers, an entry unless stated. Values may be bits. A stacked part, [clients, …], is a
-    part of the same form. `dtype` names what floating-point values were rounded to, "" for none;
-    they keep the network's type, and `scale` is the step between those of an int8 tensor.
+    `keep` has the masks, a bool for every grain of a tensor; a tensor without a mask is whole.
+    `grain` says what one bool covers, an entry unless stated. Values may be bits. A stacked part,
+    [clients, …], is a part of the same form. `dtype` names what floating-point values were rounded
+    to, "" for none; they keep the network's type, and `scale` is the step between those of an int8
+    tensor.
     """
 
     values: Tree
@@ -102,7 +103,7 @@ class Part:
         return self.grain.get(name, ENTRY)
 
     def held(self, name: str) -> Tensor | None:
-        """Return one bool per entry of `values[name]`, or None where all are meant."""
+        """Return one bool per entry of `values[name]`, or None where the tensor is whole."""
         if name not in self.keep:
             return None
         return self.grain_of(name).expand(self.keep[name], self.values[name])
@@ -125,7 +126,7 @@ class Part:
         return Part(values, self.keep, self.grain, dtype, scale)
 
     def kept(self) -> int:
-        """Count the meant entries that are numbers (bits are not parameters)."""
+        """Count the kept entries that are numbers (bits are not parameters)."""
         count = 0
         for name, value in self.values.items():
             if value.dtype is not torch.bool:

@@ -18,25 +18,25 @@ from masquerade.errors import MasqueradeError
 Preprocess = Callable[[Tensor], Tensor]
 
 SHOWN = 4
-"""Constants that a sentence lists."""
+"""How many constants a description lists."""
 ROUNDING = 1e-12
 """The share of a squared mean below which a variance is no more than what sums were rounded by."""
 
 
 @runtime_checkable
 class Unfitted(Protocol):
-    """Preprocessing that clients' data decide, by sums alone: the server never sees a sample.
+    """Preprocessing fitted to clients' data, from sums alone: the server never sees a sample.
 
     Where it has an attribute `per_client` that is true, each client fits it on its own samples, and
     sums are never sent.
     """
 
     def statistics(self, x: Tensor) -> Tree:
-        """Return what is to be summed over all clients, of samples x [samples, …] of one."""
+        """Return statistics of one client's samples x [samples, …], to be summed over clients."""
         ...
 
     def fitted(self, total: Tree) -> nn.Module:
-        """Return the preprocessing that the sums decide; its tensors are sent to everybody."""
+        """Return the preprocessing fitted to the sums; its tensors are sent to everybody."""
         ...
 
 
@@ -53,7 +53,7 @@ class Scale(nn.Module):
 
     @property
     def text(self) -> str:
-        """Say what is done."""
+        """Describe it."""
         return "bytes are divided by 255"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Normalize(Scale):
 
     @property
     def text(self) -> str:
-        """Say what is done."""
+        """Describe it."""
         if len(self.mean) > SHOWN:
             named = f"each of {len(self.mean)} features has its own mean subtracted and is divided"
             return f"{super().text}, then {named} by its std"

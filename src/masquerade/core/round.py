@@ -1,4 +1,4 @@
-"""What a round is, and the only text of a client's round."""
+"""A round as methods see it, and `client_round`, the one function that plays a client's side."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class Round:
 
     @property
     def static(self) -> "Round":
-        """Return what of a round may decide on its stages: whoever asks for a number is refused."""
+        """Return the round as `plan` sees it: reading one of its numbers is refused."""
         return Round(self.kind, self.phase, _UNKNOWN, _UNKNOWN, _UNKNOWN)
 
     @property
@@ -251,11 +251,11 @@ def client_round(
     observe: Callable[[Stage, State], None] = lambda stage, work: None,
     steps: Callable[[Stage, State, Any, Round], State] = steps,
 ) -> tuple[Message, State]:
-    """Do one client's round: the text that every engine runs.
+    """Do one client's round: the function that every engine runs.
 
-    `observe` sees the work of a stage before `then`; costs are read there. `steps` is how the steps
-    of a stage are taken from what `batches` gives: the loop takes them on a smaller network where
-    the stage allows it, a cohort with fewer clients as they come to their ends.
+    `observe` sees the work of a stage before `then`; costs are read there. `steps` takes the steps
+    of a stage over what `batches` gives. The loop gives one that may train a smaller network; the
+    batched engine gives one that goes on with fewer clients once some are done.
     """
     work = method.start(task, message, client, round)
     for stage in method.stages(task, round):

@@ -25,7 +25,7 @@ that is added once. Values are None where the penalty is all."""
 Loss = Callable[[State, Batch, Round], Losses]
 """From work, batch and round to `Losses`; the library averages values over the real samples."""
 Objective = Callable[[State, Batch, Round], tuple[Tensor, Tree]]
-"""From work, batch and round to (the number that a step goes down, the network's new buffers)."""
+"""From work, batch and round to (the number that a step lowers, the network's new buffers)."""
 
 
 def gradient(
@@ -161,7 +161,7 @@ class SGDStep:
     toward: str
 
     def prepare(self, work: State, round: Round) -> State:
-        """Make the momentum and the last gradient where they are wanted and not there yet."""
+        """Add the momentum and the last gradient to the work, where they are needed and missing."""
         wanted = [key for key in ("momentum", "gradient") if getattr(self, key)]
         for key in wanted:
             # An earlier stage may have made those of other trees.
@@ -176,10 +176,7 @@ class SGDStep:
         return {name: value for name, value in values.items() if trainable(name)}
 
     def again(self, work: State, batch: Batch, round: Round) -> State:
-        """Take another step on the work that one just returned, and that nobody else holds.
-
-        Weights and momentum are then written where they lie.
-        """
+        """Take another step in place: on work that a step just returned and nobody else holds."""
         # What a projection returned may be somebody else's.
         return self(work, batch, round, again=self.project is None)
 

@@ -53,7 +53,7 @@ class FittedTabular(nn.Module):
 
     @property
     def text(self) -> str:
-        """Say what is done."""
+        """Describe it."""
         return text_of(self.features, self.impute)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Tabular(FittedLater):
 
     @property
     def text(self) -> str:
-        """Say what is done."""
+        """Describe it."""
         return text_of(self.features, self.impute)
 
     def statistics(self, x: Tensor) -> Tree:
@@ -162,7 +162,7 @@ def text_of(features: Sequence[Feature], impute: str) -> str:
 
 
 def check_complete(x: Tensor, features: Sequence[Feature]) -> None:
-    """Refuse rows with missing values, where nothing is to stand in for them."""
+    """Refuse rows with missing values, where none are imputed."""
     missing = x.isnan().sum(0).tolist()
     named = [f"`{each.name}` ({count})" for each, count in zip(features, missing, strict=True)]
     found = [text for text, count in zip(named, missing, strict=True) if count]
@@ -174,7 +174,7 @@ def check_complete(x: Tensor, features: Sequence[Feature]) -> None:
 
 
 def check_rows(x: Tensor, features: Sequence[Feature], impute: bool) -> None:
-    """Refuse rows x [rows, columns] that preprocessing would answer as if they were others."""
+    """Refuse rows x [rows, columns] with missing values or categories that were not foreseen."""
     if not impute:
         check_complete(x, features)
     for place, feature in enumerate(features):

@@ -22,7 +22,7 @@ PerSample = Callable[[Tensor, Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]
 
 TOKENS = (torch.int8, torch.int16, torch.int32)
-"""Narrow integers, which hold tokens in less memory than layers ask for."""
+"""Narrow integer types, which tokens may have to save memory; layers ask for wider ones."""
 
 KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
@@ -178,7 +178,7 @@ class Task:
 
     @property
     def trains_otherwise(self) -> bool:
-        """Tell whether a network in training is another than in use: dropout, norms, transform."""
+        """Tell whether training computes otherwise than use: dropout, batch norm, a transform."""
         kinds = (Dropout, nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
         layers = any(isinstance(module, kinds) for module in self.module.modules())
         return layers or self.transform is not None
@@ -246,7 +246,7 @@ class Task:
         return tuple(name for name in self.initial if name.rpartition(".")[0] in paths)
 
     def trainable(self, name: str) -> bool:
-        """Tell what training moves from buffers and frozen parameters.
+        """Tell whether training moves a tensor; buffers and frozen parameters stay.
 
         Names of other trees (a gate, scores) are trainable.
         """

@@ -90,7 +90,7 @@ def blend(
 ) -> Tree:
     """Go a share of the way: (1 − share) · old + share · new; a share of 1 gives the bits of `new`.
 
-    Names that are not `blended` are taken from `new`: what a network counted cannot be divided.
+    Names that are not `blended` are taken from `new`: counters of a network cannot be averaged.
     """
 
     def go(start: Tensor, end: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def take(state: Any, index: int | Tensor) -> Any:
 
 
 def scalar(value: float | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a number as a tensor, made where it is wanted; a tensor as it is."""
+    """Return a number as a tensor on a device; a tensor is returned as it is."""
     if isinstance(value, Tensor):
         return value
     return torch.full((), value, dtype=dtype, device=device)

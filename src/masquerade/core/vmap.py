@@ -2,7 +2,7 @@
 
 `vmap` walks states of dicts of dicts several times, and `torch.func.grad` keeps a graph of the
 backward pass, for derivatives of derivatives that nobody here takes. On small networks that took
-most of the time. What is used of torch is the floor that both stand on.
+most of the time. This uses the functions of torch that both are built on.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _prepare() -> None:
 
 
 def mapped() -> bool:
-    """Tell whether this runs inside a map over clients: what is fast there is not fast alone."""
+    """Tell whether this runs inside a map over clients, where other code is fast."""
     return _current.get() is not None
 
 

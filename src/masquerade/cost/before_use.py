@@ -15,9 +15,9 @@ from masquerade.core.tree import State
 def needed(method: Method, task: Task, message: Message, client: State, round: Round) -> Message:
     """Return the parts of a download that the model in use depends on.
 
-    The round of use is played without a step, as at a client without samples, with every part and
-    with another in the place of one: a model that lies with its client, as Ditto's, comes out the
-    same. The phase is (view, novel).
+    Each part is replaced by another in turn, and the round of use is played without a step. A part
+    is needed if the model changes with it; a model that lies with its client, as Ditto's, does not.
+    The phase is (view, novel).
     """
 
     def model(sent: Message) -> list[Tensor]:

@@ -173,7 +173,7 @@ def write(name: str, reading: Reading, replace: bool = False, **facts: str) -> M
 
 @contextmanager
 def refusals(target: Path, kept: str) -> Iterator[None]:
-    """Give a code to what the disk refuses; `kept` says how things are then."""
+    """Turn errors of the disk into errors with a code; `kept` says what is still in order."""
     try:
         yield
     except OSError as fault:

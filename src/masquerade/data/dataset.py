@@ -33,9 +33,9 @@ class Dataset:
     train: Tensor | None = None
     """Whether each sample was in the original training part [samples], where the data say so."""
     names: tuple[str, ...] = ()
-    """What the data call their clients, in the order of their numbers; empty where these are it."""
+    """Names of the clients, in the order of their numbers; empty where they have numbers only."""
     class_names: tuple[str, ...] = ()
-    """What the data call their classes, in the order of their numbers; empty where these are it."""
+    """Names of the classes, in the order of their numbers; empty where they have numbers only."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
     impute: str = ""

@@ -37,7 +37,7 @@ class Named:
     classes: int | None = None
     class_names: tuple[str, ...] = ()
     note: str = ""
-    """What whoever reads results on it has to know."""
+    """What a reader of results on it has to know."""
 
     def how(self, name: str) -> str:
         """Say how to get it."""
@@ -280,5 +280,5 @@ NAMED: dict[str, Named] = {
 
 
 def note_of(name: str) -> str:
-    """Return what whoever reads results on a dataset has to know; often there is nothing."""
+    """Return what a reader of results on a dataset has to know; often there is nothing."""
     return NAMED[name].note if name in NAMED else ""

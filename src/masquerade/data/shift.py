@@ -16,8 +16,8 @@ Integers = npt.NDArray[np.int64]
 _PARTNERS, _SAMPLES = 2, 3
 
 MANY = 50_000
-"""Samples of others above which only those that are needed are drawn. Fewer are shuffled, all of
-them for every client anew: nothing for few clients, and for thousands the most of a start."""
+"""Number of foreign samples above which only the needed ones are drawn. Fewer are shuffled whole,
+for every client anew, which with thousands of clients would be slow."""
 
 
 def partners(clients: int, seed: int, draws: int) -> Integers:

@@ -39,7 +39,7 @@ class EngineContext:
     lr_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     precision: str = "float32"
-    """In what products are taken; worker processes need it."""
+    """The precision of matrix products; worker processes need it."""
     message_dtype: str = "same"
     """What floating-point values of messages are rounded to; "same" leaves them as they are."""
     _slices: dict[Hashable, bool] = field(default_factory=dict)
@@ -150,13 +150,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What clients' models are and how they do, in the order of the clients' ids."""
+    """Clients' models and their scores, in the order of the clients' ids."""
 
     models: list[Message]
     scores: list[Tensor]
-    """Of every client the metric of each of its samples."""
+    """For every client, the metric of each of its samples."""
     flops: Flops
-    """What adapting cost."""
+    """Operations that adapting took."""
 
     @classmethod
     def joined(cls, pieces: "list[Evaluation]") -> "Evaluation":
@@ -214,5 +214,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of processes."""
+        """End its processes."""
         ...

@@ -1,4 +1,4 @@
-"""A whole cohort at once: the same text of a round, every function mapped over stacked clients."""
+"""A whole cohort at once: `client_round` with every function mapped over stacked clients."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +70,7 @@ class Batched:
     trial: bool = False
     """Take one step of every stage only: enough to find what cannot be mapped."""
     steps: Stepper = field(default_factory=Recordings)
-    """What takes steps: as they are written, or found out once and repeated."""
+    """How steps are taken: as they are written, or recorded once and repeated."""
     copies: ClassVar[bool] = False
     prepared: dict[Any, tuple[ShuffledIndices, StackedBatches]] = field(default_factory=dict)
     """Batches that were laid out before they are asked for."""
@@ -243,7 +243,7 @@ class Batched:
         return _reordered(whole, order.argsort())
 
     def samples_run(self, stacked: StackedBatches, real: int) -> Tensor:
-        """Count the samples run for each client, what is run for nobody being shared by all."""
+        """Count the samples computed for each client; padding clients are shared by all."""
         parts = stretches(sorted(stacked.lengths, reverse=True), halves=self.steps.few)
         own = torch.tensor(stacked.lengths, dtype=torch.float64)
         taken = sum(width * (last - first) for width, first, last in parts)
@@ -371,7 +371,7 @@ class Batched:
         return self.context.loader.federation
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: there are no processes."""
 
 
 def _reordered(work: State, order: Tensor) -> State:

@@ -203,7 +203,7 @@ class Loop:
         return self.memories
 
     def free_memories(self) -> None:
-        """Leave the memory to those who hold it."""
+        """Forget the shared memory; tensors that are still held keep theirs."""
         for each in self.memories:
             each.room = None
         self.memories = []

@@ -9,10 +9,10 @@ import torch
 
 @contextmanager
 def numbers(precision: str) -> Iterator[None]:
-    """Take products in a precision; let CUDA use only what gives the same bits every time.
+    """Set the precision of products; let CUDA use only what gives the same bits every time.
 
-    Weights, sums and losses keep the network's own type. A CPU gives the same bits by
-    itself, and has no TF32: that is float32 there.
+    Weights, sums and losses keep the network's own type. A CPU gives the same bits by itself, and
+    has no TF32: that is float32 there.
     """
     with ExitStack() as stack:
         if precision == "bfloat16":

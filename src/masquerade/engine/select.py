@@ -38,7 +38,7 @@ def choose(task: Task, device: torch.device, cohort: int) -> str:
 
 
 def laid_out(context: EngineContext) -> EngineContext:
-    """Have one client's images lie in memory as a CPU reads them fastest.
+    """Choose the memory layout of one client's images that a CPU reads fastest.
 
     Convolutions and pools take up to a third less time where channels lie side by side. Nothing is
     gained in double precision, and norms over single images lose.

@@ -52,7 +52,7 @@ class Layout:
 
 
 class Place(NamedTuple):
-    """Where other processes find shared memory, and how they know that it is still that."""
+    """Where other processes find shared memory, and how they tell that it is still the same."""
 
     path: str
     identity: tuple[int, int]
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Memory:
-    """Memory at a place, as one process sees it: mapped once, because pages are dear to come by."""
+    """Memory at a place, as one process sees it: mapped once, because mapping is slow."""
 
     place: Place
     room: mmap.mmap | None = None

@@ -1,4 +1,4 @@
-"""Figures of clients, described: on own data, under shift, under corruption."""
+"""Statistics over clients: of figures on own data, under shift, under corruption."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from masquerade.results import AVERAGED, Accuracy, Statistics
 Figure = float | None
 """A client's metric on a test set; None where it has no sample there."""
 Figures = dict[str, list[Figure]]
-"""One figure per client, by the step of something: a degree, a severity."""
+"""One figure per client, by degree of shift or severity of corruption."""
 ShiftSets = Mapping[int, Sequence[Sequence[Tensor]]]
 """Degree of shift → draw → client → samples."""
 
@@ -32,7 +32,7 @@ class GroupFigures:
 
 @dataclass(frozen=True)
 class OverClients:
-    """How one figure per client is described."""
+    """Makes statistics of one figure per client."""
 
     samples: Sequence[int]
     """How many samples each client is evaluated on."""
@@ -53,7 +53,7 @@ class OverClients:
         )
 
     def by_step(self, figures: Figures, ids: Sequence[int]) -> dict[str, Statistics]:
-        """Describe figures at every step of something, and their average over the steps."""
+        """Describe figures at every degree or severity, and their average over these."""
         described = {
             step: self.describe(values, ids) for step, values in with_average(figures).items()
         }
@@ -71,7 +71,7 @@ class OverClients:
 
 
 def with_average(figures: Figures) -> Figures:
-    """Return figures at every step of something, and each client's average over the steps."""
+    """Return figures at every degree or severity, and each client's average over these."""
     return figures | {AVERAGED: [mean(values) for values in zip(*figures.values(), strict=True)]}
 
 

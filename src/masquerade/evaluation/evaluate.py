@@ -51,7 +51,8 @@ class Evaluator:
 
     simulation: Simulation
     shifted: dict[str, ShiftSets]
-    """By source of what is foreign: "shift", one other client; "pooled", all others."""
+    """Test sets under shift, by where foreign samples come from: "shift", one other client;
+    "pooled", all others."""
     kinds: tuple[str, ...]
     """Kinds of corruption."""
     corrupted: CorruptedSets | None

@@ -41,6 +41,6 @@ def answering_one_class(
 
 
 def may_be_one_class(y: Tensor, right: Tensor) -> bool:
-    """Tell whether one answer to all could be right about exactly these samples."""
+    """Tell whether one class, answered to all samples, could have got just these scores."""
     known = torch.unique(y[right])
     return len(known) < 2 and bool(right.sum() == (y[:, None] == known).sum())

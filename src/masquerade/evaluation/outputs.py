@@ -52,7 +52,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class Scored:
-    """What clients' outputs on whole test sets are worth."""
+    """The figures of clients' outputs on whole test sets."""
 
     metrics: Mapping[str, Accuracy] = field(default_factory=dict)
     rules: Mapping[str, RuleFigures] = field(default_factory=dict)

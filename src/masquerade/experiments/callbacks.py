@@ -1,4 +1,4 @@
-"""Callbacks: who is told what happens in a run. Progress, commits and files are callbacks too."""
+"""Callbacks: objects that are told what happens in a run; progress, commits and files are some."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ class Run:
     """The run that callbacks are told of."""
 
     name: str
-    """Of its method."""
+    """The name of its method."""
     seed: int
     rounds: int
     state: RunState
     """To be read, and never changed."""
     place: int = 0
-    """Which of several trainings it is, of `of`."""
+    """Its place among `of` trainings."""
     of: int = 1
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By section: those of the method, and of train, evaluate, compute; of data where a
@@ -36,7 +36,7 @@ class Run:
 
 
 class Callback:
-    """Is told of the events of a run; a subclass has those that it wants to know of."""
+    """An object that is told of the events of a run; a subclass has the methods that it wants."""
 
     def on_evaluation(self, run: Run, record: EvaluationRecord) -> None:
         """Models were measured on own data, before `on_round` of the same round."""

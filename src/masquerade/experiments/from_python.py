@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Never, TypedDict, Unpack
@@ -14,7 +15,7 @@ from masquerade.config.arguments import check_kind, check_known, check_method, c
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.config.normalize import with_default
-from masquerade.config.resolve import TrainingSpec, check_novel, named_by_class
+from masquerade.config.resolve import TrainingSpec, check_novel, row_names
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
@@ -27,7 +28,6 @@ from masquerade.experiments.progress import shown
 from masquerade.experiments.result import Comparison, Result
 from masquerade.experiments.run import complete, directory_at, running, write_comparison
 from masquerade.experiments.run_files import folder_of
-from masquerade.methods import METHODS
 from masquerade.results.alarms import warn_of
 from masquerade.simulation.build import Simulation
 from masquerade.storage.results import COMPARISON
@@ -108,7 +108,7 @@ def run(
         federation,
         rounds,
         seed,
-        lambda view: _name(method, view),
+        partial(row_names, method),
         views,
         batch_size=batch_size,
         participation=participation,
@@ -146,12 +146,14 @@ def compare(
 ) -> Comparison:
     """Train several methods on the same clients and put them side by side.
 
-    Every view of every method is a row. Methods of a mapping are called by its keys; in a list,
-    those of one class by the settings in which they differ. `model` may be a function of the seed,
-    so that seeds differ in their initial weights too. With `out` there is a directory with one for
-    each training, and a page over all of them; the same call goes on where it was interrupted.
-    The models of all clients and methods are held, unless `models` is false. `progress` and other
-    settings are those of `mq.run`.
+    Every view of every method is a row. In a list, rows have the names of `masquerade methods`, and
+    methods of one class also the settings in which they differ. In a mapping, they have its keys.
+    A view without a name of its own stands in parentheses after that of its method.
+
+    `model` may be a function of the seed, so that seeds differ in their initial weights too. With
+    `out` there is a directory with one for each training, and a page over all of them; the same
+    call goes on where it was interrupted. The models of all clients and methods are held, unless
+    `models` is false. `progress` and other settings are those of `mq.run`.
     """
     known = [*list(signature(compare).parameters)[:-1], *RunSettings.__annotations__]
     check_known("mq.compare", settings.keys() - set(known), known)
@@ -265,20 +267,6 @@ def _check_names(planned: Sequence[tuple[int, Method, Named]]) -> None:
             seen.add(row)
 
 
-def _name(method: Method, view: str) -> tuple[str, str]:
-    """Name a view: by the entry of METHODS that its class and view make, or by its class."""
-    cls = type(method)
-    fitting = {n: entry for n, entry in METHODS.of_class(cls).items() if entry.view == view}
-    # Of the entries whose settings fit, the one that states most of them.
-    names = sorted(
-        (n for n, entry in fitting.items() if vars(method).items() >= set(entry.settings)),
-        key=lambda name: -len(fitting[name].settings),
-    )
-    if names:
-        return names[0], fitting[names[0]].title
-    return named_by_class(method, view)
-
-
 def _named(methods: Sequence[Method] | Mapping[str, Method]) -> list[tuple[Method, Named]]:
     """Return methods, each with what calls its views apart from those of all others."""
     check_kind("methods", methods, (Sequence, Mapping), "[mq.methods.FedAvg(), ...]")
@@ -308,11 +296,12 @@ def _by_settings(method: Method, methods: Sequence[Method]) -> Named:
         for each in fields(method)
         if any(getattr(one, each.name) != getattr(method, each.name) for one in alike)
     ]
-    apart = ", ".join(f"{key}={getattr(method, key)}" for key in different)
+    apart = [f"{key}={getattr(method, key)}" for key in different]
 
     def named(view: str) -> tuple[str, str]:
-        name, title = _name(method, view)
-        return (f"{name} {apart}", f"{title}, {apart}") if apart else (name, title)
+        name, title = row_names(method, view)
+        # A name has no comma, which parts names in `masquerade report --difference`.
+        return " ".join((name, *apart)).replace(",", ""), ", ".join((title, *apart))
 
     return named
 

@@ -10,11 +10,11 @@ from masquerade.errors import MasqueradeError
 
 
 class Named(Protocol):
-    """What is done has a name, for errors."""
+    """A job with a name, for errors."""
 
     @property
     def name(self) -> str:
-        """Return it."""
+        """Return its name."""
 
 
 Job = TypeVar("Job", bound=Named)

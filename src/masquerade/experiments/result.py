@@ -77,7 +77,7 @@ class Reported:
 
 
 def opened(models: Models) -> Models:
-    """Return models that are in memory; a result that holds them can be pickled by its owner."""
+    """Return models that are in memory already, as `Result.open_models`; it can be pickled."""
     return models
 
 

@@ -27,7 +27,7 @@ class RunFiles(Callback):
     models: bool = True
     """Whether clients' models are kept."""
     page: bool = True
-    """Whether there is a report page: one of several runs has none, but their comparison."""
+    """Whether to write a report page; a run of a comparison has none, its comparison has one."""
 
     def on_end(self, run: Run, result: Result) -> None:
         """Write models, facts, summary and page."""

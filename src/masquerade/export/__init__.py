@@ -1,4 +1,4 @@
-"""A personal model that leaves: as ONNX, cut to what its masks leave, in a bundle, as safetensors.
+"""Personal models for use without torch: as ONNX, cut to what masks leave, bundles, safetensors.
 
 `predict` and `timing` need numpy and onnxruntime alone; what writes files needs torch.
 """

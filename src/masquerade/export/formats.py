@@ -1,4 +1,4 @@
-"""The forms in which a model leaves: a bundle, ONNX whole or cut, weights as safetensors."""
+"""The formats of an exported model: a bundle, ONNX whole or cut, weights as safetensors."""
 
 from collections.abc import Callable
 from pathlib import Path

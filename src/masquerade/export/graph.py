@@ -57,7 +57,7 @@ class Program:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch from talking about its own parts, which it does at length."""
+    """Silence what torch says about its own internals."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

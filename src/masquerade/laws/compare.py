@@ -1,4 +1,4 @@
-"""Two texts of one state held against each other, tensor by tensor."""
+"""Two states compared, tensor by tensor."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def clones(state: Any) -> dict[str, Tensor]:
 
 
 def equal(left: Any, right: Any, otherwise: str) -> None:
-    """Hold states to being the same bits; `otherwise` says what it means that they are not."""
+    """Require states to be equal bit for bit; `otherwise` says what a difference means."""
     close(left, right, 0.0, otherwise)
 
 
 def close(left: Any, right: Any, tolerance: float, otherwise: str) -> None:
-    """Hold numbers to being within a tolerance, relative or absolute, and all else to its bits."""
+    """Require numbers to agree within a tolerance, relative or absolute; all else bit for bit."""
     left, right = tree.named(left), tree.named(right)
     if left.keys() != right.keys():
         name = min(left.keys() ^ right.keys())

@@ -80,7 +80,7 @@ def batched(problem: Problem, rounds: int, **compute: Any) -> Iterator[Simulatio
 
 
 def round_of(made: Simulation, number: int) -> dict[str, Any]:
-    """Say of a round of training where it is."""
+    """Name a training round as the place where a law is broken."""
     phase = made.server.method.schedule(number, made.server.rounds)
     return {"kind": "train", "phase": phase, "number": number}
 
@@ -109,7 +109,7 @@ def _figures(summaries: Sequence[Summary]) -> list[Json]:
 
 
 def owed(costs: Any) -> Any:
-    """Return what clients owe in any engine: all but the operations that one of them really ran."""
+    """Return the costs that no engine changes: all but the operations that one really ran."""
     if isinstance(costs, Spent):
         return owed(to_json(costs))
     if not isinstance(costs, Mapping):

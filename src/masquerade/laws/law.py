@@ -25,7 +25,7 @@ class Where:
     """The largest difference between two numbers that should agree."""
 
     def within(self, place: dict[str, Any]) -> "Where":
-        """Say what was not known yet: the place around this one."""
+        """Return this place, with what is known of the place around it where it says nothing."""
         known = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
         return replace(self, **{name: value for name, value in place.items() if name not in known})
 
@@ -101,7 +101,7 @@ def summary(error: Exception) -> str:
 
 @contextmanager
 def at(**place: Any) -> Iterator[None]:
-    """Say of what is broken inside where that is; words are those of `Where`."""
+    """Add to a breach found inside where it is; keywords are those of `Where`."""
     try:
         yield
     except LawBroken as broken:

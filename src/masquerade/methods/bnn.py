@@ -27,7 +27,8 @@ class BNN(Method):
     # Differs: no paper says where the shadows begin after a download. At ±1, where a sign would put
     # them, the steps of a round never reach zero, and no bit ever flips.
     scale: float = 0.01
-    """Where a received weight's shadow begins, in units of 1 / √(inputs of its layer)."""
+    """Size of the real-valued weights that a round begins with, in units of 1 / √(inputs of a
+    layer)."""
 
     bounds: ClassVar[Bounds] = {"scale": (1e-9, 1)}
 

@@ -19,7 +19,7 @@ class Ditto(Method):
     """FedAvg, and for every client a model of its own that is never averaged."""
 
     lam: float = 0.1
-    """Weight of the proximal term, toward the received model (λ)."""
+    """Weight of the proximal term, which pulls the personal model toward the received one (λ)."""
     # Differs: the paper counts local steps; here both models are trained for whole epochs.
     personal_epochs: int = 5
     """Passes over a client's training data that train the personal model."""

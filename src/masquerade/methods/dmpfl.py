@@ -56,35 +56,35 @@ class DMPFL(Method):
     # Differs: the text says ERK; Table 4 fits a uniform sparsity with a dense first layer. Eq. 3
     # bounds all parameters, here the masked tensors are bounded, so the whole is a little denser.
     densities: str = "uniform"
-    """How layers share the sparsity: "uniform" or "erk"."""
+    """How layers share the sparsity: all alike ("uniform"), or small layers denser ("erk")."""
     first_dense: bool = True
-    """Whether the first layer stays dense; where it holds most weights, so does the model."""
+    """Whether the first layer stays dense."""
     biases_dense: bool = True
     """Whether biases stay dense."""
     # Differs: Algorithm 1 keeps m_c from round to round ("own"). Where a client begins from what it
     # receives ("global"), less of m_g is missing from θ_c, which is then more robust under shift.
     mask_start: str = "own"
-    """What a client begins a dual round with: its "own" m_c and w_c, or the "global" m_g and w_g
-    that it receives, which asks for a readjustment in every round."""
+    """Mask and weights that a client begins a dual round with: its "own", or the "global" ones that
+    it receives, which needs a readjustment in every round."""
     # Differs: the paper gives neither ratio nor interval; this is RigL's, every third round, and
     # annealed over the whole run rather than anew in every iteration.
     readjust: float = 0.3
-    """Share of a mask pruned and regrown in a readjustment (α_s)."""
+    """Share of a mask that a readjustment prunes and regrows (α_s)."""
     readjust_every: int = 3
     """Rounds from one readjustment to the next."""
     anneal: bool = True
     """Whether `readjust` falls by cosine to 0 over the run."""
     # Differs: the paper readjusts after the last epoch (`settle` 0); here the new mask is trained.
     settle: int = 1
-    """Epochs of a round that train the readjusted mask."""
+    """Epochs at the end of a round that train inside the readjusted mask."""
     votes: float = 0.3
     """The global mask takes positions that more than this share of the sampled clients hold."""
     # Differs: the paper says "iteratively"; these shares give the communication of its Table 4,
     # and personal refine at the sampled clients, not at all, gives its FLOPs.
     iterations: int = 2
-    """How often the three phases follow one another."""
+    """How many times training goes through the three phases."""
     phases: tuple[float, float, float] = (0.5, 0.25, 0.25)
-    """Shares of an iteration: dual masks, global refine, personal refine."""
+    """Shares of the rounds: dual masks, global refine, personal refine."""
     # Differs: Algorithm 3 forgets the personal weights that its text keeps; keeping is the default.
     restart: bool = False
     """Whether personal refine starts the personal weights from zero (Algorithm 3, line 3)."""
@@ -92,10 +92,11 @@ class DMPFL(Method):
     """Factor on `lr` in personal refine."""
     # Differs: Algorithm 3 refines every client; in rounds that is every sampled one.
     refine_epochs: int = 0
-    """Epochs of personal refine at every client when its model is used, besides those in rounds."""
+    """Epochs of personal refine at every client before its model is used, besides those in
+    rounds."""
     # Differs: the paper compares "outputs"; its entropies need probabilities, so these are taken.
     similarity: str = "probabilities"
-    """What the cosine of adaptive inference compares: "probabilities" or "logits"."""
+    """What DM-PFL+ compares the two models by: the cosine of "probabilities" or of "logits"."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "adaptive", "global")
     bounds: ClassVar[Bounds] = {

@@ -1,6 +1,6 @@
 """FedAvg (McMahan et al., 2017), and FedAvg+FT (Wang et al., 2019) as its view `tuned`.
 
-The text of FedAvg is `core.method.Method`; what is added here is the fine-tuning of a copy at each
+The code of FedAvg is `core.method.Method`; what is added here is the fine-tuning of a copy at each
 client when the model is used.
 """
 

@@ -29,21 +29,21 @@ class FedDST(Method):
     sparsity: float = 0.5
     """Share of the masked weights that are zero (S)."""
     densities: str = "erk"
-    """How layers share the sparsity: "erk" or "uniform"."""
+    """How layers share the sparsity: small layers denser ("erk"), or all alike ("uniform")."""
     first_dense: bool = False
     """Whether the first layer stays dense."""
     biases_dense: bool = True
     """Whether biases stay dense."""
     readjust: float = 0.01
-    """Share of a mask pruned and regrown in a readjustment (α), annealed by cosine to 0."""
+    """Share of the mask that a readjustment prunes and regrows (α), annealed by cosine to 0."""
     readjust_every: int = 10
     """Rounds from one readjustment to the next (ΔR)."""
     readjust_until: float = 0.5
-    """Share of the run after which the mask stays (R_end), and over which α is annealed."""
+    """Share of the run after which the mask stays as it is, and α is 0 (R_end)."""
     # Differs: the release readjusts after the last epoch (`settle` 0) and sends new weights as
     # zeros, which the server's pruning takes away again; here the new mask is trained.
     settle: int = 1
-    """Epochs of a round that train the readjusted mask."""
+    """Epochs at the end of a round that train inside the readjusted mask."""
 
     bounds: ClassVar[Bounds] = {
         "sparsity": (0, 1 - 1e-9),

@@ -24,7 +24,7 @@ class FedEM(Method):
     """A private mixture of a few shared models."""
 
     models: int = 3
-    """How many models are shared (M)."""
+    """How many models are shared, of which every client has a mixture of its own (M)."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     bounds: ClassVar[Bounds] = {"models": (1, math.inf)}

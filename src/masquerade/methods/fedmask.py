@@ -39,14 +39,14 @@ class FedMask(Method):
     With 0 there is no setup."""
     # Differs: §3.4 rejects |W · m^r| for its change, Algorithm 1 has it, and §3.4 also W · m^r.
     prune_by: str = "change"
-    """What a structure keeps the largest of: the "change" of |W · m^r| in the setup, its "size", or
-    the "value" W · m^r."""
+    """Which weights a structure keeps: those whose W · m^r changed most in size in the setup
+    ("change"), is largest in size ("size"), or is largest ("value")."""
     # Differs: Algorithm 1 multiplies by the pruned bits (line 11), so that zeros among them stay.
     keep_off: bool = False
     """Whether bits of pruned layers that are off after pruning stay off for good."""
     # Differs: the paper does not say what scores a round begins with.
     scale: float = 0.001
-    """Bits begin a round as the scores ±scale (c); lr / scale decides how soon bits flip."""
+    """Bits begin a round as the scores ±scale (c); lr / scale decides how soon they flip."""
     # Differs: the paper's text has a hard forward pass, its Algorithm 1 a soft one.
     forward: str = "hard"
     """What weights are multiplied by in training: "hard" bits, or "soft" σ(m^r)."""
@@ -57,7 +57,7 @@ class FedMask(Method):
     weights: str = "signed"
     """Frozen weights: "signed" ±√(2 / inputs), the signs being those drawn, or all as "drawn"."""
     real: tuple[str, ...] = ("*lstm*.output",)
-    """Patterns of layers without bits, trained and averaged as in FedAvg: W_o of an LSTM."""
+    """Layers without bits, by patterns of names: they are trained and averaged as in FedAvg."""
     # Differs: the paper does not round, but reports the bytes of one bit per weight each way.
     round_mean: bool = True
     """Whether mean bits are rounded before they are sent; fractions cost a number each."""

@@ -16,7 +16,7 @@ class FedProx(Method):
     """FedAvg with a proximal term."""
 
     mu: float = 0.05
-    """Weight of the proximal term (μ)."""
+    """Weight of the proximal term, which pulls clients toward the model they received (μ)."""
 
     bounds: ClassVar[Bounds] = {"mu": (0, math.inf)}
 

@@ -28,7 +28,7 @@ class HeteroFL(Method):
     # Differs: the paper's batch norm takes its statistics from all clients' data for testing; here
     # norms are group norms. Clients weigh by their samples; the paper counts each once.
     levels: tuple[float, ...] = (1.0, 0.5)
-    """Widths (r), of which a client draws one that its device can hold."""
+    """Widths of the network, as shares (r); a client draws one that its device can hold."""
     mask_labels: bool = True
     """Whether a client's loss and its output rows leave out classes that it does not hold."""
 

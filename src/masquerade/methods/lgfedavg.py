@@ -35,7 +35,7 @@ class LGFedAvg(Method):
     shared_layers: int = 1
     """How many of the last layers are global (θ^g); those below are local (θ^l)."""
     warmup: float = 2 / 3
-    """The share of the rounds that are plain FedAvg."""
+    """Share of the rounds, the first ones, that are plain FedAvg."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     bounds: ClassVar[Bounds] = {"shared_layers": (1, math.inf), "warmup": (0, 1)}

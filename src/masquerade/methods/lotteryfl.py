@@ -32,7 +32,8 @@ class LotteryFL(PersonalMasks):
     target: float = 0.1
     """Share of a layer's weights that always remains (1 − r_target)."""
     threshold: float = 20.0
-    """Least metric, accuracy in percent, at which a client prunes (acc_threshold)."""
+    """Metric on validation data, for accuracy in percent, that a client must reach to prune
+    (acc_threshold)."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     foreseen: ClassVar[bool] = False

@@ -25,12 +25,13 @@ class PerFedAvg(FineTuned):
     inner_lr: float = 0.01
     """Learning rate of the adaptation, in training and in use (α); multiplied by the decay."""
     variant: str = "first_order"
-    """The Hessian: left out ("first_order"), or by a finite difference ("hessian_free")."""
+    """What is done about the Hessian: it is left out ("first_order"), or taken by a finite
+    difference ("hessian_free")."""
     difference: float = 0.001
     """Step of the finite difference in the Hessian-free variant, in units of the gradient (δ)."""
     # Differs: the paper adapts by one step; here by one pass, a step for every batch.
     tune_epochs: int = 1
-    """Passes over the client's training data that adapt the model in use."""
+    """Passes over the client's training data that adapt the model before use."""
 
     views: ClassVar[tuple[str, ...]] = ("tuned", "global")
     bounds: ClassVar[Bounds] = {

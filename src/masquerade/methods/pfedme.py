@@ -37,14 +37,14 @@ class PFedMe(Method):
     lr: float = 0.005
     """Learning rate of the local model w (η); multiplied by the run's decay."""
     lam: float = 15.0
-    """Weight of the proximal term, of θ toward w (λ)."""
+    """Weight of the proximal term, which pulls the personal model θ toward w (λ)."""
     inner_steps: int = 5
-    """Steps that find θ, for every batch (K)."""
+    """Steps that find the personal model θ, for every batch (K)."""
     # Differs: what an inner solver finds should not depend on the round, so only η is decayed.
     personal_lr: float = 0.09
-    """Learning rate of the inner steps; not decayed."""
+    """Learning rate of the inner steps; not multiplied by the run's decay."""
     server_mix: float = 1.0
-    """How far the server goes to the clients' mean (β); more than 1 goes beyond it."""
+    """How far the server goes to the clients' mean (β); 1 is all the way."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     bounds: ClassVar[Bounds] = {

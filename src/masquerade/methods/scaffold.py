@@ -37,9 +37,10 @@ class Scaffold(Method):
     """FedAvg with control variates at the server and at every client."""
 
     controls: str = "path"
-    """Where a client's control comes from: "path" (option II) or "gradient" (option I)."""
+    """What a client's control variate is made of: the way that its weights went ("path", option
+    II), or the gradient at the received model ("gradient", option I)."""
     server_step: float = 1.0
-    """How far the server goes to the clients' mean (η_g)."""
+    """How far the server goes to the clients' mean (η_g); 1 is all the way."""
 
     bounds: ClassVar[Bounds] = {"server_step": (0, math.inf)}
     choices: ClassVar[Choices] = {"controls": ("path", "gradient")}

@@ -34,9 +34,11 @@ class SubFedAvg(PersonalMasks):
     target: float = 0.7
     """Share of a layer's weights, or units, that always remains."""
     threshold: float = 50.0
-    """Least metric, accuracy in percent, at which a client prunes (Acc_th)."""
+    """Metric on validation data, for accuracy in percent, that a client must reach to prune
+    (Acc_th)."""
     distance: float = 1e-4
-    """The least share of the entries in which the two masks must differ (ε)."""
+    """Share of entries in which the masks of a round's first and last epoch must differ for a
+    client to prune (ε)."""
     structured: bool = False
     """Whether whole units are pruned: rows of linear layers, channels of convolutions."""
 

@@ -21,9 +21,9 @@ class TopK(Method):
     """FedAvg whose clients send the largest entries of their updates."""
 
     share: float = 0.1
-    """Share of the update's entries that is sent (k / d)."""
+    """Share of the update's entries, the largest ones, that is sent (k / d)."""
     ranking: str = "layer"
-    """What ranks together: the entries of each tensor ("layer"), or of all tensors ("overall")."""
+    """Which entries are ranked together: those of each tensor ("layer"), or all ("overall")."""
 
     bounds: ClassVar[Bounds] = {"share": (0, 1)}
     choices: ClassVar[Choices] = {"ranking": ("layer", "overall")}

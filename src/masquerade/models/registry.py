@@ -31,7 +31,7 @@ class Network:
     about: str
     make: Maker
     shape: Shape
-    """What one input looks like where the network is at home."""
+    """Shape of one input in the setting that the network was made for."""
     classes: int = 10
     needs: str = "this shape"
     """What it takes: "this shape" alone, inputs of "any shape", "images" or "texts"."""
@@ -53,7 +53,7 @@ class Network:
         return tuple(shape) == self.shape
 
     def parameters(self) -> int:
-        """Count the parameters where the network is at home; no memory is taken."""
+        """Count the parameters in that setting; no memory is taken."""
         with torch.device("meta"):
             return sum(value.numel() for value in self.make(self.shape, self.classes).parameters())
 

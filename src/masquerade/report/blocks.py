@@ -1,4 +1,4 @@
-"""Blocks of a table: methods as they are, and under rules, apart by what a rule may look at."""
+"""Blocks of a table: methods as they are, then under rules, grouped by what a rule may read."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby

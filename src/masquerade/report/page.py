@@ -385,7 +385,7 @@ _WAYS = ("dense", "masked", "executed")
 
 
 Seen = Callable[[Summary], tuple[Accuracy | None, Mapping[str, Accuracy]]]
-"""What of a summary a table is of: an accuracy, and further metrics by name."""
+"""What a table shows of a summary: an accuracy, and further metrics by name."""
 
 
 def _global_view(results: Results, groups: list[list[Summary]]) -> str:

@@ -1,4 +1,4 @@
-"""Results as tables: a row per method, its spread over clients, an interval, who is ahead."""
+"""Results as tables: a row per method, its std over clients, an interval, and who is ahead."""
 
 import math
 import statistics
@@ -16,14 +16,14 @@ from masquerade.results.metric_names import metric_title
 from masquerade.results.summary import MAJORITY
 
 Results = Sequence[Summary]
-"""Of one method or several, of one seed or several."""
+"""Summaries of one or several methods and seeds."""
 Value = Statistics | float | None
 Pick = Callable[[Summary], Value]
-"""What of a summary a figure is of; statistics bring their standard deviation along."""
+"""From a summary to a figure; statistics bring their standard deviation along."""
 Weighted = tuple[Sequence[float | None], Sequence[int]]
 """One figure per client, and what clients count for; all the same where that is empty."""
 ClientPick = Callable[[ClientFigures], Weighted]
-"""What of the clients the mean is taken of that a figure is."""
+"""From a summary to the clients' figures that a figure is the mean of."""
 
 ABSENT = "–"
 BY_SAMPLES = "Own data, by samples"
@@ -75,7 +75,7 @@ def by_method(results: Results) -> dict[str, list[Summary]]:
 def by_row(results: Results) -> dict[str, list[Summary]]:
     """Group results as rows of a table: the majority class first, where it is known, then methods.
 
-    It is the same for all methods of a seed.
+    The majority class is the same for all methods of a seed.
     """
     methods, found = by_method(results), dict[int, Summary]()
     for seeds in methods.values():
@@ -87,7 +87,7 @@ def by_row(results: Results) -> dict[str, list[Summary]]:
 
 
 def is_baseline(seeds: Results) -> bool:
-    """Tell the majority class from methods: nothing was trained for it, and it never leads."""
+    """Tell whether a row is the majority class: no method, and never said to lead."""
     return seeds[0].scope == "baseline"
 
 
@@ -445,8 +445,8 @@ def footnotes(results: Results) -> list[str]:
     )
     if "Novel clients" in columns(results):
         notes.append(
-            "Novel clients took no part in training; the gap is what the others' own data have"
-            " ahead of theirs."
+            "Novel clients took no part in training; the gap is how far the others are ahead of"
+            " them on own data."
         )
     networks = {seeds[0].title: seeds[0].network for seeds in groups}
     usual = Counter(networks.values()).most_common(1)[0][0]
@@ -455,8 +455,8 @@ def footnotes(results: Results) -> list[str]:
         notes.append(f"Trained on another network than the rest ({usual}): {', '.join(other)}.")
     if any(found and found.lost for row in figures(results) for found in row.values()):
         notes.append(
-            "Diverged, or not finite, in so many of its seeds: the figures of these mean nothing,"
-            " and a mean of the others would say nothing of them, so none is given."
+            "Where seeds diverged, or have figures that are not finite, no mean is given: one of"
+            " the other seeds would hide them."
         )
     refused = {seeds[0].title: sum(s.refused for s in seeds) for seeds in groups}
     some = [f"{name} {count}" for name, count in refused.items() if count]

@@ -16,23 +16,23 @@ from masquerade.storage import atomic
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for."""
+    """What the command asks for."""
 
     rows: Sequence[str] = ()
     """None means all."""
     seeds: Sequence[int] = ()
     """None means the table's."""
     search: bool = False
-    """Whether only rates are searched."""
+    """Whether to stop after the trials on validation data."""
     quick: bool = False
     show: bool = False
-    """Whether nothing is run."""
+    """Whether to run nothing, and only read results."""
     page: bool = True
-    """Whether the table's page is written, which a machine that only trains lacks scipy for."""
+    """Whether to write the table's page; a machine that only trains lacks scipy for it."""
     rerun: bool = False
-    """Whether what is done is done again."""
+    """Whether to run again what is done."""
     jobs: int = 1
-    """How many trainings are done at a time."""
+    """How many trainings are run at a time."""
     compute: Sequence[str] = ()
     """`compute.KEY=VALUE`: where and how the work is done."""
     quiet: bool = False

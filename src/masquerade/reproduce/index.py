@@ -88,7 +88,7 @@ class State:
 
     @property
     def told(self) -> str:
-        """Say it in a line."""
+        """Describe the state in a line."""
         if self.item.not_here:
             return f"not runnable here: {self.item.not_here}"
         if not self.folder:

@@ -28,7 +28,7 @@ from masquerade.storage import atomic
 
 @dataclass(frozen=True)
 class Job:
-    """One training, and the runs that it is the training of, each with the file of its result."""
+    """One training, and the runs that share it, each with the file of its result."""
 
     table: str
     runs: tuple[tuple[Run, Path], ...]
@@ -36,7 +36,7 @@ class Job:
     folder: Path
     """Where it commits its rounds until it is done."""
     beside: int
-    """How many trainings are done at a time."""
+    """How many trainings are run at a time."""
     quiet: bool
 
     @property
@@ -85,12 +85,12 @@ def perform(job: Job) -> None:
 
 @dataclass(frozen=True)
 class Told(Callback):
-    """Says what a job has reached, on standard error."""
+    """Prints what a job has reached, on standard error."""
 
     job: str
 
     def on_evaluation(self, run: Started, record: EvaluationRecord) -> None:
-        """Say it."""
+        """Print the figure on own data."""
         own = ", ".join(f"{each.mean:.1f}" for each in record.views.values())
         of = f"round {record.round} of {run.rounds}"
         _say(f"{self.job}: {of}{own and ', on own data ' + own}")

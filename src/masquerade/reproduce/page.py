@@ -213,7 +213,8 @@ def remarks(table: Table, results: Done) -> list[str]:
     if table.quick:
         found.append("Not the paper's size (--quick), so there are no differences.")
     elif bounds:
-        found.append(f"{MISS} misses by more than {' or '.join(f'{b:g}' for b in bounds)}.")
+        most = " or ".join(f"{bound:g}" for bound in bounds)
+        found.append(f"{MISS} is more than {most} away from the paper's figure.")
     lost = [row for row, seeds in results.items() if any(s.diverged is not None for s in seeds)]
     if lost:
         found.append(f"Diverged, so that the figures mean nothing: {', '.join(lost)}.")
@@ -252,8 +253,8 @@ PAGE = """# {paper}
 
 MADE = """\
 The command below writes this page, and runs what is missing of the table. Settings are in \
-`runs/{name}`, results in [`{folder}`]({folder}). Only the paragraphs on misses are typed. \
-`--row ROW` runs one row, and `--rerun` repeats it."""
+`runs/{name}`, results in [`{folder}`]({folder}). Only the paragraphs on misses are \
+written by hand. `--row ROW` runs one row, and `--rerun` repeats it."""
 
 
 def page(table: Table) -> str:
@@ -262,7 +263,7 @@ def page(table: Table) -> str:
     records = {row: table.done(row) for row in table.figures}
     parts = {
         "Figures": _figures(table),
-        "Other means, and pooled shift": _other_means(table, results),
+        "Other means": _other_means(table, results),
         "Not done yet": _undone(table, results),
         "What misses the paper": _missing(table, results),
         "How settings were chosen": _searched(table),
@@ -303,8 +304,8 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 OTHER_MEANS = """\
-The table above averages over clients, each counted once, unless a column says otherwise. From the
-same runs, without figures of the paper:
+The table above averages over clients, each counted once, unless a column says otherwise. These are
+other means of the same runs, for which the paper has no figures:
 
 {columns}
 
@@ -312,7 +313,7 @@ same runs, without figures of the paper:
 COLUMNS = {
     "weighted": "the mean over test samples, each counted once",
     "bottom decile": "what nine clients in ten reach",
-    "pooled": "shift by samples of *all* other clients; above, it is by those of *one* other",
+    "pooled": "shift by samples of *all* other clients; in the table above, of *one* other",
 }
 """What the columns of other means say."""
 
@@ -432,7 +433,11 @@ def _runs(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:
             known = [made.date, made.device, *compute, made.torch]
             cells = [table.title_of(row), str(seed), *known, str(made.at_a_time), minutes]
             rows.append([*cells, f"[result]({file})"])
-    return markdown(rows) + "\n\nMinutes are those of training." if len(rows) > 1 else ""
+    return (
+        markdown(rows) + "\n\nMinutes are wall time: training, evaluation and commits."
+        if len(rows) > 1
+        else ""
+    )
 
 
 def _settings(table: Table, records: Mapping[str, Sequence[RowRecord]]) -> str:

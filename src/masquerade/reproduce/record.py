@@ -1,4 +1,4 @@
-"""A row's result as a file: the summary, the settings, and on what it was made."""
+"""A row's result as a file: the summary, the settings, and the machine that made it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -33,7 +33,7 @@ class Column:
 
     name: str
     paths: list[str]
-    """Keys joined by dots; what further ones lead to, where there is something, is added."""
+    """Where a figure is in a summary, keys joined by dots; values at further paths are added."""
     unit: float = 1.0
     miss: float = math.inf
     """A greater distance from the paper's figure needs a paragraph."""
@@ -158,7 +158,7 @@ class Table:
     titles: Mapping[str, str] = field(default_factory=dict)
     """Names of rows, where the title of the method is not enough."""
     note: str = ""
-    """What whoever compares the figures has to know."""
+    """What a reader who compares the figures has to know."""
 
     @property
     def command(self) -> str:

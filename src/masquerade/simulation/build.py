@@ -46,7 +46,7 @@ class Simulation:
     weighting: Weighting
     """What classes weigh in the loss."""
     seconds: float
-    """What building it took."""
+    """Seconds that building took."""
 
     def begin(self) -> RunState:
         """Return the state before round 0."""
@@ -68,7 +68,7 @@ class Simulation:
         train(self.server, self.engine, state, until=state.number + 1)
 
     def close(self) -> None:
-        """Let go of processes."""
+        """End the engine's processes."""
         self.engine.close()
 
 

@@ -1,4 +1,4 @@
-"""Class weights that clients' labels decide: counted before training, from messages like others."""
+"""Class weights that clients' labels decide: found before training, from messages like others."""
 
 from dataclasses import dataclass
 from functools import reduce

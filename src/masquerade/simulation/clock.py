@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 PARTS = ("start-up", "training", "evaluation", "commits")
-"""What wall time goes to; commits are what the work waits for, most of each is done beside it."""
+"""What wall time is spent on; of commits, only the time that training waits for them."""
 
 
 @dataclass
 class Clock:
-    """The seconds of a run, by what they went to."""
+    """The seconds of a run, by what they were spent on."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     _first: list[float] = field(default_factory=list)
@@ -19,7 +19,7 @@ class Clock:
 
     @contextmanager
     def measure(self, part: str, lap: bool = False) -> Iterator[None]:
-        """Add the time that something takes; a lap is a round, and all rounds are alike."""
+        """Add the time that a block takes; a `lap` is a round, and all rounds do the same."""
         begun = time.monotonic()
         try:
             yield

@@ -27,9 +27,9 @@ SAMPLES = 4
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
 """How far padding may move a step, as a share of the step; a mistake moves it by much more."""
 NEAR = 0.8
-"""How alike two names are of which one is taken for a misspelling of the other."""
+"""Similarity from which one name is taken for a misspelling of another."""
 ROUGH = 0.2
-"""The same where products are taken in a shorter type."""
+"""The tolerance where products are taken in a shorter type."""
 
 
 def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
@@ -58,7 +58,7 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
 
 
 def misspelt(cls: type[Method]) -> dict[str, str]:
-    """Return functions of a class that are spelled nearly as one of a method's, each with that."""
+    """Return functions of a class whose names are nearly those of a method's, with the latter."""
     theirs = {_plain(name): name for name, each in vars(Method).items() if isfunction(each)}
     own = {
         name
@@ -138,7 +138,7 @@ class Trial:
         self.at, self.given = at, given
 
     def explain(self, error: KeyError) -> None:
-        """Refuse a look-up of what nothing has that a function was given; let others be."""
+        """Raise E205 where a function looked up a name that nothing it was given has."""
         key = error.args[0] if error.args else None
         known = {name for each in self.given.values() for name in (*each, *_names(each))}
         if not isinstance(key, str) or not self.given or key in known:
@@ -296,7 +296,7 @@ def state(whose: str, found: Any) -> State:
 
 
 def alike(whose: str, found: Any, given: State, like: str) -> None:
-    """Refuse a state that is not made as another."""
+    """Refuse a state whose structure is not that of another."""
     new, old = tree.named(state(whose, found)), tree.named(given)
     for path in (*old, *new):
         if path not in new:
@@ -329,7 +329,7 @@ def message(whose: str, found: Any) -> Message:
 
 
 def pair(whose: str, found: Any, wanted: str) -> tuple[Any, Any]:
-    """Return what a function returns two things in; refuse anything else."""
+    """Return the two things that a function returns; refuse anything else."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise MasqueradeError("E205", f"{whose} returned {told(found)}; return {wanted}")
     return found

@@ -1,4 +1,4 @@
-"""Preprocessing that clients' data decide: fitted before training, from messages like others."""
+"""Preprocessing that is fitted to clients' data before training, from messages like all others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class Fitting:
     """The preprocessing of a run, and what fitting it cost: mean bytes per client."""
 
     preprocess: Preprocess
-    """Everybody's; nothing is left to do where each client has its own."""
+    """That of all clients; it does nothing where each client has its own, applied beforehand."""
     down: float = 0.0
     up: float = 0.0
     sent: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class Participation:
     def of(
         cls, eligible: Tensor, share: float, count: int, available: str, drop: float, seed: int
     ) -> "Participation":
-        """Read the settings of a run; a count stands over a share."""
+        """Read the settings of a run; a number of clients goes before a share."""
         asked = min(count, len(eligible)) or round(share * len(eligible))
         return cls(eligible, max(1, asked), available, drop, seed)
 

@@ -83,7 +83,7 @@ class Server:
 
     @property
     def device(self) -> torch.device:
-        """Return where models and messages are computed with."""
+        """Return the device of models and messages."""
         return self.task.sample.device
 
     @cached_property

@@ -77,7 +77,7 @@ class RunState:
     """What this process has warned of already."""
 
     def keep(self, ids: Tensor, rows: Any, outcome: Outcome) -> None:
-        """Write what some clients, and the server's rows of them, are from now on."""
+        """Store the new states of some clients, and the server's rows of them."""
         self.rows.put(ids, rows)
         self.clients.put(ids, outcome.clients)
         session.put(self.session, ids, outcome.session)
@@ -143,7 +143,7 @@ class RunState:
         )
 
     def restore(self, number: int, tensors: Mapping[str, Tensor], facts: StateFacts) -> None:
-        """Become what a commit holds; this state is the one before round 0, on its devices."""
+        """Take over what a commit holds; this state is the one before round 0, on its devices."""
         device, place = self.rows.device, self.rows.place
         moved = {name: value.to(device) for name, value in tensors.items()}
         places = {"server": self.server, "rows": self.rows.state, "clients": self.clients.state}

@@ -1,8 +1,8 @@
 """Changes to the disk that happen whole or not at all.
 
 What is written is staged beside its place, synced and renamed, so that a crash at any instant
-leaves the old or the new. No symbolic link is followed in the last part of a path. Whoever writes
-one path from several processes keeps them apart himself.
+leaves the old or the new. No symbolic link is followed in the last part of a path. Processes
+that write the same path have to keep out of each other's way.
 """
 
 import os

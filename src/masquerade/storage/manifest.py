@@ -1,4 +1,4 @@
-"""Sealed manifests: JSON that is wrapped with its own hash, and says the hashes of other files."""
+"""Sealed manifests: JSON that is wrapped with its own hash, and lists the hashes of other files."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def fingerprint(data: bytes) -> dict[str, int | str]:
-    """Return what a manifest says of a file."""
+    """Return the size and hash of a file, as manifests list them."""
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 

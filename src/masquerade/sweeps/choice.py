@@ -29,7 +29,7 @@ class Row:
     """What the interval is taken over: "seeds" or "clients"."""
     standing: str = BEHIND
     difference: Interval | None = None
-    """What the best is ahead, paired by seeds or by clients."""
+    """How far the best is ahead, paired by seeds or by clients."""
 
 
 @dataclass(frozen=True)

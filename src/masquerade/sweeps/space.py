@@ -23,7 +23,7 @@ class Values:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Return what has to fit before anything is trained."""
+        """Return the values that are checked before anything is trained: all."""
         return self.values
 
 
@@ -37,7 +37,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[float, ...]:
-        """Return what has to fit before anything is trained."""
+        """Return the values that are checked before anything is trained: both ends."""
         return self.low, self.high
 
 

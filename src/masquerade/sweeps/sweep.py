@@ -30,7 +30,7 @@ TRIALS = "trials"
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for; it stands in the table [sweep] of the directory's `config.toml`."""
+    """What the command asks for; the table [sweep] of the directory's `config.toml` holds it."""
 
     over: tuple[str, ...]
     """As `--over` writes them."""

@@ -60,7 +60,7 @@ def width(count: int) -> int:
 
 
 def widths(count: Tensor) -> Tensor:
-    """Return the same of many numbers."""
+    """Return the widths of many numbers."""
     return sum((count >= 1 << 8 * place for place in range(8)), torch.zeros_like(count))
 
 

@@ -25,7 +25,7 @@ Count = Tensor | int
 
 @dataclass
 class Counted:
-    """What a message costs, and what it tells."""
+    """The bytes of a message, and what they are made of."""
 
     bytes: Count = 0
     values: Count = 0

@@ -31,7 +31,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told
 _PURPOSE, _SHARE, _POOL = 1, 4, 5
 
 DEALS = 100
-"""How often a rule deals samples before a client without one for training is called its fault."""
+"""Tries of a rule before it is refused because a client gets no training sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,9 @@ class Federation:
     validation: tuple[Tensor, ...]
     test: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
-    """What the data call the clients, one name for each; empty where they have numbers only."""
+    """Names of the clients, in the order of their numbers; empty where they have numbers only."""
     class_names: tuple[str, ...] = ()
-    """What the data call the classes, in the order of their numbers; empty where these are it."""
+    """Names of the classes, in the order of their numbers; empty where they have numbers only."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
     impute: str = ""

@@ -17,7 +17,7 @@ LARGEST = 4 << 30
 
 @dataclass(frozen=True)
 class Files:
-    """Names, in the order in which they lie, and how to read one of them."""
+    """The names of files, in order, and how to read each."""
 
     path: Path
     names: tuple[str, ...]

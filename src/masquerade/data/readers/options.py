@@ -20,7 +20,7 @@ class TableOptions:
     label: str = ""
     """The column of the labels; "" takes `y`."""
     client: str = ""
-    """The column that says whose a row is; "" takes `client`, if there is one."""
+    """The column that names the client of a row; "" takes `client`, if there is one."""
     drop: tuple[str, ...] = ()
     """Columns that are left out."""
     categorical: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class TableOptions:
 
 
 AS_IT_IS = TableOptions()
-"""What is meant where nothing is said."""
+"""The defaults."""
 
 
 def names_of(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from masquerade.errors import MasqueradeWarning, listed, nearest
 Flags = npt.NDArray[np.bool_]
 
 LEAST = 10
-"""Rows, at least, by which a column can be said to say nothing."""
+"""Rows from which a column can be said to tell nothing."""
 TRAIN = {"true": True, "1": True, "train": True, "false": False, "0": False, "test": False}
 """What a column `train` may hold."""
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")

@@ -19,7 +19,7 @@ class Stepper(Protocol):
     """What takes the steps of a stage, for a chunk of clients."""
 
     few: ClassVar[bool]
-    """Whether it wants few widths: a graph takes memory, and time to be made."""
+    """Whether it should see few different numbers of clients: each graph costs memory and time."""
     rewrites: ClassVar[bool]
     """Whether convolutions may be computed as products of matrices."""
 

@@ -26,7 +26,7 @@ from masquerade.engine.replay.eager import Key, RowStep
 OFTEN = 8
 """Steps of a form that are taken before it is recorded, which takes as long as a few of them."""
 MOST = 256
-"""Forms that are known at a time."""
+"""How many forms are kept at a time."""
 
 Form = tuple[Key, Hashable, torch.Size]
 """What a recording serves for: a step, the form of the work, and the shape of a row."""
@@ -192,7 +192,7 @@ class Recordings:
     rewrites: ClassVar[bool] = True
     often: float = OFTEN
     recorded: dict[Form, _Recording | None] = field(default_factory=dict)
-    """None is what cannot be recorded."""
+    """By form; None where a step cannot be recorded."""
     seen: Counter[Form] = field(default_factory=Counter)
 
     def run(self, key: Key, step: RowStep, work: State, rows: Tensor, round: Round) -> State:

@@ -35,14 +35,15 @@ class FedSelect(Method):
     """Personal and shared entries in one model; `local_epochs` are those of LocalAlt."""
 
     select: str = "tickets"
-    """How masks are found: by "tickets" (GradLTN, anew in every round) or by "growth"."""
+    """How masks are found: by a search for lottery tickets in every round ("tickets", GradLTN), or
+    by making more entries personal every few rounds ("growth")."""
     personal_share: float = 0.5
     """Share of entries that stay personal at each pruning (p)."""
     # Differs: the paper's words fit both; it does not say whether tensors compete.
     share_of: str = "all"
     """What `personal_share` is a share of: "all" entries, or "survivors", so that it compounds."""
     ranking: str = "tensor"
-    """Whether changes compete within each "tensor" or "overall"."""
+    """Which entries are ranked together: those of each "tensor", or all ("overall")."""
     iterations: int = 5
     """Prunings in a round (L); there is one training more than prunings."""
     search_epochs: int = 5
@@ -50,17 +51,18 @@ class FedSelect(Method):
     stop: str = "iterations"
     """What may end the search sooner: nothing ("iterations"), a "share" or an "accuracy"."""
     target_share: float = 0.1
-    """With stop = "share": prunings leave at least this share personal."""
+    """With stop = "share": the least share of entries that prunings leave personal."""
     target_accuracy: float = 90.0
-    """With stop = "accuracy": a ticket is pruned only if it reaches this on validation data."""
+    """With stop = "accuracy": a mask is pruned only if its model reaches this on validation
+    data."""
     rewind: bool = True
-    """Whether the search returns θ_0; otherwise the trained ticket (θ_L)."""
+    """Whether weights go back to θ_0 after the search; otherwise the trained ones stay (θ_L)."""
     grow: float = 0.25
-    """By growth: share of a tensor's shared entries that become personal at a time."""
+    """With select = "growth": share of a tensor's shared entries that become personal at a time."""
     grow_every: int = 3
-    """By growth: rounds from one growth to the next; none in round 0."""
+    """With select = "growth": rounds from one growth to the next; none in round 0."""
     grow_target: float = 0.8
-    """By growth: largest share of a tensor that becomes personal."""
+    """With select = "growth": largest share of a tensor that becomes personal."""
     # Differs: the paper does not speak of norms; the release keeps their buffers local.
     norms: str = "masked"
     """Parameters of norms are "masked" as all others, or whole: "shared" or "personal"."""

@@ -41,47 +41,50 @@ class PFedGate(Method):
     """Sparse models that differ by client, by batch or by sample, each within its budget."""
 
     density: float = 0.5
-    """Share of the costs that a model may have (s); a client with a smaller budget has that."""
+    """Share of the model's costs that a client may use (s); a smaller budget of its own goes
+    before."""
     # Differs: the paper gives no number; this is the release's for five blocks.
     least: float = 0.2
     """Share of every tensor that is always on (s_min)."""
     blocks: int = 5
-    """Blocks of a tensor (B)."""
+    """How many blocks every tensor is cut into (B)."""
     split: str = "flat"
-    """What is cut into blocks: "flat" tensors, "filter" (outputs) or "channel" (inputs)."""
+    """How tensors are cut: into equal pieces ("flat"), by outputs ("filter") or by inputs
+    ("channel")."""
     cost: str = "parameters"
-    """What the budget counts (W): "parameters", "flops", or "table"."""
+    """What the budget counts (W): "parameters", "flops", or what `table` says ("table")."""
     table: tuple[float, ...] = (1.0,)
-    """Costs of the tensors, in the network's order; read where `cost` is "table"."""
+    """What each tensor costs, in the network's order; read with cost = "table" alone."""
     solver: str = "greedy"
-    """How the knapsack is filled: "greedy" by importance, or "exact"."""
+    """How blocks are chosen within the budget: "greedy" by importance, or "exact" (knapsack)."""
     # Differs: the text gates every sample; the release, and so its tables, a batch.
     gating: str = "batch"
     """What has a mask of its own: a "batch", a "sample" or a "client"."""
     chunk: int = 8
-    """Samples at a time, each with a model of its own, where samples are gated."""
+    """With gating = "sample": how many samples, each with a model of its own, are in memory at a
+    time."""
     paths: int = 2
-    """1: importances G are the weights M; 2: each has a path of its own."""
+    """Scores of the gate for a block: 2, an importance G and a scale M, or 1 that is both."""
     gate_lr: float = 0.1
     """Learning rate of the gate (η)."""
     # Differs: the paper says SGD; these are the release's, with which both learn faster.
     # Momentum begins anew in every round, the release keeps it.
     momentum: float = 0.9
-    """Share of the last step that the next one keeps, of model and gate."""
+    """Momentum of SGD, for model and gate; begun anew in every round."""
     weight_decay: float = 5e-4
-    """Pull of every weight toward zero, of model and gate."""
+    """Weight decay of SGD, for model and gate."""
     clip: float = 10.0
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient; a longer one is scaled down to it."""
     tune_epochs: int = 5
-    """Passes in which a client that never took part trains its gate alone."""
+    """Epochs in which a client that never took part trains its gate before use."""
     pre_norm: bool = True
     """Whether the gate normalizes its input."""
     post_norm: bool = True
     """Whether the gate normalizes its scores."""
     squash: bool = True
-    """Whether a sigmoid bounds the scores."""
+    """Whether a sigmoid keeps the gate's scores between 0 and 1."""
     scale: bool = True
-    """Whether blocks are scaled by M; otherwise they are only chosen."""
+    """Whether chosen blocks are multiplied by M; otherwise they are used as they are."""
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
     foreseen: ClassVar[bool] = False
