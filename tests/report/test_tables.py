@@ -340,6 +340,24 @@ def test_what_is_done_to_samples_is_said_where_results_have_it() -> None:
     assert not [note for note in footnotes([result()]) if "network reads" in note]
 
 
+def test_a_mean_that_is_not_over_all_clients_says_over_how_many() -> None:
+    def defined(count: int) -> Accuracy:
+        return Accuracy(Statistics(90.0, 2.0, defined=count))
+
+    def told(*counts: int) -> str:
+        some = [
+            result(seed=seed, metrics={"auroc": defined(count)})
+            for seed, count in enumerate(counts)
+        ]
+        return " ".join(note for note in footnotes(some) if " of 20" in note)
+
+    assert "AUROC 17 of 20." in told(17)
+    assert "AUROC 15 to 17 of 20." in told(17, 15)
+    assert told(20) == ""
+    # A client without test data has no figure at all.
+    assert "Own data 19 of 20." in " ".join(footnotes([result(accuracy=defined(19))]))
+
+
 def test_a_further_metric_has_a_column_where_a_result_has_it() -> None:
     further = {"macro_f1": accuracy(70.0), "auroc": accuracy(95.0)}
     results = [result("a", metrics=further), result("b", own=90.0)]

@@ -423,6 +423,7 @@ def footnotes(results: Results) -> list[str]:
             " all clients, so that a client counts by how many it has."
         )
     notes.append("Bottom decile: nine clients in ten do at least as well.")
+    notes += about_defined(results, lambda summary: summary.accuracy, lambda s: s.metrics)
     if any(result.majority for result in results):
         notes.append(
             "Majority class: each client answers the most frequent label of its own training"
@@ -465,6 +466,38 @@ def footnotes(results: Results) -> list[str]:
             f"Updates that were refused (metrics.jsonl has the reasons): {', '.join(some)}."
         )
     return notes + _about_apart(results)
+
+
+def about_defined(
+    results: Results,
+    own: Callable[[Summary], Accuracy | None],
+    further: Callable[[Summary], Mapping[str, Accuracy]],
+    clients: Callable[[Summary], int] = lambda summary: summary.clients,
+) -> list[str]:
+    """Say over how many clients means are taken, where that is not over all of them."""
+    counts: dict[str, set[tuple[int, int]]] = {}
+    for summary in results:
+        named = {metric_title(name): found for name, found in further(summary).items()}
+        for heading, found in ({"Own data": own(summary)} | named).items():
+            if found is not None and found.own.defined is not None:
+                counts.setdefault(heading, set()).add((found.own.defined, clients(summary)))
+    told = [
+        f"{heading} {_span(found)}"
+        for heading, found in counts.items()
+        if any(some < all for some, all in found)
+    ]
+    if not told:
+        return []
+    return [
+        "A mean is over the clients for which there is a figure (AUROC and balanced accuracy need"
+        f" a test set of two classes): {', '.join(told)}."
+    ]
+
+
+def _span(found: set[tuple[int, int]]) -> str:
+    """Write how many clients of all: "17 of 20", or "17 to 19 of 20" where trainings differ."""
+    some, all = sorted({each for each, _ in found}), max(each for _, each in found)
+    return " to ".join(map(str, dict.fromkeys((some[0], some[-1])))) + f" of {all}"
 
 
 def _about_apart(results: Results) -> list[str]:
