@@ -267,16 +267,24 @@ def _check_names(planned: Sequence[tuple[int, Method, Named]]) -> None:
 
 def _name(method: Method, view: str) -> tuple[str, str]:
     """Name a view: by the entry of METHODS that its class and view make, or by its class."""
-    cls = type(method)
-    fitting = {n: entry for n, entry in METHODS.of_class(cls).items() if entry.view == view}
+    name = _entry(method, view)
+    if name:
+        return name, METHODS[name].title
+    name, title = named_by_class(method, view)
+    usual = _entry(method, method.views[0])
+    return name, f"{METHODS[usual].title} ({view})" if usual else title
+
+
+def _entry(method: Method, view: str) -> str:
+    """Return the name in METHODS of a view of a method, if it has one."""
+    entries = METHODS.of_class(type(method))
+    fitting = [
+        name
+        for name, entry in entries.items()
+        if entry.view == view and vars(method).items() >= set(entry.settings)
+    ]
     # Of the entries whose settings fit, the one that states most of them.
-    names = sorted(
-        (n for n, entry in fitting.items() if vars(method).items() >= set(entry.settings)),
-        key=lambda name: -len(fitting[name].settings),
-    )
-    if names:
-        return names[0], fitting[names[0]].title
-    return named_by_class(method, view)
+    return max(fitting, key=lambda name: len(entries[name].settings), default="")
 
 
 def _named(methods: Sequence[Method] | Mapping[str, Method]) -> list[tuple[Method, Named]]:
