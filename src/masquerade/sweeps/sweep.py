@@ -16,6 +16,7 @@ from masquerade.experiments.checkpoints import check_text
 from masquerade.experiments.processes import perform_all
 from masquerade.experiments.run import complete, configured, directory_at
 from masquerade.methods import METHODS
+from masquerade.results.alarms import warn_of
 from masquerade.results.json_records import from_json, to_json
 from masquerade.storage.results import SWEEP, read_results
 from masquerade.sweeps import space
@@ -153,6 +154,9 @@ def run(path: Path, config: Config, order: Order, jobs: int = 1, quiet: bool = F
         directory.write_file(ROWS, held.encode())
         best = best_config(config, order, rows, path.name)
         directory.write_file(BEST_CONFIG, best.encode())
+    chosen = [row.runs for row in rows if row.standing == BEST]
+    # Trials are there to fail; what is alarming about the best of them matters.
+    warn_of([seed for each in tried if each.runs in chosen for seed in each.seeds])
     return rows
 
 
