@@ -93,7 +93,7 @@ class Sweep:
         """Do the trainings `of` something that are not done, each once."""
         missing = {job.folder: job for job in jobs if not _is_done(job.folder)}
         numbered = [
-            replace(job, name=f"{of}{place} of {len(missing)}, {job.name}")
+            replace(job, name=f"{of}{_numbered(place, len(missing))}{job.name}")
             for place, job in enumerate(missing.values(), 1)
         ]
         perform_all(perform, numbered, self.jobs)
@@ -115,6 +115,10 @@ def _tried(config: Config, order: Order, trial: Trial) -> Config:
         "train.seeds": list(order.seeds),
     }
     return toml.parse(toml.put(toml.complete(config), {**trial, **fixed}), "sweep")
+
+
+def _numbered(place: int, of: int) -> str:
+    return f"{place} of {of}, " if of > 1 else ""
 
 
 def _is_done(folder: Path) -> bool:
@@ -276,10 +280,11 @@ def best_config(config: Config, order: Order, rows: Sequence[Row], name: str) ->
 
 def _head(order: Order, rows: Sequence[Row], name: str) -> list[str]:
     seeds = ", ".join(map(str, order.seeds))
+    over = f"mean over seeds {seeds}" if len(order.seeds) > 1 else f"seed {seeds}"
     how = f"{order.optuna} trials of Optuna" if order.optuna else "the full grid"
     lines = [
-        f"# Chosen by the sweep {name}: the best `{order.metric}` on validation data, mean over",
-        f"# seeds {seeds}, of {how}: {' '.join(f'--over {each}' for each in order.over)}",
+        f"# Chosen by the sweep {name}: the best `{order.metric}` on validation data, {over},",
+        f"# of {how}: {' '.join(f'--over {each}' for each in order.over)}",
     ]
     for row in rows:
         figure = LOST if row.standing == LOST else f"{row.mean:.2f} {row.standing}"
