@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from masquerade.errors import MasqueradeError
-from masquerade.report.tables import Results, under_rules
+from masquerade.report.tables import Results, bytes_before, under_rules
 from masquerade.results import Accuracy, ClientFigures, Costs, Summary
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _row(summary: Summary) -> Row:
         | defined
         | novel
         | _costs(summary.costs)
+        | {"bytes_before": bytes_before(summary)}
         | {"parameters": summary.model.parameters, "density": summary.model.density}
         | ended
     )

@@ -503,13 +503,17 @@ def _span(found: set[tuple[int, int]]) -> str:
 def _about_apart(results: Results) -> list[str]:
     """Say what clients are sent and compute before training and before use; the same said once."""
     notes = []
-    for spent, when in ((of_setup, "before training"), (of_adapt, "before use")):
+    apart: dict[str, tuple[Pick, Pick]] = {
+        "before training": (bytes_before, of_setup(lambda spent: spent.flops.masked)),
+        "before use": (
+            of_adapt(lambda spent: spent.bytes.both),
+            of_adapt(lambda spent: spent.flops.masked),
+        ),
+    }
+    for when, (bytes, flops) in apart.items():
         costs: dict[str, list[str]] = {}
         for seeds in by_method(results).values():
-            sent, done = (
-                mean(seeds, spent(lambda s: s.bytes.both)),
-                mean(seeds, spent(lambda s: s.flops.masked)),
-            )
+            sent, done = mean(seeds, bytes), mean(seeds, flops)
             words = [f"{show_cost(sent, 1e6)} MB"] * bool(sent)
             words += [f"{show_cost(done, 1e9)} GFLOP"] * bool(done)
             if words:
@@ -518,6 +522,15 @@ def _about_apart(results: Results) -> list[str]:
         if told:
             notes.append(f"Counted apart, once {when}: {told}.")
     return notes
+
+
+def bytes_before(summary: Summary) -> float:
+    """Return what a client is sent and sends once before training.
+
+    It is for a setup, and for sums and counts that preprocessing and class weights are found from.
+    """
+    parts = (summary.costs.setup, summary.preprocessing, summary.class_weights)
+    return sum(part.bytes.both for part in parts if part is not None)
 
 
 def of_setup(amount: Callable[[Spent], float]) -> Pick:
