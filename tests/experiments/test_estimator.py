@@ -1,12 +1,16 @@
 """The classifier for scikit-learn's habits: its checks, groups as clients, and strangers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -89,18 +93,70 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         mq.PersonalizedClassifier(**wrong).fit(x, y)
 
 
-def test_it_stands_in_a_pipeline_and_a_cross_validation() -> None:
+def test_without_groups_score_and_predict_are_the_shared_model() -> None:
+    x, y, _ = opposite_groups()
+    found = fitted()
+    strangers = found.predict(x, groups=["east"] * len(x))
+    assert np.array_equal(found.predict(x), strangers)
+    assert found.score(x, y) == np.mean(strangers == y)
+
+
+@pytest.fixture
+def routing() -> Iterator[mq.PersonalizedClassifier]:
+    """A classifier that asks for groups wherever scikit-learn can hand them on."""
+    model = mq.PersonalizedClassifier(rounds=8, settings={"lr": 0.3})
+    with config_context(enable_metadata_routing=True):
+        asking = model.set_fit_request(groups=True).set_score_request(groups=True)
+        yield asking.set_predict_request(groups=True)
+
+
+FOLDS = StratifiedKFold(2, shuffle=True, random_state=0)
+
+
+def test_cross_validation_hands_groups_on(routing: mq.PersonalizedClassifier) -> None:
     x, y, groups = opposite_groups()
-    rows = np.arange(len(x)) % 3
+    # Held-out samples of known groups are answered by their own models.
+    found = cross_val_score(routing, x, y, params={"groups": groups}, cv=FOLDS)
+    assert found.min() > 0.8
+    # Where whole groups are held out, the shared model knows the opposite alone.
+    found = cross_val_score(routing, x, y, params={"groups": groups}, cv=GroupKFold(2))
+    assert found.max() < 0.2
+
+
+def test_a_search_hands_groups_on(routing: mq.PersonalizedClassifier) -> None:
+    x, y, groups = opposite_groups()
+    search = GridSearchCV(routing, {"method": ["fedavg", "ditto"]}, cv=FOLDS)
+    search.fit(x, y, groups=groups)
+    assert search.best_params_ == {"method": "ditto"}
+    assert search.best_estimator_.groups_.tolist() == ["north", "south"]
+    assert search.score(x, y, groups=groups) > 0.8
+
+
+def test_a_pipeline_hands_groups_on(routing: mq.PersonalizedClassifier) -> None:
+    x, y, groups = opposite_groups()
+    model = make_pipeline(StandardScaler(), clone(routing)).fit(x, y, groups=groups)
+    assert model.score(x, y, groups=groups) > 0.8
+    assert model.score(x, y) < 0.8
+    assert np.mean(model.predict(x, groups=groups) == y) > 0.8
+    assert model.classes_.tolist() == ["sick", "well"]
+
+
+def test_without_routing_a_pipeline_takes_groups_by_the_name_of_its_step() -> None:
+    x, y, groups = opposite_groups()
     model = make_pipeline(StandardScaler(), mq.PersonalizedClassifier("fedavg", rounds=1))
-    found = cross_val_score(model, x, y, groups=rows, cv=GroupKFold(3))
+    model.fit(x, y, personalizedclassifier__groups=groups)
+    assert model[-1].groups_.tolist() == ["north", "south"]
+    found = cross_val_score(model, x, y, groups=np.arange(len(x)) % 3, cv=GroupKFold(3))
     assert found.shape == (3,)
-    assert mq.PersonalizedClassifier("fedavg", rounds=1).fit(
-        x, y, groups=groups
-    ).groups_.tolist() == [
-        "north",
-        "south",
-    ]
+
+
+def test_names_of_columns_are_kept_and_checked() -> None:
+    x, y, groups = opposite_groups()
+    frame = pandas.DataFrame(x, columns=["age", "pulse", "weight"])
+    model = mq.PersonalizedClassifier("fedavg", rounds=1).fit(frame, y, groups=groups)
+    assert model.feature_names_in_.tolist() == ["age", "pulse", "weight"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["pulse", "age", "weight"]], groups=groups)
 
 
 def test_groups_of_whole_numbers_are_the_same_as_floats_and_none_may_be_missing() -> None:
@@ -108,6 +164,9 @@ def test_groups_of_whole_numbers_are_the_same_as_floats_and_none_may_be_missing(
     numbers = (groups == "south").astype(int)
     model = mq.PersonalizedClassifier(rounds=2).fit(x, y, groups=numbers)
     assert np.array_equal(model.predict(x, numbers), model.predict(x, numbers.astype(float)))
+    with pytest.warns(DataConversionWarning):
+        column = model.predict(x, numbers[:, None])
+    assert np.array_equal(column, model.predict(x, numbers))
     for missing in ([None] + ["north"] * 4, [np.nan, 1, 1, 1, 1]):
         with pytest.raises(ValueError, match="groups"):
             model.predict(x[:5], groups=missing)

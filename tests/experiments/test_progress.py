@@ -4,6 +4,7 @@ import io
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.live import Live
@@ -72,6 +73,14 @@ def test_a_terminal_has_a_bar_on_stderr_alone(
     terminal.truncate(0)
     compare(progress=False)
     assert terminal.getvalue().strip("\0") == ""
+
+
+def test_the_classifier_is_silent_unless_asked(notebook: Displays) -> None:
+    x, y = np.eye(4), [0, 1, 0, 1]
+    mq.PersonalizedClassifier("fedavg", rounds=1).fit(x, y)
+    assert not notebook.shown
+    mq.PersonalizedClassifier("fedavg", rounds=1, verbose=True).fit(x, y)
+    assert notebook.shown
 
 
 def test_a_display_of_the_program_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

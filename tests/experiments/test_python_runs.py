@@ -126,6 +126,14 @@ def test_results_and_federations_are_short_in_a_notebook() -> None:
     assert len(repr(federation())) < 200
 
 
+def test_a_view_without_a_name_of_its_own_is_called_after_its_method() -> None:
+    method = mq.methods.DMPFL(local_epochs=1, first_dense=False)
+    result = mq.run(method, network(), federation(), rounds=3, batch_size=4)
+    titles = {each.view: each.title for each in result.summaries}
+    assert titles["personal"] == "DM-PFL"
+    assert titles["global"] == "DM-PFL (global)"
+
+
 def test_whole_numbers_for_a_network_without_an_embedding_are_explained() -> None:
     x, y = torch.arange(60).reshape(20, 3), torch.arange(20) % 2
     data = mq.partition(mq.from_arrays(x, y), clients=2, by=mq.IID())

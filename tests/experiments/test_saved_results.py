@@ -1,5 +1,6 @@
 """Results that are saved, loaded and reported: nothing is lost, and what is damaged is refused."""
 
+import html
 import shutil
 import warnings
 from dataclasses import replace
@@ -54,8 +55,9 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "mine.npz", x=x, y=rng.integers(0, 2, 60))
     out = folder / "both"
     words = ["compare", "--methods", "fedavg,local,fedavg_ft", "--data", folder / "mine.npz"]
-    words += ["--clients", 3, "--partition", "iid", "--rounds", 1, "--out", out, "--quiet"]
-    words += ["--set", "train.model=logistic", "--set", "data.normalize=standard"]
+    # What is left to "auto" is the partition, the network and the engine.
+    words += ["--clients", 3, "--rounds", 1, "--out", out, "--quiet"]
+    words += ["--set", "data.normalize=standard"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("masquerade.report.plots.figures", lambda *given: {})
         app([str(word) for word in words], standalone_mode=False)
@@ -257,6 +259,21 @@ def test_a_page_says_what_was_run_and_is_that_of_the_directory(tmp_path: Path) -
     made.report(tmp_path / "page.html")
     with raises("E502"):
         made.report(tmp_path / "nowhere" / "page.html")
+
+
+def test_the_page_of_a_comparison_says_what_auto_was(command: Path, tmp_path: Path) -> None:
+    found = mq.load_result(command)
+    found.report(tmp_path / "page.html")
+    written = (command / "report.html").read_text()
+    assert (tmp_path / "page.html").read_text() == written
+    assert "partition dirichlet:0.3 over 3 clients" in written
+    text = html.unescape(written)
+    for setting in ('partition = "dirichlet:0.3"', 'model = "mlp"', 'engine = "'):
+        assert setting in text
+    for setting in ("partition", "model", "engine"):
+        assert f'{setting} = "auto"' not in text
+    # What is on the disk is what was asked for.
+    assert 'partition = "auto"' in (command / "config.toml").read_text()
 
 
 def test_names_of_classes_and_columns_come_back(tmp_path: Path) -> None:

@@ -190,7 +190,8 @@ W607 too much
 
 
 def test_a_report_reads_as_a_table() -> None:
-    assert str(REPORT) == SHOWN.strip()
+    # A notebook, and a prompt, show it by its repr.
+    assert str(REPORT) == repr(REPORT) == SHOWN.strip()
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(REPORT)
     drawn = console.export_text()

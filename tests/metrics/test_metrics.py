@@ -54,6 +54,13 @@ def test_set_metrics_by_hand() -> None:
     assert auroc(two, torch.tensor([1, 1, 1, 1])) is None
 
 
+def test_a_test_set_of_one_class_has_no_balanced_accuracy() -> None:
+    # Answering 0, whatever is asked, would have 100 here.
+    always = outputs_for([0, 0, 0], 3)
+    assert METRICS["balanced_accuracy"].function(always, torch.tensor([0, 0, 0])) is None
+    assert measured("balanced_accuracy", always, torch.tensor([0, 0, 1])) == pytest.approx(50)
+
+
 def test_set_metrics_are_those_of_scikit_learn() -> None:
     outputs, y = normal(1, (60, 4)), torch.arange(60) % 4
     answers, shares = outputs.argmax(-1).numpy(), torch.softmax(outputs, -1).numpy()

@@ -1,10 +1,12 @@
 """Results as frames: every figure stands in the column that is named after it."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from masquerade.report import frames
+from masquerade.results import Accuracy, Statistics
 from tests.report.invented import corrupted, result, six_methods
 from tests.support import raises
 
@@ -34,6 +36,20 @@ def test_corruption_and_novel_clients_have_columns() -> None:
     assert row["corruption_fog"] == 70.0
     assert row["novel"] == 71.0
     assert row["novel_gap"] == 9.0
+
+
+def test_a_metric_says_how_many_clients_it_is_defined_for() -> None:
+    auroc = Accuracy(Statistics(90.0, 2.0, defined=17))
+    (row,) = frames.rows([result(metrics={"auroc": auroc})])
+    assert (row["auroc"], row["auroc_clients"]) == (90.0, 17)
+
+
+def test_clients_that_answer_all_alike_are_marked() -> None:
+    found = result()
+    assert found.per_client is not None
+    alike = replace(found, per_client=replace(found.per_client, one_class=(3, 5)))
+    frame = frames.to_frame([alike], clients=True)
+    assert frame[frame["one_class"]]["client"].tolist() == [3, 5]
 
 
 def test_clients_have_a_row_each_and_novel_ones_are_marked() -> None:

@@ -24,6 +24,17 @@ def test_what_data_and_methods_are_called_is_escaped(plain_pages: None) -> None:
     assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in text
 
 
+def test_what_is_alarming_is_said_above_the_table(plain_pages: None) -> None:
+    text = notebook.fragment([result("a"), result("b")])
+    assert text.index("W311 ") < text.index("<table>")
+
+
+def test_how_to_read_it_is_folded_away() -> None:
+    text = notebook.fragment(BOTH)
+    assert text.index("<details>") < text.index("standard deviation over clients")
+    assert text.count("standard deviation over clients") == 1
+
+
 def test_two_outputs_of_one_notebook_share_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "SHOWN", ("rounds",))
 

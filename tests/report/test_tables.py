@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from masquerade.data.registry import NAMED
+from masquerade.report import frames
 from masquerade.report.page import page
 from masquerade.report.tables import footnotes, half_width, leads, markdown, rows
 from masquerade.report.terminal import terminal
@@ -21,6 +22,7 @@ from masquerade.results import (
     AVERAGED,
     Accuracy,
     Bytes,
+    ClassWeights,
     Flops,
     Preprocessing,
     RuleFigures,
@@ -338,6 +340,35 @@ def test_what_is_done_to_samples_is_said_where_results_have_it() -> None:
     both = [result(preprocessing=said), result("b", preprocessing=said)]
     assert footnotes(both).count(sentence) == 1
     assert not [note for note in footnotes([result()]) if "network reads" in note]
+
+
+def test_a_mean_that_is_not_over_all_clients_says_over_how_many() -> None:
+    def defined(count: int) -> Accuracy:
+        return Accuracy(Statistics(90.0, 2.0, defined=count))
+
+    def told(*counts: int) -> str:
+        some = [
+            result(seed=seed, metrics={"auroc": defined(count)})
+            for seed, count in enumerate(counts)
+        ]
+        return " ".join(note for note in footnotes(some) if " of 20" in note)
+
+    assert "AUROC 17 of 20." in told(17)
+    assert "AUROC 15 to 17 of 20." in told(17, 15)
+    assert told(20) == ""
+    # A client without test data has no figure at all.
+    assert "Own data 19 of 20." in " ".join(footnotes([result(accuracy=defined(19))]))
+
+
+def test_what_is_sent_for_preprocessing_is_counted_for_every_method() -> None:
+    fitted = Preprocessing("numbers are standardized", Bytes(100.0, 1900.0))
+    weighed = ClassWeights((1.0, 2.0), Bytes(0.0, 1000.0))
+    silent = result("local", costs=costs(spent(0.0, 0.0)), preprocessing=fitted)
+    other = result("fedavg", preprocessing=fitted, class_weights=weighed)
+    (note,) = [each for each in footnotes([silent, other]) if "before training" in each]
+    assert "LOCAL 0.002 MB" in note
+    assert "FEDAVG 0.003 MB" in note
+    assert [row["bytes_before"] for row in frames.rows([silent, other])] == [2000.0, 3000.0]
 
 
 def test_a_further_metric_has_a_column_where_a_result_has_it() -> None:

@@ -1,10 +1,12 @@
 """Alarms: what is alarming about results, and what is not."""
 
+import warnings
 from dataclasses import replace
 
-from masquerade.results.alarms import alarms
+from masquerade.results.alarms import alarms, warn_of_client
 from tests.messages import Golden
 from tests.report.invented import clients, novel, result
+from tests.support import warns
 
 
 def codes(*results) -> list[str]:
@@ -17,20 +19,36 @@ def answering(count: int, method: str = "a", **changes):
     return replace(found, per_client=replace(found.per_client, one_class=tuple(range(count))))
 
 
-def test_more_than_a_tenth_of_the_clients_is_an_alarm(golden: Golden) -> None:
-    assert codes(answering(2)) == []
-    assert codes(answering(3)) == ["W310"]
+def test_one_client_that_answers_alike_is_an_alarm_and_is_named(golden: Golden) -> None:
+    assert codes(answering(0)) == []
+    assert codes(answering(1)) == ["W310"]
     (text,) = alarms([answering(3), answering(20, "bb"), answering(0, "ccc")])
-    assert "A 3 of 20, BB 20 of 20." in text
+    assert "A 3 of 20 (0, 1, 2); BB 20 of 20 (0, 1," in text
     golden(text)
 
 
-def test_seeds_and_novel_clients_count_together() -> None:
-    assert codes(answering(4), answering(1, seed=2)) == ["W310"]
-    assert codes(answering(3), answering(1, seed=2)) == []
+def test_clients_are_called_by_their_names_once_for_all_seeds() -> None:
+    several = [answering(1), answering(2, seed=2)]
+    called = tuple("abcdefghijklmnopqrst")
+    named = [replace(s, per_client=replace(s.per_client, names=called)) for s in several]
+    (text,) = alarms(named)
+    assert "A 3 of 40 (a, b)" in text
+
+
+def test_novel_clients_are_named_too() -> None:
     kept_out = novel([70.0, 72.0])
     kept_out = replace(kept_out, clients=replace(kept_out.clients, one_class=(20, 21)))
-    assert codes(answering(1, novel=kept_out)) == ["W310"]
+    (text,) = alarms([answering(1, novel=kept_out)])
+    assert "A 3 of 22 (0, 20, 21)" in text
+
+
+def test_who_takes_such_a_model_is_warned(golden: Golden) -> None:
+    with warns("W310", "client 1") as heard:
+        warn_of_client(answering(2), 1)
+    golden(heard[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_client(answering(2), 2)
 
 
 def test_methods_with_the_same_figures_are_named(golden: Golden) -> None:
@@ -60,3 +78,8 @@ def test_what_is_perfect_not_finite_or_not_listed_says_nothing() -> None:
     broken = clients([float("nan")] * 20)
     for figures in (perfect, broken, None):
         assert codes(*(result(name, per_client=figures) for name in "ab")) == []
+
+
+def test_the_figures_of_one_client_may_agree_by_chance() -> None:
+    assert codes(*(result(name, per_client=clients([80.0])) for name in "ab")) == []
+    assert codes(*(result(name, per_client=clients([80.0, 70.0])) for name in "ab")) == ["W311"]

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from masquerade.config import resolve, toml
 from masquerade.config.settings import Config
 from masquerade.data import Federation
+from masquerade.errors import MasqueradeWarning
 from masquerade.experiments import run as experiment
 from masquerade.results import Summary
 from masquerade.storage.results import is_sweep, read_results
@@ -359,3 +361,14 @@ def test_the_table_says_what_is_best_and_what_is_not_separated() -> None:
     assert texts[1][3] == "2.00 (1.75 … 2.25)"
     assert [line[4] for line in texts] == [BEST, "", ""]
     assert [line in table.markdown(rows, "own") for line in ("68.00", "95 %")] == [True, True]
+
+
+def test_what_is_alarming_is_said_of_the_best_trial_alone(tmp_path: Path) -> None:
+    # Samples that are all alike get one answer, whatever is trained.
+    client = np.repeat(np.arange(5), 20)
+    x, y = np.zeros((100, 4), dtype=np.float32), np.arange(100) % 3
+    np.savez(tmp_path / "data.npz", x=x, y=y, client=client)
+    order = Order(("method.lr=0.1,0.2",))
+    with pytest.warns(MasqueradeWarning) as heard:
+        sweep.run(tmp_path / "out", config(tmp_path, "fedavg"), order, quiet=True)
+    assert [str(each.message)[:4] for each in heard] == ["W310"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from masquerade.results import AVERAGED, Accuracy, Statistics
 
 Figure = float | None
-"""A client's metric on a test set; None where it has no sample there."""
+"""A client's metric on a test set; None where it has no sample there, or is not defined."""
 Figures = dict[str, list[Figure]]
 """One figure per client, by degree of shift or severity of corruption."""
 ShiftSets = Mapping[int, Sequence[Sequence[Tensor]]]
@@ -39,7 +39,10 @@ class OverClients:
     better: str
 
     def describe(self, values: Sequence[Figure], ids: Sequence[int]) -> Statistics:
-        """Return mean, standard deviation, mean over all samples, and the bottom decile."""
+        """Return mean, standard deviation, mean over all samples, and the bottom decile.
+
+        They are over the clients that have a figure, and it is said how many these are.
+        """
         pairs = zip(values, [self.samples[id] for id in ids], strict=True)
         present = [(value, count) for value, count in pairs if value is not None]
         figures = torch.tensor([value for value, _ in present], dtype=torch.float64)
@@ -50,6 +53,7 @@ class OverClients:
             std=float(figures.std(correction=0)),
             weighted=float((figures * weights).sum() / weights.sum()),
             bottom_decile=float(worst_first[len(figures) // 10]) if present else None,
+            defined=len(present),
         )
 
     def by_step(self, figures: Figures, ids: Sequence[int]) -> dict[str, Statistics]:

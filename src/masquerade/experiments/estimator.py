@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import nn
@@ -38,12 +38,16 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
     `method` is a name of `masquerade methods`, or a method such as `mq.methods.Ditto(lam=0.5)`;
     `settings` are hyperparameters of a named one. `model` is a named network, or a function of the
     number of features and of classes that returns a `torch.nn.Module`. Features are numbers; with
-    `standardize` they are normalized by mean and std, which groups' sums decide.
+    `standardize` they are normalized by mean and std, which groups' sums decide. With
+    `verbose` the progress of training is shown.
 
-    `fit` without groups takes all samples for those of one. `predict` answers with the group's own
-    model. Groups that were not trained on, and samples without a group where there were several,
-    get the shared model, where the method has one. `result_` has the figures of a run on the
-    training samples, since all of them are trained on.
+    `fit` without groups takes all samples for those of one. `predict`, `predict_proba` and `score`
+    answer with the group's own model. Groups that were not trained on, and samples without a group
+    where there were several, get the shared model, where the method has one. `result_` has the
+    figures of a run on the training samples, since all of them are trained on.
+
+    Cross-validation, searches and pipelines hand `groups` on where scikit-learn's metadata routing
+    is on and they are asked for: `set_fit_request(groups=True)`, `set_score_request(groups=True)`.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
         settings: Mapping[str, Any] | None = None,
         standardize: bool = True,
         random_state: Any = 0,
+        verbose: bool = False,
     ) -> None:
         self.method = method
         self.model = model
@@ -64,6 +69,7 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
         self.settings = settings
         self.standardize = standardize
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on samples X [samples, features], labels y and, of each sample, its group."""
@@ -86,6 +92,7 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
             # Nobody asks for these figures: `score` has samples of its own.
             evaluate=Evaluate(every=0, degrees=(0,)),
             compute=Compute(device="cpu"),
+            progress=bool(self.verbose),
         )
         self.groups_ = np.array(federation.names)
         return self
@@ -107,7 +114,10 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
         return shares
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> float:
-        """Return the share of samples whose label is right, each answered by its group's model."""
+        """Return the share of samples whose label is right; they are answered as by `predict`.
+
+        So without groups it is the shared model that is scored, where there were several groups.
+        """
         from sklearn.metrics import accuracy_score
 
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
@@ -172,8 +182,8 @@ def _groups(X: Array, groups: Any) -> Array:
     if groups is None:
         return np.zeros(len(X), dtype=np.int64).astype(str)
     check_consistent_length(X, groups)
-    given = np.asarray(groups)
-    if any(each is None or each != each for each in given.ravel().tolist()):
+    given: Array = column_or_1d(np.asarray(groups), warn=True)
+    if any(each is None or each != each for each in given.tolist()):
         raise ValueError("groups has missing values; give every sample a group")
     if given.dtype.kind == "f" and (given == np.floor(given)).all():
         # pandas makes floats of whole numbers beside a gap.

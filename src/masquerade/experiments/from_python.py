@@ -128,7 +128,9 @@ def run(
     check_callbacks(callbacks)
     with running(spec, _program, opened) as made, shown(progress) as bar:
         _name_program(made.directory)
-        return complete(made, [*bar, *callbacks], page=True)
+        result = complete(made, [*bar, *callbacks], page=True)
+    warn_of(result.summaries)
+    return result
 
 
 def compare(

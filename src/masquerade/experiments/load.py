@@ -18,6 +18,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.experiments import data_facts
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models
+from masquerade.experiments.report_page import as_run
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
 from masquerade.storage.results import is_comparison, read_results
@@ -60,7 +61,9 @@ def _compared(path: Path) -> Comparison:
     results = tuple(_loaded(folder, found) for folder, found in runs.items())
     partitions = {each.partition for each in results}
     partition = partitions.pop() if len(partitions) == 1 else ""
-    return Comparison(tuple(summaries), _settings(path), partition, results)
+    known = [each.settings for each in results if each.settings]
+    settings = as_run(_settings(path), known) if known else _settings(path)
+    return Comparison(tuple(summaries), settings, partition, results)
 
 
 def _loaded(

@@ -19,6 +19,7 @@ from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.results import Summary
+from masquerade.results.alarms import warn_of_client
 
 if TYPE_CHECKING:
     from masquerade.export.from_run import Found
@@ -124,6 +125,7 @@ class Personal:
         from masquerade.export import formats
 
         formats.check(format)
+        warn_of_client(self.summary, self.place)
         formats.write(self._found(x, labels), Path(path), format, compare)
 
     def _found(self, x: Any, labels: Sequence[str] | None) -> "Found":

@@ -22,11 +22,31 @@ def write_report(
     Settings are shown as the directory has them, and nothing that they name is imported.
     """
     text = (path / "config.toml").read_text(encoding="utf-8")
+    runs = [toml.read(file.read_text("utf-8")) for file in sorted(path.glob("*/config.toml"))]
+    if runs:
+        text = toml.write(as_run(toml.read(text), runs))
     # Runs of one program have one federation.
     files = [path / data_facts.FILE, *sorted(path.glob(f"*/{data_facts.FILE}"))]
     known = [data_facts.DataFacts.from_bytes(file.read_bytes()) for file in files if file.is_file()]
     partition = known[0].partition if known else ""
     write_page(path / "report.html", results, text, partition, clients_have)
+
+
+def as_run(tables: toml.Tables, runs: Sequence[toml.Tables]) -> toml.Tables:
+    """Return the settings of a comparison with what its runs found "auto" and the like to be.
+
+    That is what all of them say; in what they differ, as in seeds, it is as it was given.
+    """
+    found = dict(tables)
+    for section in {"data", "train", "compute"} & tables.keys():
+        first, *others = (run.get(section, {}) for run in runs)
+        agreed = {
+            key: value
+            for key, value in first.items()
+            if all(other.get(key) == value for other in others)
+        }
+        found[section] = tables[section] | agreed
+    return found
 
 
 def write_page(

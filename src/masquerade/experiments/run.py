@@ -123,8 +123,6 @@ def complete(
     )
     result = Result(tuple(summaries), made.settings, facts.partition, partial(opened, found))
     all_told.on_end(run, result)
-    if of == 1:
-        warn_of(summaries)
     return result
 
 
@@ -161,7 +159,9 @@ def start(
     loaded = settle(LoadedConfig.of(config))
     (training,) = trainings(loaded.config)
     with configured(loaded, training, path) as made:
-        return complete(made, callbacks, models=models, page=page).summaries
+        found = complete(made, callbacks, models=models, page=page).summaries
+    warn_of(found)
+    return found
 
 
 def resume(
@@ -175,7 +175,9 @@ def resume(
         with running(spec, _tables_of(config, training), lambda text: directory) as made:
             if made.finished:
                 return read_results(path)
-            return complete(made, callbacks, models=models, page=page).summaries
+            found = complete(made, callbacks, models=models, page=page).summaries
+    warn_of(found)
+    return found
 
 
 def compare(path: Path, config: Config | None, callbacks: Sequence[Callback] = ()) -> list[Summary]:

@@ -21,6 +21,7 @@ from masquerade.export.bundle import Card, Model, table_of
 from masquerade.export.model_card import describe, made_by
 from masquerade.models import MODELS
 from masquerade.results import Summary
+from masquerade.results.alarms import warn_of_client
 from masquerade.simulation.fitting import Fitting, fit
 from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results
@@ -96,6 +97,7 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     summary = _summary(path, view)
     place = summary.place_of(client)
     assert summary.per_client is not None
+    warn_of_client(summary, place)
     id = summary.per_client.ids[place]
     rebuilt = rebuild(path)
     spec, federation = rebuilt.spec, rebuilt.spec.federation

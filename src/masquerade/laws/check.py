@@ -82,6 +82,10 @@ class Report:
             lines += [f"{'':21}{detail}" for detail in each.details]
         return "\n".join([*lines, *self.warnings])
 
+    def __repr__(self) -> str:
+        # A notebook and a prompt show what is asked for last by this.
+        return str(self)
+
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         """Draw the same as a table."""
         from rich import box

@@ -19,10 +19,15 @@ BINS = 15
 """Bins of the calibration error, of equal width from 0 to 1."""
 
 
-def balanced_accuracy(outputs: Tensor, y: Tensor) -> float:
-    """Return the mean over the classes of a set of the share of each that is right."""
+def balanced_accuracy(outputs: Tensor, y: Tensor) -> float | None:
+    """Return the mean over the classes of a set of the share of each that is right.
+
+    None where a set has one class: answering that one, whatever is asked, would be perfect.
+    """
     from sklearn.metrics import recall_score
 
+    if len(torch.unique(y)) < 2:
+        return None
     return 100 * float(
         recall_score(
             y, outputs.argmax(-1), average="macro", labels=torch.unique(y), zero_division=0

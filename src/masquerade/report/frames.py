@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from masquerade.errors import MasqueradeError
-from masquerade.report.tables import Results, under_rules
+from masquerade.report.tables import Results, bytes_before, under_rules
 from masquerade.results import Accuracy, ClientFigures, Costs, Summary
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def _row(summary: Summary) -> Row:
         "metric": summary.metric,
     }
     others = {name: found.own.mean for name, found in summary.metrics.items()}
+    defined = {f"{name}_clients": found.own.defined for name, found in summary.metrics.items()}
     found = summary.novel
     novel = {} if found is None else {"novel": found.accuracy.own.mean, "novel_gap": found.gap}
     ended = {"diverged": summary.diverged is not None, "refused": summary.refused}
@@ -69,8 +70,10 @@ def _row(summary: Summary) -> Row:
         | run
         | _accuracy(summary.accuracy)
         | others
+        | defined
         | novel
         | _costs(summary.costs)
+        | {"bytes_before": bytes_before(summary)}
         | {"parameters": summary.model.parameters, "density": summary.model.density}
         | ended
     )
@@ -80,6 +83,7 @@ def _accuracy(found: Accuracy) -> Row:
     own = {
         "own": found.own.mean,
         "own_std": found.own.std,
+        "own_clients": found.own.defined,
         "weighted": found.own.weighted,
         "bottom_decile": found.own.bottom_decile,
     }
@@ -122,6 +126,7 @@ def _clients(group: ClientFigures, novel: bool) -> Iterator[Row]:
             "samples": group.samples[place],
             "test_samples": group.tests[place] if group.tests else None,
             "own": group.own[place],
+            "one_class": id in group.one_class,
             **_steps("shift", {step: found[place] for step, found in group.shift.items()}),
             **_steps("pooled", {step: found[place] for step, found in group.pooled.items()}),
         }

@@ -9,6 +9,7 @@ from masquerade.cost.bandwidth import FEDMASK
 from masquerade.report import plots, tables
 from masquerade.report.page import results_table
 from masquerade.report.tables import Results
+from masquerade.results.alarms import alarms
 
 SHOWN = ("rounds", "clients", "shift")
 """The figures that are drawn; the page has all of them."""
@@ -22,20 +23,29 @@ _CSS = """
 .masquerade .figures { display: flex; flex-wrap: wrap; gap: 1rem; }
 .masquerade svg { width: 28rem; max-width: 100%; height: auto; }
 .masquerade p { max-width: 60rem; }
+.masquerade summary { cursor: pointer; }
+.masquerade details p { margin: 0.3rem 0; }
 """
 
 
 def fragment(results: Results) -> str:
     """Return the table of results and the main figures, without figures where none can be drawn."""
+    warned = "".join(f"<p>{html.escape(text)}.</p>\n" for text in alarms(results))
     results = tables.under_rules(results)
     # Machines that only train have no matplotlib.
     drawn = plots.figures(results, FEDMASK, SHOWN) if find_spec("matplotlib") else {}
     figures = "".join(_alone(svg) for svg in drawn.values())
     return (
         f'<div class="masquerade"><style>{_CSS}</style>\n'
-        f"<p>{html.escape(tables.heading(results))}</p>\n{results_table(results)}\n"
-        f'<div class="figures">{figures}</div>\n</div>'
+        f"<p>{html.escape(tables.heading(results))}</p>\n{warned}{results_table(results)}\n"
+        f'<div class="figures">{figures}</div>\n{_notes(results)}</div>'
     )
+
+
+def _notes(results: Results) -> str:
+    """Fold what a reader of the table needs once, and not under every cell."""
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in tables.footnotes(results))
+    return f"<details><summary>How to read this</summary>{notes}</details>"
 
 
 def _alone(svg: str) -> str:

@@ -151,7 +151,7 @@ def page(
     }
     sections = (
         _headline(results, title, notes),
-        _section("Results", results_table(results)),
+        _section("Results", results_table(results) + _notes(results)),
         _section("Figures", _figures(drawn, "Figures") + _left_out(results, drawn)),
         _section("Clients", _clients(results)),
         _section("Shift", _figures(drawn, "Shift") + _shift(results, rows)),
@@ -230,6 +230,7 @@ def _tile(
 
 
 def results_table(results: Results) -> str:
+    """Return the table of results without its notes; a block of methods after the other."""
     headings, body = tables.cells(results)
     # All degrees of shift have tables of their own.
     shown = [place for place, name in enumerate(headings) if name not in tables.between(headings)]
@@ -237,14 +238,18 @@ def results_table(results: Results) -> str:
         [_cell(row[place].value, row[place].rest, row[place].best) for place in shown]
         for row in body
     ]
-    notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
     names = [headings[place] for place in shown]
     parts = blocks.parted(rows, tables.by_row(results).values())
     shown_tables = [
         _element("p", title, "soft") * (len(parts) > 1) + _table(names, part)
         for title, part in parts.items()
     ]
-    return "\n".join(shown_tables) + f'<div class="notes">{notes}</div>'
+    return "\n".join(shown_tables)
+
+
+def _notes(results: Results) -> str:
+    notes = "".join(_element("p", note, "soft") for note in tables.footnotes(results))
+    return f'<div class="notes">{notes}</div>'
 
 
 def _drawn(svg: str, caption: str) -> str:
@@ -401,10 +406,19 @@ def _novel(results: Results, groups: list[list[Summary]]) -> str:
         found = summary.novel
         return (found.accuracy, found.metrics) if found else (None, {})
 
-    return _further(results, groups, _ABOUT_NOVEL, seen)
+    def count(summary: Summary) -> int:
+        return len(summary.novel.clients.ids) if summary.novel else 0
+
+    return _further(results, groups, _ABOUT_NOVEL, seen, count)
 
 
-def _further(results: Results, groups: list[list[Summary]], about: str, seen: Seen) -> str:
+def _further(
+    results: Results,
+    groups: list[list[Summary]],
+    about: str,
+    seen: Seen,
+    count: Callable[[Summary], int] = lambda summary: summary.clients,
+) -> str:
     """Return a table like the main one, of something else that methods were measured on."""
     form, forms = tables.number_format(results), tables.formats(results)
 
@@ -425,7 +439,11 @@ def _further(results: Results, groups: list[list[Summary]], about: str, seen: Se
         if any(found.values()):
             cells = [_figure(each, forms.get(name, form)) for name, each in found.items()]
             rows.append([_cell(seeds[0].title), *cells])
-    return _element("p", about, "soft") + _table(["Method", *picks], rows) if rows else ""
+    if not rows:
+        return ""
+    defined = tables.about_defined(results, lambda s: seen(s)[0], lambda s: seen(s)[1], count)
+    notes = "".join(_element("p", note, "soft") for note in defined)
+    return _element("p", about, "soft") + _table(["Method", *picks], rows) + notes
 
 
 def _configuration(text: str) -> str:

@@ -423,6 +423,7 @@ def footnotes(results: Results) -> list[str]:
             " all clients, so that a client counts by how many it has."
         )
     notes.append("Bottom decile: nine clients in ten do at least as well.")
+    notes += about_defined(results, lambda summary: summary.accuracy, lambda s: s.metrics)
     if any(result.majority for result in results):
         notes.append(
             "Majority class: each client answers the most frequent label of its own training"
@@ -467,16 +468,52 @@ def footnotes(results: Results) -> list[str]:
     return notes + _about_apart(results)
 
 
+def about_defined(
+    results: Results,
+    own: Callable[[Summary], Accuracy | None],
+    further: Callable[[Summary], Mapping[str, Accuracy]],
+    clients: Callable[[Summary], int] = lambda summary: summary.clients,
+) -> list[str]:
+    """Say over how many clients means are taken, where that is not over all of them."""
+    counts: dict[str, set[tuple[int, int]]] = {}
+    for summary in results:
+        named = {metric_title(name): found for name, found in further(summary).items()}
+        for heading, found in ({"Own data": own(summary)} | named).items():
+            if found is not None and found.own.defined is not None:
+                counts.setdefault(heading, set()).add((found.own.defined, clients(summary)))
+    told = [
+        f"{heading} {_span(found)}"
+        for heading, found in counts.items()
+        if any(some < all for some, all in found)
+    ]
+    if not told:
+        return []
+    return [
+        "A mean is over the clients for which there is a figure (AUROC and balanced accuracy need"
+        f" a test set of two classes): {', '.join(told)}."
+    ]
+
+
+def _span(found: set[tuple[int, int]]) -> str:
+    """Write how many clients of all: "17 of 20", or "17 to 19 of 20" where trainings differ."""
+    some, all = sorted({each for each, _ in found}), max(each for _, each in found)
+    return " to ".join(map(str, dict.fromkeys((some[0], some[-1])))) + f" of {all}"
+
+
 def _about_apart(results: Results) -> list[str]:
     """Say what clients are sent and compute before training and before use; the same said once."""
     notes = []
-    for spent, when in ((of_setup, "before training"), (of_adapt, "before use")):
+    apart: dict[str, tuple[Pick, Pick]] = {
+        "before training": (bytes_before, of_setup(lambda spent: spent.flops.masked)),
+        "before use": (
+            of_adapt(lambda spent: spent.bytes.both),
+            of_adapt(lambda spent: spent.flops.masked),
+        ),
+    }
+    for when, (bytes, flops) in apart.items():
         costs: dict[str, list[str]] = {}
         for seeds in by_method(results).values():
-            sent, done = (
-                mean(seeds, spent(lambda s: s.bytes.both)),
-                mean(seeds, spent(lambda s: s.flops.masked)),
-            )
+            sent, done = mean(seeds, bytes), mean(seeds, flops)
             words = [f"{show_cost(sent, 1e6)} MB"] * bool(sent)
             words += [f"{show_cost(done, 1e9)} GFLOP"] * bool(done)
             if words:
@@ -485,6 +522,15 @@ def _about_apart(results: Results) -> list[str]:
         if told:
             notes.append(f"Counted apart, once {when}: {told}.")
     return notes
+
+
+def bytes_before(summary: Summary) -> float:
+    """Return what a client is sent and sends once before training.
+
+    It is for a setup, and for sums and counts that preprocessing and class weights are found from.
+    """
+    parts = (summary.costs.setup, summary.preprocessing, summary.class_weights)
+    return sum(part.bytes.both for part in parts if part is not None)
 
 
 def of_setup(amount: Callable[[Spent], float]) -> Pick:

@@ -17,6 +17,8 @@ class Statistics:
     """The mean over all samples."""
     bottom_decile: float | None = None
     """Nine clients in ten do at least this well."""
+    defined: int | None = None
+    """How many clients have a figure; None where that is not known."""
 
 
 ByStep = Mapping[str, Statistics]

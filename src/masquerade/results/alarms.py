@@ -4,13 +4,10 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 
-from masquerade.errors import MasqueradeWarning
+from masquerade.errors import MasqueradeWarning, listed
 from masquerade.results.summary import ClientFigures, Summary
 
 ONE_CLASS, SAME = "W310", "W311"
-MOST = 0.1
-"""The share of clients that may answer with one class before there is an alarm: of few test samples
-one class can be the best answer."""
 
 
 def alarms(results: Sequence[Summary]) -> list[str]:
@@ -29,22 +26,49 @@ def warn_of(results: Sequence[Summary]) -> None:
         warnings.warn(text, MasqueradeWarning, stacklevel=3)
 
 
+def warn_of_client(summary: Summary, place: int) -> None:
+    """Warn whoever takes the model of one client, by its place, if it answers all alike."""
+    clients = summary.per_client
+    if clients is not None and clients.ids[place] in clients.one_class:
+        text = f"{ONE_CLASS} The model of client {_called(clients, place)} answered all of its own"
+        text += " test samples with one class, though the labels differ; see what it answers before"
+        text += f" you use it. {_TRY}"
+        warnings.warn(text, MasqueradeWarning, stacklevel=3)
+
+
+_TRY = (
+    "Compare with the majority class; check that inputs are normalized (data.normalize), and try"
+    " train.class_weights=balanced, another method.lr, or more rounds"
+)
+
+
 def _one_class(rows: Iterable[Sequence[Summary]]) -> list[str]:
-    """Say whose models answer all samples of a client alike, where these are not a few."""
+    """Say whose models answer all samples of a client alike, and name the clients."""
     found = []
     for seeds in rows:
         groups = [group for seed in seeds for group in _groups(seed)]
         alike, clients = sum(len(g.one_class) for g in groups), sum(len(g.ids) for g in groups)
-        if alike > MOST * clients:
-            found.append(f"{seeds[0].title} {alike} of {clients}")
+        if alike:
+            # The clients of all seeds have the same names where they are the same clients.
+            names = dict.fromkeys(name for group in groups for name in _alike(group))
+            found.append(f"{seeds[0].title} {alike} of {clients} ({listed(names)})")
     if not found:
         return []
     return [
         f"{ONE_CLASS} Models answer all of a client's own test samples with one class, though the"
-        f" labels differ (clients, over all seeds): {', '.join(found)}. Compare with the majority"
-        " class; check that inputs are normalized (data.normalize), and try"
-        " train.class_weights=balanced, another method.lr, or more rounds"
+        f" labels differ (clients, over all seeds): {'; '.join(found)}. Of few test samples that"
+        f" can be the best answer. {_TRY}"
     ]
+
+
+def _alike(clients: ClientFigures) -> list[str]:
+    """Name the clients whose model answers all alike."""
+    return [_called(clients, clients.ids.index(id)) for id in clients.one_class]
+
+
+def _called(clients: ClientFigures, place: int) -> str:
+    """Return what the data call a client, or its number."""
+    return clients.names[place] if clients.names else str(clients.ids[place])
 
 
 def _groups(summary: Summary) -> list[ClientFigures]:
@@ -82,4 +106,6 @@ def _figures(seeds: Sequence[Summary]) -> object:
     known = len(found) == len(seeds) and every and all(map(math.isfinite, every))
     # Two methods that are right about everything need not be one.
     perfect = seeds[0].metric == "accuracy" and every == {100.0}
-    return tuple(found) if known and not perfect else None
+    # And one client's few figures agree by chance.
+    single = max((len(own) for _, own, *_ in found), default=0) < 2
+    return tuple(found) if known and not perfect and not single else None

@@ -16,6 +16,7 @@ from masquerade.experiments.checkpoints import check_text
 from masquerade.experiments.processes import perform_all
 from masquerade.experiments.run import complete, configured, directory_at
 from masquerade.methods import METHODS
+from masquerade.results.alarms import warn_of
 from masquerade.results.json_records import from_json, to_json
 from masquerade.storage.results import SWEEP, read_results
 from masquerade.sweeps import space
@@ -92,7 +93,7 @@ class Sweep:
         """Do the trainings `of` something that are not done, each once."""
         missing = {job.folder: job for job in jobs if not _is_done(job.folder)}
         numbered = [
-            replace(job, name=f"{of}{place} of {len(missing)}, {job.name}")
+            replace(job, name=f"{of}{_numbered(place, len(missing))}{job.name}")
             for place, job in enumerate(missing.values(), 1)
         ]
         perform_all(perform, numbered, self.jobs)
@@ -114,6 +115,10 @@ def _tried(config: Config, order: Order, trial: Trial) -> Config:
         "train.seeds": list(order.seeds),
     }
     return toml.parse(toml.put(toml.complete(config), {**trial, **fixed}), "sweep")
+
+
+def _numbered(place: int, of: int) -> str:
+    return f"{place} of {of}, " if of > 1 else ""
 
 
 def _is_done(folder: Path) -> bool:
@@ -153,6 +158,9 @@ def run(path: Path, config: Config, order: Order, jobs: int = 1, quiet: bool = F
         directory.write_file(ROWS, held.encode())
         best = best_config(config, order, rows, path.name)
         directory.write_file(BEST_CONFIG, best.encode())
+    chosen = [row.runs for row in rows if row.standing == BEST]
+    # Trials are there to fail; what is alarming about the best of them matters.
+    warn_of([seed for each in tried if each.runs in chosen for seed in each.seeds])
     return rows
 
 
@@ -272,10 +280,11 @@ def best_config(config: Config, order: Order, rows: Sequence[Row], name: str) ->
 
 def _head(order: Order, rows: Sequence[Row], name: str) -> list[str]:
     seeds = ", ".join(map(str, order.seeds))
+    over = f"mean over seeds {seeds}" if len(order.seeds) > 1 else f"seed {seeds}"
     how = f"{order.optuna} trials of Optuna" if order.optuna else "the full grid"
     lines = [
-        f"# Chosen by the sweep {name}: the best `{order.metric}` on validation data, mean over",
-        f"# seeds {seeds}, of {how}: {' '.join(f'--over {each}' for each in order.over)}",
+        f"# Chosen by the sweep {name}: the best `{order.metric}` on validation data, {over},",
+        f"# of {how}: {' '.join(f'--over {each}' for each in order.over)}",
     ]
     for row in rows:
         figure = LOST if row.standing == LOST else f"{row.mean:.2f} {row.standing}"
