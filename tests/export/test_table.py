@@ -152,7 +152,7 @@ def test_a_card_says_what_was_sent_for_preprocessing(made: tuple[mq.Personal, Pa
     said = made[0].summary.preprocessing
     assert said is not None
     assert "missing values are replaced by the median" in card
-    assert f"count, sum, squares, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
+    assert f"count, sum, deviations, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
 
 
 def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
