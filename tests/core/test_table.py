@@ -11,9 +11,9 @@ from torch import Tensor
 
 from masquerade.core import Task
 from masquerade.core.features import Feature
-from masquerade.core.table import FittedTabular, Tabular, check_complete, check_rows
+from masquerade.core.table import FittedTabular, Tabular, check_complete
 from tests.support import network, raises
-from tests.tables import COLUMNS, NAN, WIDTH, linear, table
+from tests.tables.example import COLUMNS, NAN, WIDTH, linear, table
 
 # Six rows of a number, a category of three, and a constant; two cells are missing.
 #
@@ -142,16 +142,3 @@ def test_other_tables_and_other_words_are_refused() -> None:
         Task(network(), preprocess=Tabular(SIX)).inputs(ROWS)
     with raises("E201"):
         Tabular(SIX, "mode")
-
-
-def test_rows_that_would_be_answered_as_others_are_refused() -> None:
-    known = table().x[~table().x.isnan().any(1)][:4]
-    check_rows(known, COLUMNS, impute=False)
-    check_rows(table().x, COLUMNS, impute=True)
-    with raises("E302"):
-        check_rows(table().x, COLUMNS, impute=False)
-    for wrong in (3, -1, 0.5):
-        other = known.clone()
-        other[0, 3] = wrong
-        with raises("E302", "`ward`"):
-            check_rows(other, COLUMNS, impute=True)

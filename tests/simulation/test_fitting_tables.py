@@ -19,7 +19,10 @@ from tests.messages import Golden
 from tests.simulation.test_fitting import spec_of
 from tests.support import federation as toy
 from tests.support import raises, warns
-from tests.tables import COLUMNS, federation, linear, own_rows
+from tests.tables.example import COLUMNS, federation, linear, own_rows
+
+# Clients' models are asked about rows of others too.
+pytestmark = pytest.mark.filterwarnings("ignore:W308")
 
 OWN = Tabular(COLUMNS, "median", per_client=True)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.features import Feature
-from masquerade.core.preprocess import FittedLater, mean_and_std, moments
+from masquerade.core.preprocess import FittedLater, Preprocess, mean_and_std, moments
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError, listed
 
@@ -169,16 +169,9 @@ def check_complete(x: Tensor, features: Sequence[Feature]) -> None:
         )
 
 
-def check_rows(x: Tensor, features: Sequence[Feature], impute: bool) -> None:
-    """Refuse rows x [rows, columns] that preprocessing would answer as if they were others."""
-    if not impute:
-        check_complete(x, features)
-    for place, feature in enumerate(features):
-        known = x[:, place][~x[:, place].isnan()]
-        last = len(feature.categories) - 1
-        if feature.is_category and bool(((known < 0) | (known > last) | (known % 1 != 0)).any()):
-            text = f"column `{feature.name}` holds what is no category of it, 0 to {last}"
-            raise MasqueradeError("E302", f"{text} for {listed(feature.categories)}")
+def imputes(preprocess: Preprocess) -> bool:
+    """Tell whether preprocessing puts something in the place of missing values."""
+    return bool(getattr(preprocess, "impute", ""))
 
 
 def _places(features: Sequence[Feature]) -> tuple[Tensor, Tensor, Tensor]:

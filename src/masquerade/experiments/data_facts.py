@@ -35,6 +35,7 @@ class DataFacts:
     class_names: tuple[str, ...] = ()
     features: tuple[Feature, ...] = ()
     other_columns: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     partition: str = ""
     fingerprint: str = ""
     """Of all samples and splits: models are used with the data that they were trained on."""
@@ -52,6 +53,7 @@ class DataFacts:
             class_names=federation.class_names,
             features=federation.features,
             other_columns=federation.other_columns,
+            missing=federation.missing,
             partition=federation.partition,
             fingerprint=federation.fingerprint(),
         )

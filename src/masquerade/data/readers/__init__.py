@@ -39,6 +39,8 @@ FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
 
 TABLES = ("csv", "parquet", "huggingface")
 """Formats that have columns."""
+LABELED = (*TABLES, "npz")
+"""Formats whose labels may be said to be classes or amounts."""
 
 
 def recognize(files: Files) -> str:
@@ -76,10 +78,11 @@ def read(
     try:
         with opened(path) as files:
             format = format or recognize(files)
-            told = dict(options or {}) | ({"table": table} if format in TABLES else {})
-            if format not in TABLES and table.given:
+            told = dict(options or {}) | ({"table": table} if format in LABELED else {})
+            strange = [each for each in table.given if each != "task" or format not in LABELED]
+            if format not in TABLES and strange:
                 text = f"{path} is read as {format}, which has no columns"
-                raise MasqueradeError("E201", f"{text}; leave out {', '.join(table.given)}")
+                raise MasqueradeError("E201", f"{text}; leave out {', '.join(strange)}")
             return replace(FORMATS[format][0](files, name, **told), format=format)
     except MasqueradeError:
         raise
