@@ -270,6 +270,12 @@ def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
         ("a,y\n1_000,0\n2,1\n", {}, ("`a`", "line 2 '1_000'")),
         ("a,b,y\n1,,0\n2,NaN,1\n", {"impute": "mean"}, ("`b`", "all values are missing")),
         ("a,train,y\n1,maybe,0\n", {}, ("`train`", "line 2 'maybe'")),
+        ('a,y\n"1,5",0\n"2,7",1\n', {}, ("`a`", "2 of 2", "1.5 for 1,5")),
+        ("a,d,y\n1,2024-01-31,0\n2,1.2.24 10:30,1\n", {}, ("`d`", "dates", "--drop d")),
+        ("# of May\na,y\n1,0\n2,1\n", {}, ("line 1 has 1 field", "2", "delete it")),
+        ("sep=;\na;b;y\n1;2;0\n", {}, ("line 1 has 2 fields", "3", "delete it")),
+        ("Ost,53,no\nWest,51,yes\n", {"label": "out"}, ("line 1", "(53)", "names of the columns")),
+        ("a,y\n1,0\nx,1\n3,0\nx,1\n5,1\n", {}, ("`a`", "line 3 'x'", "--missing x or --drop a")),
     ],
 )
 def test_a_faulty_file_says_what_to_do(
@@ -293,6 +299,39 @@ def test_columns_that_say_nothing_are_warned_of(tmp_path: Path, golden: Golden) 
     with warns("W306") as heard:
         mq.load(path, categorical="key")
     golden(heard[0].message)
+
+
+def test_numbers_that_are_called_as_those_of_rows_are_warned_of() -> None:
+    keys = np.random.default_rng(1).permutation(10**6)[:40]
+    made = pandas.DataFrame({"PatientID": keys, "income": keys + 1, "y": np.arange(40) % 2})
+    with warns("W306", "`PatientID`") as heard:
+        mq.from_frame(made, label="y")
+    assert "income" not in str(heard[0].message)
+
+
+def test_labels_clients_and_words_that_may_be_mistakes_are_warned_of(golden: Golden) -> None:
+    made = pandas.DataFrame(
+        {
+            "a": np.arange(40) % 7,
+            "ward": ["Innere", "innere "] * 20,
+            "site": ["ost", "west"] * 19 + ["wets", "ost"],
+            "y": ["no", "yes"] * 19 + ["yse", "No"],
+        }
+    )
+    said = ("'yse'", "'No'", "'wets'", "did you mean `west`", "row 38", "`ward`")
+    with warns("W312", *said) as heard:
+        mq.from_frame(made, label="y", client="site", categorical="ward")
+    golden(heard[0].message)
+    # Amounts are all rare, and so are clients of whom all are.
+    numbers = made.assign(y=np.linspace(0, 1, 40), site=[f"s{row // 2}" for row in range(40)])
+    mq.from_frame(numbers, label="y", client="site", drop="ward")
+    mq.from_frame(made[:29], label="y", client="site", drop="ward")
+
+
+def test_a_table_of_another_program_says_how_to_bring_it(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with raises("E301", "a.xlsx", "CSV", "mq.from_frame"):
+        mq.load(tmp_path / "a.xlsx")
 
 
 def test_differences_that_float32_loses_are_warned_of() -> None:

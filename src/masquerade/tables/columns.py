@@ -14,9 +14,11 @@ Flags = npt.NDArray[np.bool_]
 MISSING = ("", "NA", "N/A", "NaN", "null", "?")
 """Texts that mean a missing value, in capitals or not."""
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 COMMA = re.compile(r"[+-]?\d+,\d+")
 """A decimal comma; where all of a column are THOUSANDS, nobody knows which of the two it is."""
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+DATE = re.compile(r"(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{2,4})([T ].*)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +122,8 @@ def no_numbers(table: Table, column: Column, wrong: Flags) -> Fault:
         what = "are infinite or beyond float32"
     elif all(map(THOUSANDS.fullmatch, texts[rows].tolist())):
         what, advice = "have a comma, for thousands or for decimals", "write 1234 or 1.234"
+    elif all(map(COMMA.fullmatch, texts[rows].tolist())):
+        what, advice = "have a decimal comma, as fields have between them", "write 1.5 for 1,5"
     text = f"column `{column.name}`: {column.counted(rows)} {what}"
     return Fault(f"{text} ({table.places.shown(rows, texts)})", advice=advice)
 

@@ -49,7 +49,11 @@ def parsed(
         # Whatever else is wrong comes from this.
         wrong = Fault(f"line 1 is one field, {short(found.header[0])}", (("sep", other),))
         raise refusal(source, [wrong], in_python=False)
-    found.faults[:0] = [fault] if fault and encoding is not None else []
+    known = [fault] if fault and encoding is not None else []
+    if found.faults and not found.rows:
+        # Without a row nothing can be said of columns.
+        raise refusal(source, known + found.faults, in_python=False)
+    found.faults[:0] = known
     names, faults = _named(found.header)
     found.faults += faults
     if not found.rows:
@@ -101,12 +105,21 @@ def _cut(text: str, sep: str) -> _Rows:
         else:
             found.rows.append(row)
             found.lines.append(line)
-    if uneven:
+    counts = {count for _, count in uneven}
+    if len(uneven) > 1 and not found.rows and len(counts) == 1:
+        text = f"line 1 has {_fields(len(found.header))}, and every line below {counts.pop()}"
+        advice = "it is no line of column names: delete it, or write one"
+        found.faults.append(Fault(text, advice=advice))
+    elif uneven:
         shown = listed((f"line {line} has {count}" for line, count in uneven), SHOWN)
         rows = f"{len(uneven)} of {len(uneven) + len(found.rows)} ({shown})"
-        text = f"rows that have not the {len(found.header)} fields of line 1: {rows}"
+        text = f"rows that have not the {_fields(len(found.header))} of line 1: {rows}"
         found.faults.append(Fault(text, advice="correct them"))
     return found
+
+
+def _fields(count: int) -> str:
+    return f"{count} field{'s' * (count != 1)}"
 
 
 def _records(text: str, sep: str, faults: list[Fault]) -> Iterator[tuple[int, list[str]]]:

@@ -147,8 +147,8 @@ class Schema:
         for column in columns:
             if not column.fits(known[column.name]).any():
                 _refuse_swapped(source, column, columns, known)
-        for column in columns:
-            _warn_outside(source, column, known[column.name])
+        for place, column in numbers:
+            _warn_outside(source, column, x[:, place])
 
     def _check_complete(self, x: Array, source: str) -> None:
         counts = np.isnan(x).sum(axis=0).tolist()
@@ -217,11 +217,12 @@ def _refuse_swapped(
 
 
 def _warn_outside(source: str, column: KnownColumn, values: Array) -> None:
-    """Warn of numbers that no training sample of the client has."""
-    strange = values[~column.fits(values)]
-    if len(strange) and column.range:
+    """Warn of numbers that no training sample of the client has; NaN is none."""
+    rows = np.flatnonzero(~column.fits(values) & ~np.isnan(values))
+    if len(rows) and column.range:
         low, high = column.range
-        text = f"W308 {source}: column `{column.name}` has {len(strange)} of {len(values)} values"
+        count, strange = np.sum(~np.isnan(values)), values[rows]
+        text = f"W308 {source}: column `{column.name}` has {len(rows)} of {count} values"
         text += f" outside {low:g} to {high:g}, the range of the client's training samples"
-        text += f" (from {strange.min():g} to {strange.max():g}): answers may be wrong"
-        warnings.warn(MasqueradeWarning(text), stacklevel=2)
+        text += f" (from {strange.min():g} to {strange.max():g}, the first in row {rows[0]})"
+        warnings.warn(MasqueradeWarning(f"{text}: answers may be wrong"), stacklevel=2)

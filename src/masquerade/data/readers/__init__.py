@@ -39,6 +39,8 @@ FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
 
 TABLES = ("csv", "parquet", "huggingface")
 """Formats that have columns."""
+SHEETS = (".xlsx", ".xls", ".ods", ".sav", ".sas7bdat", ".dta", ".rds", ".feather")
+"""Files that are tables, and that no reader knows."""
 LABELED = (*TABLES, "npz")
 """Formats whose labels may be said to be classes or amounts."""
 
@@ -49,6 +51,10 @@ def recognize(files: Files) -> str:
     for format, (_, pattern) in FORMATS.items():
         if any(re.fullmatch(pattern, base) for base in bases):
             return format
+    if any(PurePosixPath(base).suffix.lower() in SHEETS for base in (*bases, files.path.name)):
+        text = f"{files.path} is a table of another program"
+        how = "save it there as CSV, or give mq.from_frame what pandas reads of it"
+        raise MasqueradeError("E301", f"{text}; {how}")
     shown = ", ".join(bases[:3]) or "nothing"
     raise MasqueradeError(
         "E301",

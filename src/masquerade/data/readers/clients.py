@@ -71,11 +71,16 @@ def _seen(column: Column) -> list[Candidate]:
 
 def _rank(name: str) -> int:
     """Return the place of the likeliest word in a name: site_id, HospitalNr, Sites."""
-    parts = [part.lower() for part in re.findall(r"[A-Z]?[a-zäöüß]+|[A-Z]+", name)]
+    parts = words_of(name)
     ranks = [
         WORDS.index(word) for part in parts for word in (part, part.rstrip("s")) if word in WORDS
     ]
     return min(ranks, default=len(WORDS))
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name, in small letters: of `siteID` site and id."""
+    return [part.lower() for part in re.findall(r"[A-Z]?[a-zäöüß]+|[A-Z]+", name)]
 
 
 def warn_of_clients(table: Table, found: Sequence[Candidate]) -> None:

@@ -8,11 +8,14 @@ import numpy as np
 
 from masquerade.core.features import Feature
 from masquerade.data.dataset import FEW, Array, Dataset, are_few, from_arrays, numbered
-from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients
+from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients, words_of
 from masquerade.data.readers.options import TableOptions
+from masquerade.data.readers.rare import warn_of_rare
 from masquerade.errors import MasqueradeWarning, listed, nearest
 from masquerade.tables.columns import (
-    THOUSANDS,
+    COMMA,
+    DATE,
+    NUMBER,
     WHOLE,
     Column,
     Flags,
@@ -25,6 +28,8 @@ from masquerade.tables.faults import Fault, refusal
 
 LEAST = 10
 """Rows, at least, by which a column can be said to say nothing."""
+KEYS = {"id", "ids", "nr", "no", "num", "number", "mrn", "key", "uid", "index", "nummer"}
+"""What columns are called that number rows."""
 TRAIN = {"true": True, "1": True, "train": True, "false": False, "0": False, "test": False}
 """What a column `train` may hold."""
 
@@ -56,6 +61,9 @@ def dataset_of(
     if "client" not in roles and images is None:
         warn_of_clients(table, clients)
     y, class_names = _labels(table, table[roles["label"]], options.task)
+    counted = ("client",) if y.dtype.kind == "f" else ("label", "client")
+    named = {role: roles[role] for role in counted if role in roles}
+    warn_of_rare(table, named, [each.name for each in found if each.categories])
     if images is None:
         x = np.stack([each.numbers for each in found], axis=1).astype(np.float32)
     dataset = from_arrays(
@@ -90,6 +98,7 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
     columns = f"columns are {listed(table.names, 30)}"
     if not options.label and ("y" not in table.names or "y" in options.drop):
         yield Fault(f"which column is the label? The {columns}", (("label", "NAME"),))
+    yield from _no_header(table, options)
     said: dict[str, tuple[str, ...]] = {
         "label": (options.label,) if options.label else (),
         "client": (options.client,) if options.client else (),
@@ -106,6 +115,17 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
         if named.count(name) > 1:
             where = " and ".join(option for option, names in said.items() if name in names)
             yield Fault(f"column `{name}` is named by {where}", advice="name it once")
+
+
+def _no_header(table: Table, options: TableOptions) -> Iterable[Fault]:
+    """Say that names of columns may be a row, where none is as options say and some are numbers."""
+    named = [name for name in (options.label or "y", options.client) if name]
+    numbers = [name for name in table.names if NUMBER.fullmatch(name)]
+    if numbers and not set(named) & set(table.names) and len(numbers) < len(table.names):
+        text = f"line 1 has numbers among the names of columns ({listed(numbers, 3)})"
+        yield Fault(
+            text, advice="if it is a row, put a line with the names of the columns above it"
+        )
 
 
 def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
@@ -193,13 +213,20 @@ def _ordered(texts: Array) -> list[str]:
 def _no_numbers(table: Table, column: Column, wrong: Flags, asked: _Asked) -> Fault:
     """Say which values of a column are no numbers, and what such a column may be."""
     fault, rows = no_numbers(table, column, wrong), np.flatnonzero(wrong)
-    thousands = all(map(THOUSANDS.fullmatch, column.texts[rows].tolist()))
-    words = column.values.dtype.kind == "U" and not thousands
-    if words and len(rows) > np.sum(~column.missing) / 2:
-        return _words(table, column, rows, asked)
-    # A few wrong values are no reason to lose a column.
-    drop = (("drop", column.name),)
-    return replace(fault, options=drop, advice=f"or {fault.advice}", sure=False)
+    texts, drop = column.texts[rows].tolist(), ("drop", column.name)
+    if column.values.dtype.kind == "U" and len(rows) > np.sum(~column.missing) / 2:
+        if all(map(DATE.fullmatch, texts)):
+            said = f"column `{column.name}`: it holds dates ({_first(table, column, rows)})"
+            return Fault(said, (drop,), "or write them as numbers, such as days")
+        if not all(map(COMMA.fullmatch, texts)):
+            return _words(table, column, rows, asked)
+    # A few wrong values are no reason to lose a column; one that comes again may mean none.
+    again = (("missing", texts[0]),) if len(texts) > 1 and len(set(texts)) == 1 else ()
+    return replace(fault, options=(*again, drop), advice=f"or {fault.advice}", sure=False)
+
+
+def _first(table: Table, column: Column, rows: Array) -> str:
+    return table.places.shown(rows, column.texts)
 
 
 def _words(table: Table, column: Column, rows: Array, asked: _Asked) -> Fault:
@@ -235,7 +262,7 @@ def _warn(table: Table, features: Sequence[_Feature]) -> None:
             continue
         if different == 1:
             constant.append(each.name)
-        elif different == len(here) and (each.categories or _counts_rows(here)):
+        elif different == len(here) and (each.categories or _names_rows(each.name, here)):
             keys.append(each.name)
         elif len(np.unique(here.astype(np.float32))) * 2 < different:
             lost.append(each.name)
@@ -248,9 +275,10 @@ def _warn(table: Table, features: Sequence[_Feature]) -> None:
         warnings.warn(MasqueradeWarning(f"{text}: {drop}{also}"), stacklevel=2)
 
 
-def _counts_rows(numbers: Array) -> bool:
-    """Tell whether different numbers are those from one to the next."""
-    return bool((numbers % 1 == 0).all() and np.ptp(numbers) == len(numbers) - 1)
+def _names_rows(name: str, numbers: Array) -> bool:
+    """Tell whether different numbers count rows, or are whole and called as names of rows are."""
+    counts = np.ptp(numbers) == len(numbers) - 1
+    return bool((numbers % 1 == 0).all() and (counts or not KEYS.isdisjoint(words_of(name))))
 
 
 def _labels(table: Table, column: Column, task: str) -> tuple[Array, tuple[str, ...]]:
