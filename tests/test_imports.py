@@ -23,6 +23,7 @@ ARROWS = {
     "errors": set(),
     "core": {"errors"},
     "results": {"errors"},
+    "tables": {"errors"},
     "metrics": {"core"},
     "rules": {"core", "errors"},
     "wire": {"core", "errors"},
@@ -30,8 +31,8 @@ ARROWS = {
     "cost": {"core", "errors", "wire"},
     "methods": {"core", "errors"},
     "models": {"core", "errors", "storage"},
-    "data": {"core", "errors", "storage"},
-    "config": {"core", "cost", "data", "errors", "methods", "metrics", "models", "rules"},
+    "data": {"core", "errors", "storage", "tables"},
+    "config": {"core", "cost", "data", "errors", "methods", "metrics", "models", "rules", "tables"},
     "engine": {"core", "cost", "data", "errors", "wire"},
     "simulation": {"config", "core", "cost", "data", "engine", "errors", "results", "wire"},
     "evaluation": {
@@ -46,13 +47,12 @@ ARROWS = {
     "report": {"cost", "errors", "results"},
     "export": {
         *("__version__", "config", "core", "data", "errors", "methods", "models", "results"),
-        "simulation",
-        "storage",
+        *("simulation", "storage", "tables"),
     },
     "experiments": {
         "__version__",
         *("config", "core", "cost", "data", "errors", "evaluation", "export", "methods", "models"),
-        *("report", "results", "simulation", "storage", "wire"),
+        *("report", "results", "simulation", "storage", "tables", "wire"),
     },
     "reproduce": {
         *("__version__", "config", "errors", "experiments", "methods", "report", "results"),
@@ -150,6 +150,12 @@ def test_the_core_needs_torch_alone(name: str) -> None:
         "tempfile",
         "urllib",
     }
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("tables.")])
+def test_tables_are_read_without_torch(name: str) -> None:
+    known = {line.split(".")[0] for line in imports(FILES[name])} - sys.stdlib_module_names
+    assert known <= {"masquerade", "numpy", "narwhals"}
 
 
 @pytest.mark.parametrize("name", ["storage.atomic", "storage.manifest"])

@@ -54,7 +54,8 @@ def test_a_table_is_added_and_shown(table: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_options_and_settings_train_on_the_same(table: Path, tmp_path: Path) -> None:
-    call("run", "--data", table, *OPTIONS, *TRAINED.split(), "--out", "options")
+    further = ("--missing", "k.A.", "--task", "classification")
+    call("run", "--data", table, *OPTIONS, *further, *TRAINED.split(), "--out", "options")
     keys = {
         "name": table.name,
         "label_column": "outcome",
@@ -63,6 +64,8 @@ def test_options_and_settings_train_on_the_same(table: Path, tmp_path: Path) -> 
         "categorical_columns": '["sex", "ward"]',
         "encoding": "latin-1",
         "sep": ";",
+        "missing": "k.A.",
+        "task": "classification",
     }
     settings = [f"data.{key}={value}" for key, value in keys.items()]
     said = toml.load(tmp_path / "options" / "config.toml").data
@@ -78,4 +81,4 @@ def test_a_table_without_options_lists_its_faults(table: Path) -> None:
     with pytest.raises(MasqueradeError) as fault:
         call("run", "--data", table, *TRAINED.split())
     assert fault.value.code == "E302"
-    assert "--encoding latin-1 --label NAME --drop id" in str(fault.value)
+    assert "--encoding latin-1 --label NAME --drop id --client site" in str(fault.value)

@@ -77,6 +77,8 @@ def test_a_configuration_survives_toml() -> None:
             impute="median",
             sep=";",
             encoding="latin-1",
+            missing=("k.A.",),
+            task="regression",
         ),
         train=Train(
             model="mlp",

@@ -1,6 +1,7 @@
 """Preprocessing: by hand, as a property, and wherever a task takes it along."""
 
 import copy
+from functools import reduce
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def test_features_and_one_number_for_all_are_normalized_too() -> None:
 
 
 def test_sums_of_two_clients_give_mean_and_std() -> None:
-    # Feature 0 is 1, 2 | 6: n = 3, Σ = 9, Σ² = 1 + 4 + 36 = 41, mean 3, variance 41/3 − 9 = 14/3.
+    # Feature 0 is 1, 2 | 6: means 1.5 and 6, squared deviations 0.25 + 0.25 and 0. Together n = 3,
+    # mean 3 and 0.5 + 0 + 2·1/3 · 4.5² = 14, which is 4 + 1 + 9; variance 14/3.
     # Feature 1 is 5 everywhere: variance 0, so it is divided by 1.
     standard = Standardize()
     one = standard.statistics(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
@@ -63,10 +65,10 @@ def test_sums_of_two_clients_give_mean_and_std() -> None:
     assert {name: value.tolist() for name, value in one.items()} == {
         "count": 2,
         "sum": [3, 10],
-        "squares": [5, 50],
+        "deviations": [0.5, 0],
     }
     assert all(value.dtype is torch.float64 for value in one.values())
-    fitted = standard.fitted({name: one[name] + other[name] for name in one})
+    fitted = standard.fitted(standard.merged(one, other))
     assert fitted.mean.tolist() == [3, 5]
     assert fitted.std.tolist() == pytest.approx([(14 / 3) ** 0.5, 1])
 
@@ -77,7 +79,8 @@ def test_pixels_count_by_channel_as_numbers_from_0_to_1() -> None:
     found = Standardize().statistics(given)
     assert float(found["count"]) == 4
     assert found["sum"].tolist() == pytest.approx([3, 0.4])
-    assert found["squares"].tolist() == pytest.approx([3, 0.08])
+    # Means 0.75 and 0.1: 0.75² + 3 · 0.25² = 0.75, and 4 · 0.1² = 0.04.
+    assert found["deviations"].tolist() == pytest.approx([0.75, 0.04])
 
 
 numbers = st.floats(-100, 100, width=32)
@@ -87,18 +90,33 @@ numbers = st.floats(-100, 100, width=32)
 def test_what_was_standardized_has_mean_0_and_std_1(rows: list[list[float]], cut: int) -> None:
     x, standard = torch.tensor(rows), Standardize()
     pieces = [standard.statistics(part) for part in torch.split(x, cut)]
-    found = standard.fitted({name: sum(one[name] for one in pieces) for name in pieces[0]})(x)
+    found = standard.fitted(reduce(standard.merged, pieces))(x)
     for values, given_values in zip(found.T, x.double().T, strict=True):
         middle, spread = float(given_values.mean()), float(given_values.std(correction=0))
-        if spread > 1e-5 * abs(middle) and spread > 1e-30:
+        if spread > 1e-10 * abs(middle) and spread > 1e-30:
             assert float(values.mean()) == pytest.approx(0, abs=1e-4)
             assert float(values.std(correction=0)) == pytest.approx(1, rel=1e-4)
 
 
-@pytest.mark.parametrize("value", [0.1, 1e6, 1 / 3, -7.3])
-def test_a_constant_feature_is_divided_by_1_whatever_sums_are_rounded_to(value: float) -> None:
+@pytest.mark.parametrize("cut", [1, 7, 1000])
+@pytest.mark.parametrize("step", [64.0, 1e3, 1e6])
+def test_a_spread_that_is_small_beside_the_mean_is_seen(step: float, cut: int) -> None:
+    # Near 1e9 float32 has steps of 64.
+    x, standard = 1e9 + step * torch.arange(1000.0)[:, None].remainder(5), Standardize()
+    pieces = [standard.statistics(part) for part in torch.split(x, cut)]
+    fitted = standard.fitted(reduce(standard.merged, pieces))
+    assert fitted.mean.tolist() == pytest.approx([float(x.double().mean())], rel=1e-15)
+    assert fitted.std.tolist() == pytest.approx([float(x.double().std(correction=0))], rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e6, 1 / 3, -7.3, 1e9 + 64])
+@pytest.mark.parametrize("cut", [3, 1000])
+def test_a_constant_feature_is_divided_by_1_whatever_sums_are_rounded_to(
+    value: float, cut: int
+) -> None:
     x, standard = torch.full((1000, 1), value), Standardize()
-    fitted = standard.fitted(standard.statistics(x))
+    pieces = [standard.statistics(part) for part in torch.split(x, cut)]
+    fitted = standard.fitted(reduce(standard.merged, pieces))
     assert fitted.std.tolist() == [1]
     assert float(fitted(x).abs().max()) <= 1e-12 * abs(value)
 

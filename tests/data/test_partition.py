@@ -215,7 +215,7 @@ def test_natural_clients_are_kept_and_need_not_be_counted() -> None:
 @pytest.mark.parametrize("rule", [Dirichlet(1.0), Pathological()], ids=describe)
 def test_partition_by_class_is_refused_without_classes(rule: Rule) -> None:
     with raises("E202", "iid"):
-        partition(from_arrays(np.zeros((20, 1)), np.zeros(20)), 2, rule)
+        partition(from_arrays(np.zeros((20, 1)), np.linspace(0, 1, 20)), 2, rule)
 
 
 def test_fewer_natural_clients_are_drawn_by_the_seed_and_taken_whole() -> None:

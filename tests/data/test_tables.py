@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from masquerade.errors import MasqueradeError
 from tests.data.test_readers import png
 from tests.messages import Golden
 from tests.support import raises, warns
+
+pytestmark = pytest.mark.filterwarnings("ignore:W304")
+"""Most files here name no client."""
 
 HOSPITAL = """\
 id;site;age;sex;ward;crp;outcome
@@ -266,6 +270,12 @@ def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
         ("a,y\n1_000,0\n2,1\n", {}, ("`a`", "line 2 '1_000'")),
         ("a,b,y\n1,,0\n2,NaN,1\n", {"impute": "mean"}, ("`b`", "all values are missing")),
         ("a,train,y\n1,maybe,0\n", {}, ("`train`", "line 2 'maybe'")),
+        ('a,y\n"1,5",0\n"2,7",1\n', {}, ("`a`", "2 of 2", "1.5 for 1,5")),
+        ("a,d,y\n1,2024-01-31,0\n2,1.2.24 10:30,1\n", {}, ("`d`", "dates", "--drop d")),
+        ("# of May\na,y\n1,0\n2,1\n", {}, ("line 1 has 1 field", "2", "delete it")),
+        ("sep=;\na;b;y\n1;2;0\n", {}, ("line 1 has 2 fields", "3", "delete it")),
+        ("Ost,53,no\nWest,51,yes\n", {"label": "out"}, ("line 1", "(53)", "names of the columns")),
+        ("a,y\n1,0\nx,1\n3,0\nx,1\n5,1\n", {}, ("`a`", "line 3 'x'", "--missing x or --drop a")),
     ],
 )
 def test_a_faulty_file_says_what_to_do(
@@ -289,6 +299,172 @@ def test_columns_that_say_nothing_are_warned_of(tmp_path: Path, golden: Golden) 
     with warns("W306") as heard:
         mq.load(path, categorical="key")
     golden(heard[0].message)
+
+
+def test_numbers_that_are_called_as_those_of_rows_are_warned_of() -> None:
+    keys = np.random.default_rng(1).permutation(10**6)[:40]
+    made = pandas.DataFrame({"PatientID": keys, "income": keys + 1, "y": np.arange(40) % 2})
+    with warns("W306", "`PatientID`") as heard:
+        mq.from_frame(made, label="y")
+    assert "income" not in str(heard[0].message)
+
+
+def test_labels_clients_and_words_that_may_be_mistakes_are_warned_of(golden: Golden) -> None:
+    made = pandas.DataFrame(
+        {
+            "a": np.arange(40) % 7,
+            "ward": ["Innere", "innere "] * 20,
+            "site": ["ost", "west"] * 19 + ["wets", "ost"],
+            "y": ["no", "yes"] * 19 + ["yse", "No"],
+        }
+    )
+    said = ("'yse'", "'No'", "'wets'", "did you mean `west`", "row 38", "`ward`")
+    with warns("W312", *said) as heard:
+        mq.from_frame(made, label="y", client="site", categorical="ward")
+    golden(heard[0].message)
+    # Amounts are all rare, and so are clients of whom all are.
+    numbers = made.assign(y=np.linspace(0, 1, 40), site=[f"s{row // 2}" for row in range(40)])
+    mq.from_frame(numbers, label="y", client="site", drop="ward")
+    mq.from_frame(made[:29], label="y", client="site", drop="ward")
+
+
+def test_a_table_of_another_program_says_how_to_bring_it(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with raises("E301", "a.xlsx", "CSV", "mq.from_frame"):
+        mq.load(tmp_path / "a.xlsx")
+
+
+def test_differences_that_float32_loses_are_warned_of() -> None:
+    # Near 1e9 float32 has steps of 64: of a minute's seconds nothing is left, of an hour's little.
+    times = np.arange(60) * np.array([[1.0], [60.0], [3600.0]]) + 1e9
+    columns = dict(zip(("minute", "hour", "days"), times, strict=True))
+    made = pandas.DataFrame(columns | {"y": np.arange(60) % 2})
+    with warns("W306", "`minute`") as heard:
+        mq.from_frame(made.sample(frac=1, random_state=1).iloc[:50], label="y")
+    assert "days" not in str(heard[0].message)
+
+
+SITES = "".join(
+    f"{site};{ward};{row % 2};{row % 37};{row % 3 % 2}\n"
+    for row in range(60)
+    for site, ward in [(("Ost", "Süd", "West")[row % 3], "ab"[row % 2])]
+)
+"""Rows of site, ward, device, age and y."""
+
+
+def test_columns_that_may_be_the_client_are_proposed(tmp_path: Path, golden: Golden) -> None:
+    path = csv(tmp_path, f"site;ward;device_id;age;y\n{SITES}")
+    # The likeliest is tried as the client, others as what they are.
+    lines = faults(path)
+    one(lines, "`site`", "--client site or --categorical site or --drop site")
+    one(lines, "`ward`", "--categorical ward or --client ward or --drop ward")
+    assert lines[-1] == "Try: --client site --categorical ward"
+    with warns("W304", "`site` (3 values)", "`ward`", "`device_id`", "--client site") as heard:
+        mq.load(path, categorical="site,ward")
+    golden(heard[0].message)
+    with warns("W304", "--client device_id"):
+        mq.load(path, drop=["site", "ward"])
+    named = mq.load(path, client="device_id", drop="site,ward")
+    assert named.client is not None
+    assert [each.name for each in named.features] == ["age"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "proposed"),
+    [
+        ("HospitalNr", [7, 7, 9] * 10, True),
+        ("Sites", ["a", "b", "c"] * 10, True),
+        ("patient", list(range(30)), False),
+        ("site", ["a"] * 30, False),
+        ("site", np.linspace(0, 1, 30).round(3).tolist(), False),
+        ("websites", [1, 2, 3] * 10, False),
+        ("age", [1, 2, 3] * 10, False),
+    ],
+)
+def test_a_client_has_a_name_few_values_and_rows_enough(
+    name: str, values: list[Any], proposed: bool
+) -> None:
+    made = pandas.DataFrame({name: values, "a": np.arange(30) % 4, "y": np.arange(30) % 2})
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        mq.from_frame(made, label="y", categorical=[name])
+    said = [str(each.message) for each in heard if "W304" in str(each.message)]
+    assert len(said) == proposed
+    assert all(f"client='{name}'" in each for each in said)
+
+
+def test_a_file_without_a_client_says_that_clients_are_made_up(tmp_path: Path) -> None:
+    with warns("W304", "--client COLUMN", "`sex`"):
+        mq.load(csv(tmp_path, "a,sex,y\n" + "1,w,0\n2,m,1\n" * 9), categorical="sex")
+    with warns("W304", "--client COLUMN"):
+        mq.load(csv(tmp_path, "a,y\n" + "1,0\n2,1\n" * 9))
+
+
+LABELS = {"0.0 1.0 1.0 0.0": (), "1.0 2.0 10.0 1.0": ("1", "2", "10")}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_few_whole_floats_are_classes_unless_a_regression_is_asked_for(
+    tmp_path: Path, labels: str, golden: Golden
+) -> None:
+    values = list(map(float, labels.split()))
+    path = csv(tmp_path, "y,a\n" + "".join(f"{each},{each}\n" for each in labels.split()))
+    made = pandas.DataFrame({"y": values, "a": [1, 2, 3, 4]})
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 1)), y=values)
+    ways = {
+        "file": lambda **given: mq.load(path, **given),
+        "frame": lambda **given: mq.from_frame(made, label="y", **given),
+        "npz": lambda **given: mq.load(tmp_path / "a.npz", **given),
+        "arrays": lambda **given: mq.from_arrays(np.zeros((4, 1)), values, **given),
+    }
+    numbers = np.unique(values, return_inverse=True)[1].tolist()
+    for way in ways.values():
+        with warns("W305", "regression") as heard:
+            dataset = way()
+        (said,) = [each.message for each in heard if str(each.message).startswith("W305")]
+        if not LABELS[labels]:
+            golden(said)
+        asked = way(task="classification")
+        for each in (dataset, asked):
+            assert (each.y.tolist(), each.class_names) == (numbers, LABELS[labels])
+        amounts = way(task="regression")
+        assert (amounts.y.tolist(), amounts.classes) == (values, None)
+
+
+def test_many_whole_numbers_are_asked_about_too(tmp_path: Path) -> None:
+    path = csv(tmp_path, "days,a\n" + "".join(f"{row % 30},{row % 7}\n" for row in range(90)))
+    with warns("W305", "`days`", "30", "--task regression"):
+        assert mq.load(path, label="days").classes == 30
+    assert mq.load(path, label="days", task="classification").classes == 30
+    assert mq.load(path, label="days", task="regression").y.dtype == torch.float32
+    # Floats that are many make a regression, as those that are not whole do.
+    made = pandas.DataFrame({"days": np.arange(90.0) % 30, "a": np.arange(90) % 7})
+    assert mq.from_frame(made, label="days").classes is None
+
+
+def test_words_make_no_regression(tmp_path: Path) -> None:
+    lines = faults(csv(tmp_path, "y,a\nno,1\n3,2\n"), task="regression")
+    one(lines, "`y`", "line 2 'no'", "--task classification")
+    with raises("E302"):
+        mq.from_arrays([[1.0]], ["no"], task="regression")
+    with raises("E201", "'regresion'"):
+        mq.from_arrays([[1.0]], [0], task="regresion")
+
+
+def test_further_texts_that_mean_missing_stay_with_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
+    path = csv(tmp_path, "y,a,b\n0,k.A.,u\n1,2,-9\n0,NA,\n1,4,u\n")
+    given = {"missing": ("K.A.", "-9"), "categorical": ("b",), "impute": "mean"}
+    add("hosp", path, table=TableOptions(**given))
+    columns = {"y": [0, 1, 0, 1], "a": ["k.A.", "2", None, "4"], "b": ["u", "-9", None, "u"]}
+    made = mq.from_frame(pandas.DataFrame(columns), label="y", **given)
+    for dataset in (mq.load(path, **given), mq.load("hosp"), made):
+        # The usual texts mean it as well.
+        assert dataset.x.isnan().tolist() == [[True, False], [False, True], [True] * 2, [False] * 2]
+        assert dataset.missing == ("K.A.", "-9")
+        assert dataset.features[1].categories == ("u",)
 
 
 NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32))

@@ -154,6 +154,35 @@ def test_a_program_s_preprocessing_comes_back_to_the_bit(tmp_path: Path) -> None
     assert mq.load_result(tmp_path / "own", method=ALONE, model=mine)
 
 
+class Shifted(nn.Module):
+    """Preprocessing with a constant of its own."""
+
+    by: torch.Tensor
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.register_buffer("by", torch.tensor(by))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x, less the constant."""
+        return x - self.by
+
+
+def test_own_preprocessing_is_known_by_its_constants(tmp_path: Path) -> None:
+    data = mq.partition(mq.from_arrays(X.repeat(5, 1), torch.arange(20) % 2), 2, mq.IID())
+    model = nn.Linear(X.shape[1], 2)
+    made = mq.run(ALONE, mq.Task(model, preprocess=Shifted(1.0)), data, 1, batch_size=4)
+    made.save(tmp_path / "own")
+    again = mq.Task(model, preprocess=Shifted(1.0))
+    loaded = mq.load_result(tmp_path / "own", method=ALONE, model=again)
+    assert isinstance(loaded, mq.Result)
+    assert torch.equal(loaded.client(1).predict(data.x), made.client(1).predict(data.x))
+    with raises("E402"):
+        mq.load_result(
+            tmp_path / "own", method=ALONE, model=mq.Task(model, preprocess=Shifted(2.0))
+        )
+
+
 def test_a_comparison_is_saved_and_loaded_with_its_trainings(tmp_path: Path) -> None:
     made = mq.compare([METHOD, ALONE], network(), federation(), 1, seeds=(1, 2), batch_size=4)
     made.save(tmp_path / "both")

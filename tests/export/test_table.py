@@ -5,9 +5,11 @@ import json
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import Tensor
@@ -18,14 +20,15 @@ from masquerade.core.table import Tabular
 from masquerade.data.source import DATASETS
 from masquerade.export import from_run, sparse
 from masquerade.export import predict as answering
-from masquerade.export.columns import Column, Table, check_rows, read_csv
 from masquerade.export.predict import Bundle, open_bundle, read_inputs
 from masquerade.methods import FedAvg
 from masquerade.models import build
+from masquerade.tables.csv_text import parsed
+from masquerade.tables.schema import KnownColumn, Schema
 from tests.export.test_bundle import call, without_torch
 from tests.messages import Golden
 from tests.support import raises, warns
-from tests.tables import COLUMNS, NAN, WIDTH, federation, linear, own_rows, table
+from tests.tables.example import COLUMNS, NAN, WIDTH, federation, linear, own_rows, table
 
 NAMES = [column.name for column in COLUMNS]
 
@@ -131,10 +134,12 @@ def test_a_run_gives_the_model_with_the_clients_own_constants_and_ranges(
     assert torch.equal(model.task.preprocess.mean, by_itself.mean)
     call("export", run, "--client", "h1", "--out", tmp_path / "bundle", "--quiet")
     opened = open_bundle(tmp_path / "bundle")
-    assert opened.table is not None
+    assert opened.schema is not None
     ages = own[~own[:, 0].isnan(), 0]
-    assert opened.table.columns[0] == Column("age", (), (float(ages.min()), float(ages.max())))
-    assert opened.table.columns[1] == Column("sex", ("f", "m"))
+    assert opened.schema.columns[0] == KnownColumn(
+        "age", (), (float(ages.min()), float(ages.max()))
+    )
+    assert opened.schema.columns[1] == KnownColumn("sex", ("f", "m"))
     assert opened.manifest["labels"] == ["young", "old"]
     card = (tmp_path / "bundle" / "card.md").read_text()
     assert "own training samples; nothing was sent" in card
@@ -152,7 +157,7 @@ def test_a_card_says_what_was_sent_for_preprocessing(made: tuple[mq.Personal, Pa
     said = made[0].summary.preprocessing
     assert said is not None
     assert "missing values are replaced by the median" in card
-    assert f"count, sum, squares, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
+    assert f"count, sum, deviations, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
 
 
 def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
@@ -180,7 +185,7 @@ def test_columns_that_are_missing_or_unknown_are_named(
     said = refused(made, written(tmp_path / "x.csv", [*NAMES, "id"], [[*r, "7"] for r in GOOD]))
     assert "`id` is no column of this model" in said
     said = refused(made, written(tmp_path / "x.csv", [*NAMES, "age"], [[*r, "7"] for r in GOOD]))
-    assert "more than one column is called `age`" in said
+    assert "columns 1 and 5 are both called `age`" in said
 
 
 def test_a_file_without_names_of_columns_is_refused(
@@ -196,58 +201,65 @@ def test_a_file_without_names_of_columns_is_refused(
 @pytest.mark.parametrize(
     ("place", "cell", "said"),
     [
-        (3, "d", "line 3, column `ward`: 'd' is no known category; known are a, b, c"),
-        (0, "old", "line 3, column `age`: 'old' is no finite number"),
-        (0, "inf", "line 3, column `age`: 'inf' is no finite number"),
+        (3, "d", ("`ward`", "1 of 2", "line 3 'd'", "a, b, c")),
+        (0, "old", ("`age`", "1 of 2", "line 3 'old'")),
+        (0, "inf", ("`age`", "1 of 2", "line 3 'inf'")),
     ],
 )
 def test_cells_that_cannot_be_read_are_told_with_line_and_column(
-    place: int, cell: str, said: str, made: tuple[mq.Personal, Path], tmp_path: Path
+    place: int, cell: str, said: tuple[str, ...], made: tuple[mq.Personal, Path], tmp_path: Path
 ) -> None:
     rows = [list(row) for row in GOOD]
     rows[1][place] = cell
-    assert said in refused(made, written(tmp_path / "x.csv", NAMES, rows))
+    with raises("E302", *said):
+        read_inputs(open_bundle(made[1]), written(tmp_path / "x.csv", NAMES, rows))
 
 
 def test_all_strange_cells_are_told_at_once(made: tuple[mq.Personal, Path], tmp_path: Path) -> None:
     rows = [["?", "x", "high", "z"], ["1", "f"]]
     said = refused(made, written(tmp_path / "x.csv", NAMES, rows))
-    for part in ("column `sex`", "column `pressure`", "column `ward`", "line 3 has 2 cells"):
+    for part in ("column `sex`", "column `pressure`", "column `ward`", "line 3 has 2"):
         assert part in said
     assert "column `age`" not in said
 
 
-def plain(*ranges: tuple[float, float] | None, impute: bool = False) -> Table:
+def plain(*ranges: tuple[float, float] | None, impute: bool = False) -> Schema:
     """A table of numbers a, b, ..., with these ranges."""
-    return Table(tuple(Column("abc"[k], (), each) for k, each in enumerate(ranges)), impute)
+    return Schema(tuple(KnownColumn("abc"[k], (), each) for k, each in enumerate(ranges)), impute)
+
+
+def read(path: Path, schema: Schema) -> np.ndarray:
+    return schema.samples(parsed(path.read_bytes(), str(path), encoding=None))
 
 
 def test_an_empty_cell_needs_a_model_that_imputes(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("b,a\n1,2\n NA ,4\n")
     with raises("E302"):
-        read_csv(path, plain(None, None))
-    np.testing.assert_equal(read_csv(path, plain(None, None, impute=True)), [[2, 1], [4, NAN]])
+        read(path, plain(None, None))
+    np.testing.assert_equal(read(path, plain(None, None, impute=True)), [[2, 1], [4, NAN]])
 
 
 def test_semicolons_decimal_commas_and_latin_1_are_found(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
-    columns = (Column("größe"), Column("ort", ("Köln", "Ulm")))
+    columns = (KnownColumn("größe"), KnownColumn("ort", ("Köln", "Ulm")))
     path.write_bytes("ort;größe\nKöln;1,75\nUlm;2\n".encode("latin-1"))
-    assert read_csv(path, Table(columns)).tolist() == [[1.75, 0], [2, 1]]
+    assert read(path, Schema(columns)).tolist() == [[1.75, 0], [2, 1]]
+    path.write_bytes("ort;größe\nKöln;1,234\n".encode("utf-16"))
+    assert read(path, Schema(columns)).tolist() == [[1.234, 0]]
     path.write_bytes("\ufefforte\tgröße\n".replace("orte", "ort").encode() + b"Ulm\t3\n")
-    assert read_csv(path, Table(columns)).tolist() == [[3, 1]]
+    assert read(path, Schema(columns)).tolist() == [[3, 1]]
 
 
 def test_numbers_outside_the_range_are_warned_of_once_per_column(golden: Golden) -> None:
     x = np.array([[5, 1, 5], [50, 1, NAN], [-3, 1, 5]])
     table = plain((0, 10), (0, 2), (0, 9), impute=True)
     with warns("W308", "`a`", "2 of 3", "0 to 10") as told:
-        check_rows(Path("x"), table, x)
+        table.check(x, "x")
     golden(told[0].message)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        check_rows(Path("x"), table, x)
+        table.check(x, "x")
     assert len(heard) == 1
 
 
@@ -270,10 +282,10 @@ def test_numbers_outside_the_range_are_warned_of_once_per_column(golden: Golden)
 def test_swapped_columns_are_refused(rows: list[list[float]], swapped: bool) -> None:
     table = plain((0, 10), (100, 200), (5, 150), impute=True)
     if not swapped:
-        check_rows(Path("x"), table, np.array(rows))
+        table.check(np.array(rows), "x")
         return
     with raises("E302"):
-        check_rows(Path("x"), table, np.array(rows))
+        table.check(np.array(rows), "x")
 
 
 def test_swapped_columns_of_a_file_are_refused(
@@ -283,6 +295,63 @@ def test_swapped_columns_of_a_file_are_refused(
     header = ["pressure", "sex", "age", "ward"]
     said = refused(made, written(tmp_path / "x.csv", header, rows))
     assert "`age` and `pressure`" in said
+
+
+def test_python_checks_rows_as_the_command_does(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    mine, x = made[0], own_rows(federation(), 1).numpy()
+    swapped = x[:, [2, 1, 0, 3]]
+    np.save(tmp_path / "x.npy", swapped)
+    with raises("E302") as refusal:
+        mine.predict(swapped)
+    (in_python, in_file) = (str(refusal.value), refused(made, tmp_path / "x.npy"))
+    assert "`age` and `pressure`" in in_python
+    assert in_python.partition(": ")[2] == in_file.partition(": ")[2]
+    strange = x.copy()
+    strange[0, 2] = 999
+    for rows in (strange, torch.from_numpy(strange), strange.tolist()):
+        with warns("W308", "`pressure`", "999"):
+            mine.predict(rows)
+    strange[0, 3] = 7
+    with raises("E302", "`ward`", 7):
+        mine.predict(strange)
+
+
+def test_a_frame_is_read_by_its_names_and_checked(made: tuple[mq.Personal, Path]) -> None:
+    mine, x = made[0], own_rows(federation(), 1)
+    frame = pandas.DataFrame(lines(x), columns=NAMES)
+    order = ["ward", "pressure", "age", "sex"]
+    assert torch.equal(mine.predict(frame[order].assign(note="x")), mine.predict(x))
+    renamed = frame.rename(columns={"age": "pressure", "pressure": "age"})
+    with raises("E302", "`age`", "`pressure`"):
+        mine.predict(renamed)
+    with warns("W308", "`age`", "500"):
+        mine.predict(frame.assign(age="500"))
+    with raises("E302", "`ward`", "row 0 'd'"):
+        mine.predict(frame.assign(ward="d"))
+
+
+def test_texts_that_meant_missing_in_training_mean_it_in_rows(tmp_path: Path) -> None:
+    data = replace(federation(), missing=("k.A.",))
+    own = mq.Evaluate(every=0, degrees=(0,))
+    mine = mq.run(FedAvg(local_epochs=1), linear(), data, 1, evaluate=own).client("h1")
+    mine.export(tmp_path / "bundle")
+    rows = [["k.A.", "f", "120", "K.A."], ["", "f", "120", ""]]
+    file = written(tmp_path / "x.csv", NAMES, rows)
+    bundle = open_bundle(tmp_path / "bundle")
+    found = read_inputs(bundle, file)
+    assert np.isnan(found[:, [0, 3]]).all()
+    frame = pandas.DataFrame(rows, columns=NAMES)
+    expected = mine.predict(torch.from_numpy(found))
+    assert torch.equal(mine.predict(frame), expected)
+    np.testing.assert_allclose(answering.predict(bundle, found), expected, rtol=1e-5, atol=1e-5)
+    # Tabs and parquet are tables as well.
+    np.testing.assert_equal(
+        read_inputs(bundle, written(tmp_path / "x.tsv", NAMES, rows, "\t")), found
+    )
+    frame.to_parquet(tmp_path / "x.parquet")
+    np.testing.assert_equal(read_inputs(bundle, tmp_path / "x.parquet"), found)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +374,9 @@ def test_a_manifest_whose_columns_make_no_sense_is_refused(change: dict, tmp_pat
 
 
 def test_a_manifest_survives_json() -> None:
-    table = Table((Column("a", ("x", "y")), Column("b", (), (0.5, 2.0)), Column("c")), True, ("y",))
-    assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table
+    columns = (KnownColumn("a", ("x", "y")), KnownColumn("b", (), (0.5, 2.0)), KnownColumn("c"))
+    table = Schema(columns, True, ("y",), ("k.A.",))
+    assert Schema.from_json(json.loads(json.dumps(table.to_json()))) == table
 
 
 @pytest.mark.usefixtures("hospital")

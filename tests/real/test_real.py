@@ -21,6 +21,7 @@ from masquerade.data import ByClient, Dirichlet, cache, load, partition
 from masquerade.data.corruption import KINDS
 from masquerade.data.fetch import add
 from masquerade.data.readers.text import ALPHABET
+from masquerade.data.registry import NAMED
 from tests.data import originals
 from tests.data.test_corruption import distances
 from tests.real.convert import convert, copies
@@ -65,6 +66,7 @@ def test_mnist_is_the_original_bit_for_bit(originals_of: Path) -> None:
     images = (path / "train-images-idx3-ubyte").read_bytes()
     assert hashlib.md5(images).hexdigest() == "6bbc9ace898e44ae57da46a324031adb"
     manifest = add("mnist", path)
+    assert manifest.origin == NAMED["mnist"].origin
     assert (manifest.samples, manifest.trained, manifest.classes) == (70_000, 60_000, 10)
     # The known mean and deviation of MNIST's training images.
     mnist = load("mnist")
@@ -80,12 +82,19 @@ def test_mnist_by_writer_has_its_writers(originals_of: Path) -> None:
 
 def test_cifar10_has_the_known_mean_and_classes(cifar10: Path) -> None:
     manifest = cache.describe("cifar10")
+    assert manifest.origin == NAMED["cifar10"].origin
     assert (manifest.samples, manifest.trained, manifest.classes) == (60_000, 50_000, 10)
     assert manifest.class_names == originals.CIFAR10
     dataset = load("cifar10")
     assert dataset.y.bincount().tolist() == [6000] * 10
     mean = dataset.x[:50_000].double().mean((0, 2, 3)) / 255
     assert mean.tolist() == pytest.approx([0.49140, 0.48216, 0.44653], abs=1e-5)
+
+
+def test_cifar100_is_known_by_its_content(originals_of: Path) -> None:
+    # It comes in binary batches here, and its published hash is that of python ones.
+    manifest = add("cifar100", convert("cifar100", ROOT, originals_of))
+    assert (manifest.origin, manifest.classes) == (NAMED["cifar100"].origin, 100)
 
 
 def test_har_signals_have_thirty_subjects(originals_of: Path) -> None:

@@ -19,7 +19,10 @@ from tests.messages import Golden
 from tests.simulation.test_fitting import spec_of
 from tests.support import federation as toy
 from tests.support import raises, warns
-from tests.tables import COLUMNS, federation, linear, own_rows
+from tests.tables.example import COLUMNS, federation, linear, own_rows
+
+# Clients' models are asked about rows of others too.
+pytestmark = pytest.mark.filterwarnings("ignore:W308")
 
 OWN = Tabular(COLUMNS, "median", per_client=True)
 
@@ -42,7 +45,7 @@ def test_bytes_of_a_table_are_those_of_the_encoded_messages() -> None:
     assert found.down == len(encode(download(found.preprocess), Stamp()))
     # Histograms are sparse: no more than a count and some bits of a mask for each known value.
     assert found.up < 24 + 8 * 6 + 4 * 5 + 8 * sum(len(own) for own in data.train) * 2 / 3
-    assert found.sent == ("count", "sum", "squares", "categories", "histogram")
+    assert found.sent == ("count", "sum", "deviations", "categories", "histogram")
 
 
 def test_a_run_fits_on_all_training_samples_and_no_other() -> None:

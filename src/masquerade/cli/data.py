@@ -19,9 +19,11 @@ from masquerade.cli.options import (
     Encoding,
     Impute,
     Label,
+    Missing,
     Partition,
     Quiet,
     Sep,
+    TaskName,
     column_options,
 )
 from masquerade.cli.progress import echo
@@ -82,6 +84,8 @@ def data_add(
     impute: Impute = None,
     sep: Sep = None,
     encoding: Encoding = None,
+    missing: Missing = None,
+    task: TaskName = None,
     force: Force = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -98,7 +102,7 @@ def data_add(
     if name in DATASETS:
         text = f"`{name}` is a dataset that the package brings along; choose another name"
         raise MasqueradeError("E201", text)
-    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
     _told(add(name, source, format, force, TableOptions(**columns)), quiet, as_json)
 
 
@@ -128,6 +132,8 @@ def data_show(
     impute: Impute = None,
     sep: Sep = None,
     encoding: Encoding = None,
+    missing: Missing = None,
+    task: TaskName = None,
     clients: Clients = None,
     partition: Partition = None,
     seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
@@ -146,7 +152,7 @@ def data_show(
     from masquerade.config.settings import TABLE_OPTIONS, Data
     from masquerade.data.source import about
 
-    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
     given = {TABLE_OPTIONS[option]: value for option, value in columns.items()}
     data = Data(name, clients or 0, partition or "auto", seed=seed, **given)
     federation, _ = federation_of(data)

@@ -58,6 +58,21 @@ Sep = Annotated[
 Encoding = Annotated[
     str | None, typer.Option("--encoding", help="Of a CSV file: latin-1, cp1252; else UTF-8.")
 ]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        help="Of a table: texts that mean a missing value, separated by commas, besides an empty "
+        "field, NA, N/A, NaN, null and ?.",
+    ),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="What labels are: classification or regression; by their values if not given.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option("--model", help="Network: a name of `masquerade models`, or path.py:function."),
@@ -98,13 +113,16 @@ def column_options(
     impute: str | None,
     sep: str | None,
     encoding: str | None,
+    missing: list[str] | None,
+    task: str | None,
 ) -> dict[str, Any]:
     """Return the options of a table that were given."""
-    names = {"drop": drop, "categorical": categorical}
+    names = {"drop": drop, "categorical": categorical, "missing": missing}
     several = {
         option: tuple(name.strip() for each in given for name in each.split(",") if name.strip())
         for option, given in names.items()
         if given
     }
-    texts = {"label": label, "client": client, "impute": impute, "sep": sep, "encoding": encoding}
+    texts = {"label": label, "client": client, "impute": impute, "sep": sep}
+    texts |= {"encoding": encoding, "task": task}
     return several | {option: text for option, text in texts.items() if text is not None}

@@ -21,6 +21,7 @@ from masquerade.cli.options import (
     EngineName,
     Impute,
     Label,
+    Missing,
     Model,
     Out,
     OwnMethods,
@@ -31,6 +32,7 @@ from masquerade.cli.options import (
     Seeds,
     Sep,
     Settings,
+    TaskName,
     Track,
     column_options,
 )
@@ -65,6 +67,8 @@ def run(
     impute: Impute = None,
     sep: Sep = None,
     encoding: Encoding = None,
+    missing: Missing = None,
+    task: TaskName = None,
     clients: Clients = None,
     partition: Partition = None,
     model: Model = None,
@@ -91,7 +95,7 @@ def run(
 
     seeds = None if seed is None else [seed]
     named = None if method is None else [method]
-    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
     flags = (named, data, columns, clients, partition, model, rounds, seeds, engine, settings)
     tables = tables_of(config, *flags)
     parsed = parse(tables, _where(config, flags))
@@ -134,6 +138,8 @@ def compare(
     impute: Impute = None,
     sep: Sep = None,
     encoding: Encoding = None,
+    missing: Missing = None,
+    task: TaskName = None,
     clients: Clients = None,
     partition: Partition = None,
     model: Model = None,
@@ -159,7 +165,7 @@ def compare(
     from masquerade.config.toml import parse
     from masquerade.experiments import run as experiment
 
-    columns = column_options(label, client, drop, categorical, impute, sep, encoding)
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
     flags = (names, data, columns, clients, partition, model, rounds, seed, engine, settings)
     parsed = parse(tables_of(config, *flags), _where(config, flags))
     out = out or fresh("compare")

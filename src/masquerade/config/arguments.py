@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.config import toml
-from masquerade.core.features import Feature
 from masquerade.core.method import Method
 from masquerade.core.task import Task
 from masquerade.data import Dataset, Federation
-from masquerade.data.frame_samples import is_frame, samples_of
 from masquerade.errors import MasqueradeError, listed, nearest, told
 from masquerade.methods import METHODS
+from masquerade.tables.frame import is_frame, opened, table_of
+from masquerade.tables.schema import Schema
 
 
 def check_known(caller: str, unknown: Iterable[str], known: Sequence[str]) -> None:
@@ -85,14 +85,15 @@ def _data(given: Any) -> str:
     return "make a dataset of arrays, mq.from_arrays(x, y), and a federation of it, mq.partition"
 
 
-def inputs_of(task: Task, x: Any, features: Sequence[Feature] = ()) -> Tensor:
+def inputs_of(task: Task, x: Any, schema: Schema | None = None) -> Tensor:
     """Return samples as a tensor that the network of a task reads; refuse what is none.
 
-    They may be rows of a frame, whose columns are found by the names of the features.
+    They may be rows of a frame, whose columns are found by the names that the data gave theirs.
     """
     like = task.sample
     wanted = ", ".join(["n", *map(str, like.shape[1:])])
-    x = samples_of(x, features) if is_frame(x) else x
+    if is_frame(x):
+        x = rows_of(x, schema)
     if isinstance(x, np.ndarray) and not x.flags.writeable:
         # Arrays of files and frames may be read only, of which torch warns.
         x = x.copy()
@@ -112,3 +113,11 @@ def inputs_of(task: Task, x: Any, features: Sequence[Feature] = ()) -> Tensor:
     # Whole numbers of a list are numbers or pixels, where those of a dataset would be tokens.
     whole = not given.is_floating_point() and given.dtype is not torch.uint8
     return given.to(like.dtype) if whole and not tokens else given
+
+
+def rows_of(frame: Any, schema: Schema | None) -> np.ndarray[Any, Any]:
+    """Return the rows of a frame; of unnamed features, all columns in their order."""
+    if schema is None:
+        return np.asarray(opened(frame).to_numpy())
+    table = table_of(frame, "the frame", schema.missing, in_python=True)
+    return schema.samples(table).astype(np.float32)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from masquerade.core.old_words import refuse_unknown
 from masquerade.core.table import IMPUTE
+from masquerade.data.dataset import TASKS
 
 
 class Settings:
@@ -70,6 +71,10 @@ class Data(Settings):
     """What separates the fields of a line of CSV; "" takes what the first line has most of."""
     encoding: str = ""
     """How a CSV file is encoded; "" takes UTF-8."""
+    missing: tuple[str, ...] = ()
+    """Texts of a table that mean a missing value, besides an empty field, NA, N/A, NaN, null, ?."""
+    task: str = ""
+    """What labels of a table are: "classification" or "regression"; "" goes by their values."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +193,14 @@ TABLE_OPTIONS = {
     "impute": "impute",
     "sep": "sep",
     "encoding": "encoding",
+    "missing": "missing",
+    "task": "task",
 }
 """The settings of `data` that say how a table is read, by the options that they are."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.impute": IMPUTE,
+    "data.task": TASKS,
     "train.message_dtype": ("same", "float16", "bfloat16", "int8"),
     "train.class_weights": ("none", "balanced"),
     "evaluate.split": ("test", "validation"),

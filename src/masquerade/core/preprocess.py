@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from masquerade.core import tree
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 
@@ -19,7 +20,7 @@ Preprocess = Callable[[Tensor], Tensor]
 
 SHOWN = 4
 """How many constants a description lists."""
-ROUNDING = 1e-12
+ROUNDING = 1e-24
 """The share of a squared mean below which a variance is no more than what sums were rounded by."""
 
 
@@ -27,12 +28,13 @@ ROUNDING = 1e-12
 class Unfitted(Protocol):
     """Preprocessing fitted to clients' data, from sums alone: the server never sees a sample.
 
-    Where it has an attribute `per_client` that is true, each client fits it on its own samples, and
-    sums are never sent.
+    What a function `merged(one, other)` makes of two clients' statistics stands for both; without
+    it they are added. Where there is an attribute `per_client` that is true, each client fits it on
+    its own samples, and sums are never sent.
     """
 
     def statistics(self, x: Tensor) -> Tree:
-        """Return statistics of one client's samples x [samples, …], to be summed over clients."""
+        """Return statistics of one client's samples x [samples, …], to be merged over clients."""
         ...
 
     def fitted(self, total: Tree) -> nn.Module:
@@ -122,6 +124,10 @@ class FittedLater(nn.Module):
         super().__init__()
         self.per_client = per_client
 
+    def merged(self, one: Tree, other: Tree) -> Tree:
+        """Return the statistics of two groups of samples together."""
+        return merged(one, other)
+
     def forward(self, x: Tensor) -> Tensor:
         """Refuse: nothing is known of the samples yet."""
         raise MasqueradeError(
@@ -141,14 +147,11 @@ class Standardize(FittedLater):
     text = "samples are normalized by mean and std of the training samples"
 
     def statistics(self, x: Tensor) -> Tree:
-        """Return count, sum and sum of squares of every channel or feature, in float64."""
+        """Return count, sum and squared deviations of every channel or feature, in float64."""
         channels = x.shape[1] if x.ndim > 1 else 1
         values = Scale()(x).reshape(len(x), channels, math.prod(x.shape[2:]))
-        return {
-            "count": torch.tensor(float(len(x) * values.shape[2]), dtype=torch.float64),
-            "sum": values.sum((0, 2)),
-            "squares": values.square().sum((0, 2)),
-        }
+        count = torch.tensor(float(len(x) * values.shape[2]), dtype=torch.float64)
+        return moments(values.transpose(0, 1).flatten(1), count)
 
     def fitted(self, total: Tree) -> Normalize:
         """Return the normalization; what is constant is divided by 1."""
@@ -156,11 +159,36 @@ class Standardize(FittedLater):
         return Normalize(mean.tolist(), std.tolist())
 
 
+def moments(values: Tensor, count: Tensor, known: Tensor | None = None) -> Tree:
+    """Return count, sum and squared deviations from the mean of every row [rows, values].
+
+    Sums of squares would hide a spread that is small beside the mean: near 1e9 float64 rounds them
+    by more than it. `known` says which values are counted, where not all are.
+    """
+    found = values if known is None else torch.where(known, values, 0.0)
+    total = found.sum(1)
+    apart = found - (total / count.clamp(min=1))[:, None]
+    apart = apart if known is None else torch.where(known, apart, 0.0)
+    return {"count": count, "sum": total, "deviations": apart.square().sum(1)}
+
+
+def merged(one: Tree, other: Tree) -> Tree:
+    """Return the statistics of two groups of samples together.
+
+    What is counted and summed is added. Squared deviations are from the mean of either group, and
+    the distance of the means comes on top: n₁n₂/(n₁+n₂) · (m₁−m₂)².
+    """
+    total = tree.each(torch.add, one, other)
+    weight = one["count"] * other["count"] / total["count"].clamp(min=1)
+    means = [each["sum"] / each["count"].clamp(min=1) for each in (one, other)]
+    between = weight * (means[0] - means[1]).square()
+    return total | {"deviations": total["deviations"] + between}
+
+
 def mean_and_std(total: Tree) -> tuple[Tensor, Tensor]:
-    """Return what `count`, `sum` and `squares` decide; the std of what is constant is 1."""
+    """Return what `count`, `sum` and `deviations` decide; the std of what is constant is 1."""
     count = total["count"].clamp(min=1)
-    mean = total["sum"] / count
-    variance = total["squares"] / count - mean.square()
+    mean, variance = total["sum"] / count, total["deviations"] / count
     varies = variance > ROUNDING * mean.square()
     return mean, torch.where(varies, variance, 1.0).sqrt()
 

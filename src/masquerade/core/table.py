@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.features import Feature
-from masquerade.core.preprocess import FittedLater, mean_and_std
+from masquerade.core.preprocess import FittedLater, Preprocess, mean_and_std, moments
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError, listed
 
@@ -70,13 +70,14 @@ class FittedTabular(nn.Module):
 class Tabular(FittedLater):
     """Preprocess tables: impute missing values, standardize numbers, one-hot encode categories.
 
-    It is not fitted yet. A run fits it from what clients send of their training samples: count, sum
-    and sum of squares of the known values of every number. With `impute`, counts of every category
-    are sent too: a missing category is replaced by the most frequent one, whatever numbers are
-    replaced by. For "median" and "most_frequent" clients also send a histogram of every number,
-    rounded to bfloat16: a relative error of 2⁻⁸, 0.4 %, at most, and none for whole numbers up to
-    256. The median is the mean of the two values in the middle, a and b, so that it is off by
-    2⁻⁸ · (|a| + |b|) / 2 at most. Numbers below 1e-38 count as they are rounded there.
+    It is not fitted yet. A run fits it from what clients send of their training samples: of every
+    number the count, the sum and the squared deviations from the own mean, of the known values.
+    With `impute`, counts of every category are sent too: a missing category is replaced by the most
+    frequent one, whatever numbers are replaced by. For "median" and "most_frequent" clients also
+    send a histogram of every number, rounded to bfloat16: a relative error of 2⁻⁸, 0.4 %, at most,
+    and none for whole numbers up to 256. The median is the mean of the two values in the middle, a
+    and b, so that it is off by 2⁻⁸ · (|a| + |b|) / 2 at most. Numbers below 1e-38 count as they are
+    rounded there.
 
     A constant column is divided by 1; what is missing everywhere is replaced by 0 or the first
     category. With `per_client` each client fits it on its own samples, and nothing is sent.
@@ -108,12 +109,7 @@ class Tabular(FittedLater):
         numbers, encoded, codes = _places(self.features)
         values = x[:, numbers].double()
         known = ~values.isnan()
-        found = torch.where(known, values, 0.0)
-        sums = {
-            "count": known.sum(0, dtype=torch.float64),
-            "sum": found.sum(0),
-            "squares": found.square().sum(0),
-        }
+        sums = moments(values.T, known.sum(0, dtype=torch.float64), known.T)
         if self.impute:
             sums["categories"] = (x[:, encoded] == codes).sum(0, dtype=torch.int32)
         if self.impute in ("median", "most_frequent"):
@@ -173,16 +169,9 @@ def check_complete(x: Tensor, features: Sequence[Feature]) -> None:
         )
 
 
-def check_rows(x: Tensor, features: Sequence[Feature], impute: bool) -> None:
-    """Refuse rows x [rows, columns] with missing values or categories that were not foreseen."""
-    if not impute:
-        check_complete(x, features)
-    for place, feature in enumerate(features):
-        known = x[:, place][~x[:, place].isnan()]
-        last = len(feature.categories) - 1
-        if feature.is_category and bool(((known < 0) | (known > last) | (known % 1 != 0)).any()):
-            text = f"column `{feature.name}` holds what is no category of it, 0 to {last}"
-            raise MasqueradeError("E302", f"{text} for {listed(feature.categories)}")
+def imputes(preprocess: Preprocess) -> bool:
+    """Tell whether preprocessing puts something in the place of missing values."""
+    return bool(getattr(preprocess, "impute", ""))
 
 
 def _places(features: Sequence[Feature]) -> tuple[Tensor, Tensor, Tensor]:

@@ -64,6 +64,8 @@ class Manifest:
     """What stands in for missing values of a table."""
     other_columns: list[str] = field(default_factory=list)
     """Columns of the table that are no features."""
+    missing: list[str] = field(default_factory=list)
+    """Texts that mean a missing value of the table, besides the usual ones."""
     format: int = FORMAT
 
 
@@ -124,6 +126,7 @@ def read(name: str) -> Dataset:
         features=tuple(manifest.features),
         impute=manifest.impute,
         other_columns=tuple(manifest.other_columns),
+        missing=tuple(manifest.missing),
         **columns,
     )
 
@@ -215,6 +218,7 @@ def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> M
         features=list(dataset.features),
         impute=dataset.impute,
         other_columns=list(dataset.other_columns),
+        missing=list(dataset.missing),
         blocks=list(reading.blocks),
         read_as=reading.format,
         sha256=hashes,

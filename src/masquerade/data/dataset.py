@@ -1,6 +1,7 @@
 """A dataset: samples with their targets, checked, before they are partitioned over clients."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +12,14 @@ import torch
 from torch import Tensor
 
 from masquerade.core.features import Feature, check_features
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
 
 Array = npt.NDArray[Any]
+
+TASKS = ("", "classification", "regression")
+"""What targets may be said to be; "" goes by their values."""
+FEW = 20
+"""Different whole numbers, at most, that are classes although they are floats."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +49,8 @@ class Dataset:
     missing."""
     other_columns: tuple[str, ...] = ()
     """Columns of the table that are no features: label, client, those that were left out."""
+    missing: tuple[str, ...] = ()
+    """Texts that mean a missing value of the table, besides the usual ones."""
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.x.shape[1:])) or "1"
@@ -73,13 +81,16 @@ def from_arrays(
     classes: int | None = None,
     features: Sequence[Feature] = (),
     impute: str = "",
+    task: str = "",
     copy: bool = True,
 ) -> Dataset:
     """Check arrays and make a dataset of a copy of them.
 
     `uint8` features are pixels and stay so (a task scales them to 0..1), other integers are tokens,
     all else is float32. Integer targets are classes, floating targets make a regression; strings
-    are the names of classes, in sorted order, and booleans are classes too. Client labels may be
+    are the names of classes, in sorted order, and booleans are classes too. Floats that are few
+    whole numbers are classes as well, with a warning (W305), unless `task` says "regression";
+    "classification" says that all are. Client labels may be
     integers or strings; they are numbered in sorted order, and kept as names unless they are those
     numbers. `train` says which samples were in the original training part, and `classes` how many
     classes there are where not all of them need occur. `features` are the columns of a table, in
@@ -100,7 +111,8 @@ def from_arrays(
         raise MasqueradeError("E302", f"{name}: there are no samples in `x` or `y`; give some")
     if features:
         check_features(features, math.prod(samples.shape[1:]))
-    targets, class_names = _named_classes(targets)
+    check_task(task)
+    targets, class_names = _classes(targets, task, name)
     targets = _targets(targets, name, len(class_names) or classes)
     kept = _features(samples, name, bool(features))
     if copy and kept is samples:
@@ -121,6 +133,26 @@ def from_arrays(
     )
 
 
+def check_task(task: str) -> None:
+    """Refuse what targets cannot be."""
+    if task not in TASKS:
+        text = f"`task` is {task!r}{nearest(task, TASKS)}; choose from {', '.join(TASKS[1:])}"
+        raise MasqueradeError("E201", text)
+
+
+def are_few(y: Array) -> bool:
+    """Tell whether targets are few whole numbers, though they are floats."""
+    whole = y.dtype.kind == "f" and y.ndim == 1 and bool((y % 1 == 0).all())
+    return whole and len(np.unique(y)) <= FEW
+
+
+def numbered(y: Array) -> tuple[Array, tuple[str, ...]]:
+    """Number the different targets, and name them unless they count from 0."""
+    known, numbers = np.unique(y, return_inverse=True)
+    texts = tuple(str(int(each)) if each % 1 == 0 else str(each) for each in known.tolist())
+    return numbers.reshape(y.shape), () if texts == tuple(map(str, range(len(texts)))) else texts
+
+
 def _array(values: npt.ArrayLike | Tensor) -> Array:
     if isinstance(values, Tensor):
         # NumPy has no bfloat16, and float32 is what all floats become.
@@ -132,14 +164,26 @@ def _array(values: npt.ArrayLike | Tensor) -> Array:
     return array.astype(str) if words or array.dtype.kind == "T" else array
 
 
-def _named_classes(y: Array) -> tuple[Array, tuple[str, ...]]:
-    """Return classes by number, and their names where they are words or booleans."""
+def _classes(y: Array, task: str, name: str) -> tuple[Array, tuple[str, ...]]:
+    """Return classes by number, and their names where they have any; or numbers as they are."""
+    if task == "regression":
+        if y.dtype.kind not in "fiub":
+            text = f"{name}: `y` has type {y.dtype}, and the task is a regression; give numbers"
+            raise MasqueradeError("E302", text)
+        return y.astype(np.float64), ()
     if y.dtype.kind == "b":
         return y, ("False", "True")
-    if y.dtype.kind not in "US":
+    if y.dtype.kind in "US":
+        known, numbers = np.unique(y, return_inverse=True)
+        return numbers.reshape(y.shape), _texts(known)
+    if y.dtype.kind != "f" or not (task or are_few(y)):
         return y, ()
-    known, numbers = np.unique(y, return_inverse=True)
-    return numbers.reshape(y.shape), _texts(known)
+    if not task:
+        shown = listed(np.unique(y).tolist(), 3)
+        text = f"W305 {name}: `y` holds few whole numbers, as floats ({shown}), read as classes"
+        how = "task='regression' (--task regression) makes it a regression"
+        warnings.warn(MasqueradeWarning(f"{text}; {how}"), stacklevel=3)
+    return numbered(y)
 
 
 def _texts(words: Array) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Get files from where they were published, or from the user, and put them into the cache."""
 
 import dataclasses
-import gzip
 import hashlib
 import os
 import warnings
@@ -12,6 +11,7 @@ from typing import Any
 
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
+from masquerade.data.dataset import Dataset
 from masquerade.data.readers.options import AS_IT_IS, TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.data.registry import NAMED, File, Named
@@ -42,51 +42,52 @@ def add(
         reading = readers.read(path, name, format, table=table)
         return cache.write(name, reading, replace, origin=origin)
     reading = _read(name, named, path, format or named.format, table)
-    if _published(named, path):
+    if _published(named, path, reading.dataset):
         origin = named.origin
+    elif named.content:
+        origin += ", other than the published samples, or in another order"
     else:
         origin += ", not compared with a published hash"
     return _keep(name, named, reading, replace, origin)
 
 
-def _published(named: Named, path: Path) -> bool:
-    """Return whether all files are published ones by their hashes; refuse one that only says so."""
-    if path.is_dir() and len(named.files) == 1:
-        # An archive that lies in a folder is not what was read.
-        return False
-    known = {file.name: file for file in named.files if file.known}
-    here = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
-    found = [each.name in known and _is_published(each, known[each.name]) for each in here]
-    return all(found)
+def _published(named: Named, path: Path, dataset: Dataset) -> bool:
+    """Return whether files, or samples, are the published ones; refuse a file that only says so.
 
-
-def _is_published(path: Path, file: File) -> bool:
-    """Compare a file with the published one: its bytes or, where it was compressed, its content.
-
-    Where nobody knows a hash of the content, other bytes are warned of: what they hold has been
-    read and counted.
+    Where nobody knows a hash of the samples, a file that was compressed anew is warned of: what it
+    holds has been read and counted.
     """
-    found = _hash(path, file.known)
-    if found == file.known:
+    known = {file.name: file.known for file in named.files if file.known}
+    here = sorted(filter(Path.is_file, path.rglob("*"))) if path.is_dir() else [path]
+    found = {each: _hash(each, known[each.name]) for each in here if each.name in known}
+    other = {each: hash for each, hash in found.items() if hash != known[each.name]}
+    # An archive that lies in a folder is not what was read.
+    if len(found) == len(here) and not other and (path.is_file() or len(named.files) > 1):
         return True
-    if file.content and _hash(path, file.content, packed=True) == file.content:
+    if named.content and content_of(dataset) == named.content:
         return True
-    if path.suffix in COMPRESSED and not file.content:
-        warnings.warn(
-            f"W307 {path} was not compressed as the published file ({found}, published is "
-            f"{file.known}); it was read, and its samples are as many as they should be",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
-        return False
-    text = f"{path} is not the published file ({found}, published is {file.known})"
-    raise MasqueradeError("E301", f"{text}; get it again")
+    for each, hash in other.items():
+        text = f"{each} is not the published file ({hash}, published is {known[each.name]})"
+        if named.content or each.suffix not in COMPRESSED:
+            how = f"get it again, or use another name and --format {named.format}"
+            raise MasqueradeError("E301", f"{text}; {how}")
+        text = f"W307 {each} was not compressed as the published file ({hash}, published is "
+        text += f"{known[each.name]}); it was read, and its samples are as many as they should be"
+        warnings.warn(MasqueradeWarning(text), stacklevel=2)
+    return False
 
 
-def _hash(path: Path, like: str, packed: bool = False) -> str:
-    """Return a file's hash of the kind that another has; if it is `packed`, of its content."""
+def content_of(dataset: Dataset) -> str:
+    """Return the SHA-256 of samples and labels, in their order."""
+    digest = hashlib.sha256(dataset.x.numpy().data)
+    digest.update(dataset.y.numpy().astype("<i8").data)
+    return digest.hexdigest()
+
+
+def _hash(path: Path, like: str) -> str:
+    """Return a file's hash of the kind that another has."""
     kind = like.partition(":")[0]
-    with gzip.open(path) if packed else path.open("rb") as file:
+    with path.open("rb") as file:
         return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
 from masquerade.data.dataset import Dataset, from_arrays
-from masquerade.data.readers.options import AS_IT_IS, MISSING, TableOptions, names_of
+from masquerade.data.readers.options import AS_IT_IS, TableOptions, names_of
 from masquerade.data.registry import EMBEDDED, NAMED
 from masquerade.errors import MasqueradeError, nearest
 
@@ -22,19 +22,21 @@ def load(
     impute: str = "",
     sep: str = "",
     encoding: str = "",
-    missing: Iterable[str] = MISSING,
+    missing: str | Iterable[str] = (),
+    task: str = "",
 ) -> Dataset:
     """Load a dataset by name, or a file or folder that one of the readers knows.
 
     What follows is for tables (CSV, parquet, folders of Hugging Face `datasets`): `label` is the
     column of the labels (`y` by default), `client` the one that says whose a row is, `drop` those
     that are left out, `categorical` those that hold categories. `impute` says what stands in for
-    missing values, and `missing` which texts mean such. `sep` and `encoding` are those of a CSV
-    file.
+    missing values, and `missing` which texts mean such besides the usual ones. `sep` and `encoding`
+    are those of a CSV file. `task` says what labels are, "classification" or "regression", where
+    their values leave it open.
     """
     named = (names_of(drop), names_of(categorical))
     return loaded(
-        source, TableOptions(label, client, *named, impute, sep, encoding, tuple(missing))
+        source, TableOptions(label, client, *named, impute, sep, encoding, names_of(missing), task)
     )
 
 

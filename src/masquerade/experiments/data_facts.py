@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from masquerade.config.normalize import parse, spelled
 from masquerade.core.features import Feature
@@ -31,10 +32,13 @@ class DataFacts:
     """As `data.normalize` spells it; empty where it is code of a program."""
     initial: int
     """A digest of the initial weights, which some models are made of."""
+    constants: int = 0
+    """A digest of the tensors of a program's own preprocessing; 0 where it has none."""
     classes: int | None = None
     class_names: tuple[str, ...] = ()
     features: tuple[Feature, ...] = ()
     other_columns: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     partition: str = ""
     fingerprint: str = ""
     """Of all samples and splits: models are used with the data that they were trained on."""
@@ -48,10 +52,12 @@ class DataFacts:
             dtype=str(federation.x.dtype).removeprefix("torch."),
             preprocess=_spelled(task.preprocess),
             initial=int(digest(Part(task.initial))),
+            constants=_constants(task.preprocess),
             classes=federation.classes,
             class_names=federation.class_names,
             features=federation.features,
             other_columns=federation.other_columns,
+            missing=federation.missing,
             partition=federation.partition,
             fingerprint=federation.fingerprint(),
         )
@@ -74,6 +80,9 @@ class DataFacts:
         if int(digest(Part(task.initial))) != self.initial:
             text = "`model` has other initial weights than the run began with; make it as before"
             raise MasqueradeError("E402", f"{text} (torch.manual_seed before it is built)")
+        if self.constants and _constants(task.preprocess) != self.constants:
+            text = "the preprocessing of `model` has other constants than it had in this run"
+            raise MasqueradeError("E402", f"{text}; give the one that was fitted")
         if self.preprocess:
             task = task.with_preprocess(parse(self.preprocess))
         return task.with_example(torch.zeros(1, *self.shape, dtype=getattr(torch, self.dtype)))
@@ -85,3 +94,11 @@ def _spelled(preprocess: Preprocess) -> str:
         return spelled(preprocess)
     except MasqueradeError:
         return ""
+
+
+def _constants(preprocess: Preprocess) -> int:
+    """Return a digest of the tensors of preprocessing that no text spells; 0 where it has none."""
+    if _spelled(preprocess) or not isinstance(preprocess, nn.Module):
+        return 0
+    state = dict(preprocess.state_dict())
+    return int(digest(Part(state))) if state else 0

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,13 +15,14 @@ from masquerade.config.settings import Data
 from masquerade.core import tree
 from masquerade.core.method import Method
 from masquerade.core.part import Message
-from masquerade.core.table import FittedTabular, check_rows
+from masquerade.core.table import imputes
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.results import Summary
 from masquerade.results.alarms import warn_of_client
+from masquerade.tables.schema import Schema
 
 if TYPE_CHECKING:
     from masquerade.export.from_run import Found
@@ -85,15 +88,31 @@ class Personal:
 
         `x` [samples, …] is a tensor, an array, lists, or a frame of pandas, polars or Arrow.
         Columns of a frame are found by name where the data named theirs; words become the numbers
-        of their categories, and what is missing becomes NaN.
+        of their categories, and what is missing becomes NaN. Rows of a table are checked as
+        `masquerade predict` checks them: columns that seem swapped are refused (E302), and numbers
+        outside the client's training samples are warned of (W308).
         """
+        samples = inputs_of(self.task, x, self.schema)
+        if self.schema is not None:
+            self.schema.check(samples.cpu().numpy(), "`x`")
+        return self._outputs(samples)
+
+    @cached_property
+    def schema(self) -> Schema | None:
+        """Return what rows of a table look like; ranges need the client's samples."""
+        models, impute = self.models, imputes(self.task.preprocess)
+        if models.federation is not None:
+            return models.federation.schema(self.id, impute)
+        facts = models.facts
+        if not facts.features:
+            return None
+        nothing = np.empty((0, len(facts.features)))
+        return Schema.of(facts.features, nothing, impute, facts.other_columns, facts.missing)
+
+    def _outputs(self, samples: Tensor) -> Tensor:
         device = tree.leaves(self.parts)[0].device
-        samples = inputs_of(self.task, x, self.models.facts.features).to(device)
-        preprocess = self.task.preprocess
-        if isinstance(preprocess, FittedTabular):
-            check_rows(samples, preprocess.features, bool(preprocess.impute))
         with torch.no_grad():
-            return self.method.predict(self.task, self.parts, samples)
+            return self.method.predict(self.task, self.parts, samples.to(device))
 
     def predict_proba(self, x: Any) -> Tensor:
         """Return the probability of every class for a batch of inputs [samples, classes]."""
@@ -129,18 +148,13 @@ class Personal:
         formats.write(self._found(x, labels), Path(path), format, compare)
 
     def _found(self, x: Any, labels: Sequence[str] | None) -> "Found":
-        from masquerade.export.bundle import Model, table_of
+        from masquerade.export.bundle import Model
         from masquerade.export.from_run import Found
         from masquerade.export.model_card import describe, made_by
 
         models = self.models
-        samples = inputs_of(self.task, self._own() if x is None else x, models.facts.features)
-        data = models.federation
-        # Columns have the ranges of all samples that the client was trained on, if they are here.
-        seen = samples[:0] if data is None else data.x[data.train[self.id]]
-        facts = models.facts
-        table = table_of(facts.features, self.task, seen, facts.other_columns)
-        model = Model.at_home(models.method, self.task, self.parts, samples, table)
+        samples = inputs_of(self.task, self._own() if x is None else x, self.schema)
+        model = Model.at_home(models.method, self.task, self.parts, samples, self.schema)
         made = made_by(models.data) if models.data else {"partition": models.facts.partition}
         made = made if any(made.values()) else {}
         names = self._labels() if labels is None else list(labels)
@@ -163,7 +177,7 @@ class Personal:
         if found is None or not task.classifies:
             return None
         # A network may have more outputs than there are classes.
-        outputs = self.predict(task.sample).shape[-1]
+        outputs = self._outputs(task.sample).shape[-1]
         return found + [str(each) for each in range(len(found), outputs)]
 
     def _check_classifies(self) -> None:

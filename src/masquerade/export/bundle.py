@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
-from masquerade.core.features import Feature
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.preprocess import Scale, describe
@@ -18,10 +17,10 @@ from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.export import onnx, predict, sliced, sparse
-from masquerade.export.columns import Table
 from masquerade.export.graph import Program, trace, trace_function
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
+from masquerade.tables.schema import Schema
 
 DENSE, MASKED = "dense.onnx", "masked.onnx"
 
@@ -34,22 +33,22 @@ class Model:
     task: Task
     parts: Message
     x: Tensor
-    table: Table | None = None
+    schema: Schema | None = None
     """What rows look like, where the inputs are those of a table."""
 
     @classmethod
     def at_home(
-        cls, method: Method, task: Task, parts: Message, x: Tensor, table: Table | None = None
+        cls, method: Method, task: Task, parts: Message, x: Tensor, schema: Schema | None = None
     ) -> Self:
         """Bring a model and its inputs to the CPU, where files are written."""
         own = tree.transform(lambda value: value.detach().cpu(), parts)
-        return cls(method, task.to("cpu"), own, x.cpu(), table)
+        return cls(method, task.to("cpu"), own, x.cpu(), schema)
 
     @property
     def meaning(self) -> str:
         """Say what an input is, and what is done to it; the graph itself does it."""
         own, pixels = self.task.preprocess, self.x.dtype == torch.uint8
-        if self.table is not None:
+        if self.schema is not None:
             done = describe(own) if type(own) is not Scale else "nothing"
             return f"rows of a table, by column names; the model does this itself: {done}"
         if type(own) is not Scale:
@@ -80,16 +79,6 @@ class Model:
     def onnx(self, program: Program) -> bytes:
         """Return a graph of this model as ONNX, checked against the model itself."""
         return onnx.encode(program, self.x, self.predict(self.x))
-
-
-def table_of(
-    features: Sequence[Feature], task: Task, x: Tensor, ignored: Sequence[str] = ()
-) -> Table | None:
-    """Describe the columns of training samples x [samples, columns], where they have names."""
-    if not features:
-        return None
-    impute = bool(getattr(task.preprocess, "impute", ""))
-    return Table.of(features, x.cpu().numpy(), impute, ignored)
 
 
 Fact = str | float
@@ -146,9 +135,9 @@ def write(
             "shape": list(model.x.shape[1:]),
             "type": str(model.x.dtype).removeprefix("torch."),
             "meaning": model.meaning,
-            "divides_bytes": model.table is None and isinstance(model.task.preprocess, Scale),
+            "divides_bytes": model.schema is None and isinstance(model.task.preprocess, Scale),
         },
-        "table": None if model.table is None else model.table.to_json(),
+        "table": None if model.schema is None else model.schema.to_json(),
         "labels": None if labels is None else list(labels),
         "files": {name: fingerprint(data) for name, data in files.items()},
     }

@@ -13,11 +13,12 @@ from masquerade.config.resolve import Training, TrainingSpec, outputs_for, resol
 from masquerade.core.part import Message
 from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, fold
+from masquerade.core.table import imputes
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
-from masquerade.export.bundle import Card, Model, table_of
+from masquerade.export.bundle import Card, Model
 from masquerade.export.model_card import describe, made_by
 from masquerade.models import MODELS
 from masquerade.results import Summary
@@ -103,9 +104,8 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     spec, federation = rebuilt.spec, rebuilt.spec.federation
     parts = read_parts(Folder.open(path), id, summary.view, federation.clients)
     task = rebuilt.task_of(id)
-    own, others = federation.x[federation.train[id]], federation.other_columns
-    table = table_of(federation.features, task, own, others)
-    model = Model(spec.method, task, parts, own_inputs(federation, id), table)
+    schema = federation.schema(id, imputes(task.preprocess))
+    model = Model(spec.method, task, parts, own_inputs(federation, id), schema)
     labels = labels_of(federation.class_names, federation.classes)
     assert spec.data is not None
     card = describe(summary, place, model, made_by(spec.data), federation.class_names)

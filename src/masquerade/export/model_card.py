@@ -115,11 +115,11 @@ def _fitted(summary: Summary) -> dict[str, Fact]:
 
 def _columns(model: Model) -> dict[str, dict[str, Fact]]:
     """List the columns of a table."""
-    if model.table is None:
+    if model.schema is None:
         return {}
     return {
         "Columns, with ranges of this client's training samples": {
-            each.name: each.text for each in model.table.columns
+            each.name: each.text for each in model.schema.columns
         }
     }
 

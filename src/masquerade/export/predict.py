@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from masquerade.errors import MasqueradeError
-from masquerade.export.columns import Table, check_rows
-from masquerade.export.columns import read_csv as read_rows
+from masquerade.errors import MasqueradeError, require
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, unseal
+from masquerade.tables.csv_text import parsed
+from masquerade.tables.frame import table_of
+from masquerade.tables.schema import Schema
 
 Array = npt.NDArray[Any]
 
@@ -50,10 +51,10 @@ class Bundle:
         return tuple(self.manifest["input"]["shape"])
 
     @property
-    def table(self) -> Table | None:
+    def schema(self) -> Schema | None:
         """Return what rows look like, where the model reads a table."""
         given = self.manifest.get("table")
-        return None if given is None else Table.from_json(given)
+        return None if given is None else Schema.from_json(given)
 
     @property
     def divides_bytes(self) -> bool:
@@ -106,7 +107,7 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
     try:
         shape, labels = manifest["input"]["shape"], manifest["labels"]
         if manifest.get("table") is not None:
-            Table.from_json(manifest["table"])
+            Schema.from_json(manifest["table"])
         np.dtype(manifest["input"]["type"])
         return (
             "version" in manifest
@@ -219,12 +220,13 @@ def write_answers(path: Path, answers: list[dict[str, Any]], found: Array) -> No
 
 
 def read_inputs(bundle: Bundle, path: Path) -> Array:
-    """Read samples from an npz, npy, csv or image file, shaped as the model takes them.
+    """Read samples from a file of arrays, a table or an image, shaped as the model takes them.
 
     Rows of a table are found by the names of its columns, and checked.
     """
     suffix = path.suffix.lower()
-    readers = {".npz": _npz, ".npy": _npy, ".csv": _csv, ".png": _image, ".jpg": _image}
+    readers = {".npz": _npz, ".npy": _npy, ".png": _image, ".jpg": _image}
+    readers |= {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
     if suffix not in readers:
         raise MasqueradeError("E301", f"{path}: give one of {', '.join(readers)}")
     try:
@@ -235,8 +237,8 @@ def read_inputs(bundle: Bundle, path: Path) -> Array:
         # Bytes are pixels, whatever file they come in; this model takes them from 0 to 1.
         read = read / 255
     x = _fitting(bundle, read, path)
-    if bundle.table is not None:
-        check_rows(path, bundle.table, x)
+    if bundle.schema is not None:
+        bundle.schema.check(x, str(path))
     return x
 
 
@@ -255,9 +257,20 @@ def _npy(bundle: Bundle, path: Path) -> Array:
 
 def _csv(bundle: Bundle, path: Path) -> Array:
     """Read one sample per line: by column names, or numbers as in the flattened array."""
-    if bundle.table is not None:
-        return read_rows(path, bundle.table)
-    return np.loadtxt(path, delimiter=",", ndmin=2)
+    schema = bundle.schema
+    if schema is None:
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    data, further = path.read_bytes(), schema.missing
+    read = parsed(data, str(path), encoding=None, drop=schema.ignored, missing=further)
+    return schema.samples(read)
+
+
+def _parquet(bundle: Bundle, path: Path) -> Array:
+    """Read the rows of a table by column names."""
+    if bundle.schema is None:
+        raise ValueError("the model reads no table; give its samples as an npz or npy file")
+    arrow = require("pyarrow.parquet", "parquet")
+    return bundle.schema.samples(table_of(arrow.read_table(path), str(path), bundle.schema.missing))
 
 
 def _image(bundle: Bundle, path: Path) -> Array:
@@ -282,7 +295,7 @@ def _fitting(bundle: Bundle, x: Array, path: Path) -> Array:
     if x.shape[1:] != bundle.shape or not len(x):
         text = f"{path} has samples of shape {x.shape}; the model takes [samples, …] with "
         raise MasqueradeError("E302", f"{text}{bundle.shape} each")
-    gaps = x.dtype.kind == "f" and bundle.table is not None and bundle.table.impute
+    gaps = x.dtype.kind == "f" and bundle.schema is not None
     if x.dtype.kind not in "iufb" or not np.isfinite(x[~np.isnan(x)] if gaps else x).all():
         raise MasqueradeError("E302", f"{path} holds what is no finite number; correct it")
     whole = bundle.type.kind in "iu"

@@ -1,6 +1,6 @@
 """Preprocessing that is fitted to clients' data before training, from messages like all others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -69,7 +69,7 @@ def eligible(spec: TrainingSpec) -> Tensor:
 def fit(spec: TrainingSpec) -> Fitting:
     """Fit the preprocessing of a training where clients' data decide it; it is the same each time.
 
-    Every client that can take part sends what its training samples sum to. The server adds that up,
+    Every client that can take part sends what its training samples sum to. The server merges that,
     and sends everybody the constants. Where it is fitted per client, nothing is sent; novel clients
     fit it too, and what has no training sample is fitted to none.
     """
@@ -86,7 +86,8 @@ def fit(spec: TrainingSpec) -> Fitting:
     for id in eligible(spec).tolist():
         message = upload(unfitted, data.x[data.train[id]])
         sent = message["statistics"].values
-        total, up = _add(total, sent) if total else sent, up + int(nbytes(message))
+        total = _merge(unfitted)(total, sent) if total else sent
+        up += int(nbytes(message))
     everybodys = moved(unfitted.fitted(total), spec.task.dtype)
     clients = data.clients - len(spec.novel)
     return Fitting(everybodys, float(nbytes(download(everybodys))), up / clients, tuple(total))
@@ -95,7 +96,14 @@ def fit(spec: TrainingSpec) -> Fitting:
 def statistics(unfitted: Unfitted, x: Tensor) -> Tree:
     """Return the sums of samples x [samples, …], which depend on no thread."""
     with _one_thread():
-        return reduce(_add, [unfitted.statistics(some.cpu()) for some in torch.split(x, SUMMED)])
+        found = [unfitted.statistics(some.cpu()) for some in torch.split(x, SUMMED)]
+        return reduce(_merge(unfitted), found)
+
+
+def _merge(unfitted: Unfitted) -> Callable[[Tree, Tree], Tree]:
+    """Return how the statistics of two groups of samples become those of both."""
+    merge: Callable[[Tree, Tree], Tree] = getattr(unfitted, "merged", _add)
+    return merge
 
 
 def upload(unfitted: Unfitted, x: Tensor) -> Message:

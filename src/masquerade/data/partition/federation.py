@@ -25,6 +25,7 @@ from masquerade.data.partition.rules import (
     owner_of,
 )
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told
+from masquerade.tables.schema import Schema
 
 # Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
 # Test-time shift has the purposes 2 and 3.
@@ -57,6 +58,8 @@ class Federation:
     missing."""
     other_columns: tuple[str, ...] = ()
     """Columns of the table that are no features: label, client, those that were left out."""
+    missing: tuple[str, ...] = ()
+    """Texts that mean a missing value of the table, besides the usual ones."""
     partition: str = ""
     """How samples were given to clients; empty where a program did so by itself."""
 
@@ -86,6 +89,13 @@ class Federation:
         )
         x, y = self.x.to(device), self.y.to(device)
         return replace(self, x=x, y=y, train=train, validation=validation, test=test)
+
+    def schema(self, client: int, impute: bool) -> Schema | None:
+        """Return what rows look like, with the ranges of a client's training samples."""
+        if not self.features:
+            return None
+        own = self.x[self.train[client]].cpu().numpy()
+        return Schema.of(self.features, own, impute, self.other_columns, self.missing)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of samples and splits, by which a resumed run knows its data."""
@@ -178,6 +188,7 @@ def partition(
         features=dataset.features,
         impute=dataset.impute,
         other_columns=dataset.other_columns,
+        missing=dataset.missing,
         partition=f"{by!r} over {clients} clients, seed {seed}, split {', '.join(map(str, split))}",
     )
 

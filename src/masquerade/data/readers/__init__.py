@@ -39,6 +39,10 @@ FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
 
 TABLES = ("csv", "parquet", "huggingface")
 """Formats that have columns."""
+SHEETS = (".xlsx", ".xls", ".ods", ".sav", ".sas7bdat", ".dta", ".rds", ".feather")
+"""Files that are tables, and that no reader knows."""
+LABELED = (*TABLES, "npz")
+"""Formats whose labels may be said to be classes or amounts."""
 
 
 def recognize(files: Files) -> str:
@@ -47,6 +51,10 @@ def recognize(files: Files) -> str:
     for format, (_, pattern) in FORMATS.items():
         if any(re.fullmatch(pattern, base) for base in bases):
             return format
+    if any(PurePosixPath(base).suffix.lower() in SHEETS for base in (*bases, files.path.name)):
+        text = f"{files.path} is a table of another program"
+        how = "save it there as CSV, or give mq.from_frame what pandas reads of it"
+        raise MasqueradeError("E301", f"{text}; {how}")
     shown = ", ".join(bases[:3]) or "nothing"
     raise MasqueradeError(
         "E301",
@@ -76,10 +84,11 @@ def read(
     try:
         with opened(path) as files:
             format = format or recognize(files)
-            told = dict(options or {}) | ({"table": table} if format in TABLES else {})
-            if format not in TABLES and table.given:
+            told = dict(options or {}) | ({"table": table} if format in LABELED else {})
+            strange = [each for each in table.given if each != "task" or format not in LABELED]
+            if format not in TABLES and strange:
                 text = f"{path} is read as {format}, which has no columns"
-                raise MasqueradeError("E201", f"{text}; leave out {', '.join(table.given)}")
+                raise MasqueradeError("E201", f"{text}; leave out {', '.join(strange)}")
             return replace(FORMATS[format][0](files, name, **told), format=format)
     except MasqueradeError:
         raise

@@ -11,12 +11,12 @@ import torch
 
 from masquerade.data.dataset import Array
 from masquerade.data.readers.files import Files
-from masquerade.data.readers.frame import table_of
 from masquerade.data.readers.images import decoded
 from masquerade.data.readers.options import TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.data.readers.table import dataset_of
 from masquerade.errors import MasqueradeError
+from masquerade.tables.frame import table_of
 
 STATE, INFO = "state.json", "dataset_info.json"
 """What `save_to_disk` writes beside the samples of every split."""
@@ -27,7 +27,7 @@ def read_parquet(files: Files, name: str, table: TableOptions) -> Reading:
     arrow = _pyarrow()
     (path,) = files.names
     frame = arrow.parquet.read_table(arrow.BufferReader(files.read(path)))
-    return Reading(dataset_of(table_of(frame, table, str(files.path)), table, name))
+    return Reading(dataset_of(table_of(frame, str(files.path), table.missing), table, name))
 
 
 def read_saved(files: Files, name: str, table: TableOptions) -> Reading:
@@ -52,7 +52,7 @@ def read_saved(files: Files, name: str, table: TableOptions) -> Reading:
     images = _images(frame[pictures[0]].to_pylist()) if pictures else None
     if pictures:
         frame = frame.drop_columns(pictures)
-    dataset = dataset_of(table_of(frame, table, str(files.path)), table, name, images)
+    dataset = dataset_of(table_of(frame, str(files.path), table.missing), table, name, images)
     if "test" in splits and len(splits) > 1:
         part = np.repeat([split != "test" for split in splits], [*map(len, splits.values())])
         dataset = replace(dataset, train=torch.from_numpy(part))

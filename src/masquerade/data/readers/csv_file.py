@@ -1,149 +1,21 @@
-"""CSV files: a line of column names, and a row of each sample below."""
+"""CSV files."""
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-
-from masquerade.data.readers.faults import SHOWN, Fault, Places, refusal, short
 from masquerade.data.readers.files import Files
-from masquerade.data.readers.options import SEPARATORS, TableOptions
+from masquerade.data.readers.options import TableOptions
 from masquerade.data.readers.reading import Reading
-from masquerade.data.readers.table import Column, Table, dataset_of
-from masquerade.errors import listed
-
-GUESSED = ",;\t|"
-"""Separators that are looked for, in this order where several would do."""
+from masquerade.data.readers.table import dataset_of
+from masquerade.tables.csv_text import parsed
 
 
 def read(files: Files, name: str, table: TableOptions) -> Reading:
     """Read a CSV file."""
     (path,) = files.names
-    return Reading(dataset_of(parsed(files.read(path), str(files.path), table), table, name))
-
-
-@dataclass(eq=False)
-class _Rows:
-    """Rows that have as many fields as there are columns, their lines, and what is wrong."""
-
-    header: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-
-
-def parsed(data: bytes, source: str, options: TableOptions) -> Table:
-    """Cut a file into columns of texts; what is wrong with its lines goes into the table's faults.
-
-    Rows with too few or too many fields are left out, and columns that are dropped stay empty.
-    """
-    text, fault = _decoded(data, options.encoding)
-    sep = SEPARATORS[options.sep] if options.sep else guess(text)
-    found = _cut(text, sep)
-    if len(found.header) == 1 and (other := guess(text)) in found.header[0]:
-        # Whatever else is wrong comes from this.
-        wrong = Fault(f"line 1 is one field, {short(found.header[0])}", (("sep", other),))
-        raise refusal(source, [wrong], in_python=False)
-    found.faults[:0] = [fault] if fault else []
-    names, faults = _named(found.header)
-    found.faults += faults
-    if not found.rows:
-        found.faults.append(Fault("there are no rows below the line of column names"))
-    texts = zip(*found.rows, strict=True) if found.rows else [()] * len(names)
-    columns = [
-        _column(column, () if column in options.drop else values, options)
-        for column, values in zip(names, texts, strict=True)
-    ]
-    places = Places("line", np.array(found.lines, dtype=np.int64))
-    return Table(source, tuple(columns), places, tuple(found.faults), decimal_comma=sep != ",")
-
-
-def _column(name: str, given: Sequence[str], options: TableOptions) -> Column:
-    values = np.strings.strip(np.array(given, dtype=str))
-    small = np.strings.lower(values)
-    missing = np.zeros(len(values), dtype=np.bool_)
-    for word in options.missing:
-        missing |= small == word.lower()
-    return Column(name, values, missing)
-
-
-def _decoded(data: bytes, encoding: str) -> tuple[str, Fault | None]:
-    """Return the text; where it is in another encoding, as far as it can be read, and the fault."""
-    try:
-        return data.decode(encoding or "utf-8-sig"), None
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        bad = f"line {line}: byte 0x{data[error.start]:02x} is not {encoding or 'UTF-8'}"
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        likely = "utf-16"
-    else:
-        # Only Windows has letters at these places.
-        windows = any(0x80 <= byte < 0xA0 for byte in set(data))
-        likely = "cp1252" if windows else "latin-1"
-    return data.decode(likely, "replace"), Fault(bad, (("encoding", likely),))
-
-
-def guess(text: str) -> str:
-    """Return the separator that cuts the first line into most fields."""
-    first = text.partition("\n")[0]
-    return max(GUESSED, key=lambda sep: len(next(csv.reader([first], delimiter=sep), [])))
-
-
-def _cut(text: str, sep: str) -> _Rows:
-    """Cut a text into rows; note those that have not as many fields as the first."""
-    found, uneven = _Rows(), []
-    for line, row in _records(text, sep, found.faults):
-        if not found.header:
-            found.header = row
-        elif len(row) != len(found.header):
-            uneven.append((line, len(row)))
-        else:
-            found.rows.append(row)
-            found.lines.append(line)
-    if uneven:
-        shown = listed((f"line {line} has {count}" for line, count in uneven), SHOWN)
-        rows = f"{len(uneven)} of {len(uneven) + len(found.rows)} ({shown})"
-        text = f"rows that have not the {len(found.header)} fields of line 1: {rows}"
-        found.faults.append(Fault(text, advice="correct them"))
-    return found
-
-
-def _records(text: str, sep: str, faults: list[Fault]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, and the lines that they begin in."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
-    line = 1
-    try:
-        for row in reader:
-            if row:
-                yield line, row
-            line = reader.line_num + 1
-    except csv.Error as error:
-        text = f"line {line}: it cannot be cut into fields ({error})"
-        faults.append(Fault(text, advice="see to its quotation marks"))
-
-
-def _named(header: list[str]) -> tuple[list[str], list[Fault]]:
-    """Return a name for every column, and what is wrong with the first line."""
-    names = [name.strip() or f"column {place}" for place, name in enumerate(header, 1)]
-    faults = []
-    if not names:
-        faults.append(Fault("it is empty"))
-    if names and all(map(_is_number, names)):
-        text = f"line 1 has numbers alone ({', '.join(map(short, names[:3]))})"
-        faults.append(Fault(text, advice="put a line with the names of the columns above it"))
-    for name in dict.fromkeys(names):
-        places = [str(place) for place, each in enumerate(names, 1) if each == name]
-        if len(places) > 1:
-            text = f"columns {' and '.join(places)} are both called `{name}`"
-            faults.append(Fault(text, advice="rename one"))
-    return names, faults
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", "."))
-    except ValueError:
-        return False
-    return True
+    columns = parsed(
+        files.read(path),
+        str(files.path),
+        sep=table.sep,
+        encoding=table.encoding,
+        drop=table.drop,
+        missing=table.missing,
+    )
+    return Reading(dataset_of(columns, table, name))

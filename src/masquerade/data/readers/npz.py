@@ -6,11 +6,12 @@ import numpy as np
 
 from masquerade.data.dataset import COLUMNS, from_arrays
 from masquerade.data.readers.files import Files
+from masquerade.data.readers.options import TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
 
 
-def read(files: Files, name: str) -> Reading:
+def read(files: Files, name: str, table: TableOptions) -> Reading:
     """Read an npz file with `x`, `y` and, if wanted, `client` and `train`."""
     path = files.path
     if path.is_dir() or not zipfile.is_zipfile(path):
@@ -30,4 +31,4 @@ def read(files: Files, name: str) -> Reading:
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
         raise MasqueradeError("E301", f"{path} has no array named {' or '.join(missing)}; add it")
-    return Reading(from_arrays(**arrays, name=name, copy=False))
+    return Reading(from_arrays(**arrays, name=name, task=table.task, copy=False))

@@ -5,12 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from masquerade.core.table import IMPUTE
+from masquerade.data.dataset import check_task
 from masquerade.errors import MasqueradeError, nearest
-
-MISSING = ("", "NA", "N/A", "NaN", "null", "?")
-"""Texts that mean a missing value, in capitals or not."""
-SEPARATORS = {",": ",", ";": ";", "\t": "\t", "|": "|", "\\t": "\t", "tab": "\t"}
-"""What may separate the fields of a line, as it is typed."""
+from masquerade.tables.csv_text import SEPARATORS
 
 
 @dataclass(frozen=True)
@@ -31,12 +28,16 @@ class TableOptions:
     """What separates the fields of a line; "" takes the one that the first line has most of."""
     encoding: str = ""
     """How a text file is encoded; "" takes UTF-8."""
-    missing: tuple[str, ...] = MISSING
+    missing: tuple[str, ...] = ()
+    """Texts that mean a missing value, besides an empty field, NA, N/A, NaN, null and ?."""
+    task: str = ""
+    """What labels are: "classification" or "regression"; "" goes by their values."""
 
     def __post_init__(self) -> None:
         if self.impute not in IMPUTE:
             text = f"`impute` is {self.impute!r}{nearest(self.impute, IMPUTE)}"
             raise MasqueradeError("E201", f"{text}; choose from {', '.join(IMPUTE[1:])}")
+        check_task(self.task)
         if self.sep and self.sep not in SEPARATORS:
             text = f"`sep` is {self.sep!r}; choose from , ; | tab, or leave it out"
             raise MasqueradeError("E201", text)

@@ -1,73 +1,37 @@
 """Tables: named columns and options become a dataset, or a list of all that is wrong with them."""
 
-import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from masquerade.core.features import Feature
-from masquerade.data.dataset import Array, Dataset, from_arrays
-from masquerade.data.readers.faults import Fault, Places, refusal
+from masquerade.data.dataset import FEW, Array, Dataset, are_few, from_arrays, numbered
+from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients, words_of
 from masquerade.data.readers.options import TableOptions
+from masquerade.data.readers.rare import warn_of_rare
 from masquerade.errors import MasqueradeWarning, listed, nearest
-
-Flags = npt.NDArray[np.bool_]
+from masquerade.tables.columns import (
+    COMMA,
+    DATE,
+    NUMBER,
+    WHOLE,
+    Column,
+    Flags,
+    Table,
+    no_numbers,
+    numbers_of,
+    places_of,
+)
+from masquerade.tables.faults import Fault, refusal
 
 LEAST = 10
 """Rows from which a column can be said to tell nothing."""
+KEYS = {"id", "ids", "nr", "no", "num", "number", "mrn", "key", "uid", "index", "nummer"}
+"""What columns are called that number rows."""
 TRAIN = {"true": True, "1": True, "train": True, "false": False, "0": False, "test": False}
 """What a column `train` may hold."""
-WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
-COMMA = re.compile(r"[+-]?\d+,\d+")
-"""A decimal comma; where all of a column are THOUSANDS, nobody knows which of the two it is."""
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A column as it was given."""
-
-    name: str
-    values: Array
-    """Texts, numbers or booleans [rows]; what stands where one is missing means nothing."""
-    missing: Flags
-    categories: tuple[str, ...] = ()
-    """Where the data say that these are categories: those that occur, in their order."""
-    refused: str = ""
-    """What the values are, where they can be no feature."""
-
-    @property
-    def texts(self) -> Array:
-        """Return all values as texts; whole numbers have no point."""
-        if self.values.dtype.kind != "f":
-            return self.values.astype(str)
-        return np.array([str(int(v)) if v.is_integer() else str(v) for v in self.values.tolist()])
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Columns, and what is known of where they come from."""
-
-    source: str
-    columns: tuple[Column, ...]
-    places: Places
-    faults: tuple[Fault, ...] = ()
-    """What was found wrong in reading them."""
-    decimal_comma: bool = False
-    """Whether 3,5 may be a number."""
-    in_python: bool = False
-    """Whether options are written as arguments of a function."""
-
-    def __getitem__(self, name: str) -> Column:
-        return next(each for each in self.columns if each.name == name)
-
-    @property
-    def names(self) -> list[str]:
-        """Name the columns."""
-        return [each.name for each in self.columns]
 
 
 def dataset_of(
@@ -83,14 +47,23 @@ def dataset_of(
     left = (*options.drop, *roles.values())
     used = [each for each in table.columns if images is None and each.name not in left]
     faults += _role_faults(table, roles)
-    found = [_feature(table, column, options, "label" in roles) for column in used]
+    if "label" in roles:
+        faults += _label_faults(table, table[roles["label"]], options.task)
+    clients = [] if "client" in roles else candidates(table, left)
+    asked = _Asked("label" in roles, clients)
+    found = [_feature(table, column, options, asked) for column in used]
     faults += [fault for each in found for fault in each.faults]
     if images is None and not used and table.columns:
         faults.append(Fault(f"no column is left for features; columns are {listed(table.names)}"))
     if faults:
         raise refusal(table.source, faults, table.in_python)
     _warn(table, found)
-    y, class_names = _labels(table, table[roles["label"]])
+    if "client" not in roles and images is None:
+        warn_of_clients(table, clients)
+    y, class_names = _labels(table, table[roles["label"]], options.task)
+    counted = ("client",) if y.dtype.kind == "f" else ("label", "client")
+    named = {role: roles[role] for role in counted if role in roles}
+    warn_of_rare(table, named, [each.name for each in found if each.categories])
     if images is None:
         x = np.stack([each.numbers for each in found], axis=1).astype(np.float32)
     dataset = from_arrays(
@@ -101,11 +74,12 @@ def dataset_of(
         train=_train_flags(table[roles["train"]]) if "train" in roles else None,
         features=[Feature(each.name, each.categories) for each in found],
         impute=options.impute,
+        task="regression" if y.dtype.kind == "f" else "",
         copy=False,
     )
     others = tuple(each for each in table.names if each in left) if images is None else ()
     names = class_names or dataset.class_names
-    return replace(dataset, class_names=names, other_columns=others)
+    return replace(dataset, class_names=names, other_columns=others, missing=options.missing)
 
 
 def _roles(table: Table, options: TableOptions) -> dict[str, str]:
@@ -124,6 +98,7 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
     columns = f"columns are {listed(table.names, 30)}"
     if not options.label and ("y" not in table.names or "y" in options.drop):
         yield Fault(f"which column is the label? The {columns}", (("label", "NAME"),))
+    yield from _no_header(table, options)
     said: dict[str, tuple[str, ...]] = {
         "label": (options.label,) if options.label else (),
         "client": (options.client,) if options.client else (),
@@ -142,6 +117,17 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
             yield Fault(f"column `{name}` is named by {where}", advice="name it once")
 
 
+def _no_header(table: Table, options: TableOptions) -> Iterable[Fault]:
+    """Say that names of columns may be a row, where none is as options say and some are numbers."""
+    named = [name for name in (options.label or "y", options.client) if name]
+    numbers = [name for name in table.names if NUMBER.fullmatch(name)]
+    if numbers and not set(named) & set(table.names) and len(numbers) < len(table.names):
+        text = f"line 1 has numbers among the names of columns ({listed(numbers, 3)})"
+        yield Fault(
+            text, advice="if it is a row, put a line with the names of the columns above it"
+        )
+
+
 def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
     """Find rows without a label or a client, and what is no part."""
     for role, name in roles.items():
@@ -150,7 +136,7 @@ def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
         if column.refused:
             yield Fault(f"column `{name}` ({role}): it holds {column.refused}")
         elif len(rows):
-            text = f"column `{name}` ({role}): {_count(rows, column)} are missing"
+            text = f"column `{name}` ({role}): {column.counted(rows)} are missing"
             yield Fault(f"{text} ({table.places.shown(rows)})", advice="fill or delete these rows")
     if "train" in roles:
         texts = table[roles["train"]].texts
@@ -160,8 +146,22 @@ def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
             yield Fault(text, (("drop", "train"),), "or rename it, if it is a feature")
 
 
-def _count(rows: Array, column: Column) -> str:
-    return f"{len(rows)} of {len(column.values)} values"
+def _label_faults(table: Table, column: Column, task: str) -> Iterable[Fault]:
+    """Find labels that are no numbers, where they have to be."""
+    if task == "regression" and not column.refused:
+        _, wrong = numbers_of(column, table.decimal_comma)
+        if wrong.any():
+            yield replace(no_numbers(table, column, wrong), options=(("task", "classification"),))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is still to be named: by what a column of words may be."""
+
+    labeled: bool
+    """Whether the label is known."""
+    clients: Sequence[Candidate]
+    """Columns that may be the client, the likeliest first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +174,8 @@ class _Feature:
     faults: tuple[Fault, ...] = ()
 
 
-def _feature(table: Table, column: Column, options: TableOptions, labeled: bool) -> _Feature:
-    """Read a column as numbers or categories; `labeled` tells whether the label is another."""
+def _feature(table: Table, column: Column, options: TableOptions, asked: _Asked) -> _Feature:
+    """Read a column as numbers or categories."""
     faults: list[Fault] = []
     name, drop = column.name, ("drop", column.name)
     if column.refused:
@@ -185,14 +185,14 @@ def _feature(table: Table, column: Column, options: TableOptions, labeled: bool)
     if column.categories or name in options.categorical:
         numbers, categories = _places(column)
     else:
-        numbers, wrong = _numbers(column, table.decimal_comma)
+        numbers, wrong = numbers_of(column, table.decimal_comma)
         if wrong.any():
-            faults.append(_no_numbers(table, column, wrong, labeled))
+            faults.append(_no_numbers(table, column, wrong, asked))
     rows = np.flatnonzero(column.missing)
     if len(rows) == len(column.values):
         faults.append(Fault(f"column `{name}`: all values are missing", (drop,)))
     elif len(rows) and not options.impute:
-        text = f"column `{name}`: {_count(rows, column)} are missing"
+        text = f"column `{name}`: {column.counted(rows)} are missing"
         shown = table.places.shown(rows)
         faults.append(Fault(f"{text} ({shown})", (("impute", "median"), drop)))
     return _Feature(name, numbers, categories, tuple(faults))
@@ -200,10 +200,8 @@ def _feature(table: Table, column: Column, options: TableOptions, labeled: bool)
 
 def _places(column: Column) -> tuple[Array, tuple[str, ...]]:
     """Return every value's place among the categories."""
-    texts = column.texts
-    known = column.categories or tuple(_ordered(texts[~column.missing]))
-    place = {text: number for number, text in enumerate(known)}
-    return np.array([place.get(text, np.nan) for text in texts], dtype=np.float64), known
+    known = column.categories or tuple(_ordered(column.texts[~column.missing]))
+    return places_of(column, known), known
 
 
 def _ordered(texts: Array) -> list[str]:
@@ -212,55 +210,26 @@ def _ordered(texts: Array) -> list[str]:
     return sorted(words, key=int) if all(map(WHOLE.fullmatch, words)) else words
 
 
-def _numbers(column: Column, decimal_comma: bool) -> tuple[Array, Flags]:
-    """Return values as numbers, NaN where they are missing or none, and which are none."""
-    if column.values.dtype.kind in "fiub":
-        numbers = np.where(column.missing, np.nan, column.values.astype(np.float64))
-        return numbers, _beyond(numbers, column.missing)
-    texts = np.where(column.missing, "nan", column.values)
-    try:
-        numbers = texts.astype(np.float64)
-    except ValueError:
-        numbers = np.array(list(map(_number, texts.tolist())))
-        left = texts[np.isnan(numbers) & ~column.missing].tolist()
-        commas = all(map(COMMA.fullmatch, left)) and not all(map(THOUSANDS.fullmatch, left))
-        if decimal_comma and commas:
-            numbers = np.array([_number(text.replace(",", ".")) for text in texts.tolist()])
-    # Python reads 1_000 as a number, and people write such names.
-    numbers[np.strings.find(texts, "_") >= 0] = np.nan
-    return numbers, _beyond(numbers, column.missing)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
-
-
-def _beyond(numbers: Array, missing: Flags) -> Flags:
-    """Tell which numbers are none, infinite, or beyond float32, although they are not missing."""
-    with np.errstate(over="ignore"):
-        return ~np.isfinite(numbers.astype(np.float32)) & ~missing
-
-
-def _no_numbers(table: Table, column: Column, wrong: Flags, labeled: bool) -> Fault:
+def _no_numbers(table: Table, column: Column, wrong: Flags, asked: _Asked) -> Fault:
     """Say which values of a column are no numbers, and what such a column may be."""
-    rows, name, texts = np.flatnonzero(wrong), column.name, column.texts
-    what, advice = "are no numbers", "or correct these values"
-    if column.values.dtype.kind != "U":
-        what = "are infinite or beyond float32"
-    elif all(map(THOUSANDS.fullmatch, texts[rows].tolist())):
-        what, advice = "have a comma, for thousands or for decimals", "or write 1234 or 1.234"
-    elif len(rows) > np.sum(~column.missing) / 2:
-        return _words(table, column, rows, labeled)
-    text = f"column `{name}`: {_count(rows, column)} {what}"
-    shown = table.places.shown(rows, texts)
-    # A few wrong values are no reason to lose a column.
-    return Fault(f"{text} ({shown})", (("drop", name),), advice, sure=False)
+    fault, rows = no_numbers(table, column, wrong), np.flatnonzero(wrong)
+    texts, drop = column.texts[rows].tolist(), ("drop", column.name)
+    if column.values.dtype.kind == "U" and len(rows) > np.sum(~column.missing) / 2:
+        if all(map(DATE.fullmatch, texts)):
+            said = f"column `{column.name}`: it holds dates ({_first(table, column, rows)})"
+            return Fault(said, (drop,), "or write them as numbers, such as days")
+        if not all(map(COMMA.fullmatch, texts)):
+            return _words(table, column, rows, asked)
+    # A few wrong values are no reason to lose a column; one that comes again may mean none.
+    again = (("missing", texts[0]),) if len(texts) > 1 and len(set(texts)) == 1 else ()
+    return replace(fault, options=(*again, drop), advice=f"or {fault.advice}", sure=False)
 
 
-def _words(table: Table, column: Column, rows: Array, labeled: bool) -> Fault:
+def _first(table: Table, column: Column, rows: Array) -> str:
+    return table.places.shown(rows, column.texts)
+
+
+def _words(table: Table, column: Column, rows: Array, asked: _Asked) -> Fault:
     """Say that a column holds words; those of a category come again, and are not all the same."""
     name, texts = column.name, column.texts
     different = rows[np.sort(np.unique(texts[rows], return_index=True)[1])]
@@ -268,54 +237,81 @@ def _words(table: Table, column: Column, rows: Array, labeled: bool) -> Fault:
     shown = f"{words} ({table.places.shown(different, texts)})"
     if len(different) in (1, len(rows)):
         return Fault(f"column `{name}`: it holds {shown}", (("drop", name),))
-    advice = "" if labeled else "unless it is the label or the client"
-    options = (("categorical", name), ("drop", name))
-    return Fault(f"column `{name}`: it holds {shown}", options, advice, sure=labeled)
+    options = [("categorical", name), ("drop", name)]
+    named = [each.name for each in asked.clients if each.by_name]
+    likeliest = named[:1] == [name]
+    if name in named:
+        options.insert(0 if likeliest else 1, ("client", name))
+    advice = "" if asked.labeled else "unless it is the label"
+    sure = asked.labeled or likeliest
+    return Fault(f"column `{name}`: it holds {shown}", tuple(options), advice, sure)
 
 
 def _warn(table: Table, features: Sequence[_Feature]) -> None:
-    """Warn of columns that say nothing: constant ones, and names or numbers of rows."""
-    said: dict[str, list[str]] = {"has one value alone": [], "is another in every row": []}
+    """Warn of columns that say nothing: constant ones, and names or numbers of rows (W306)."""
+    said: dict[str, list[str]] = {
+        "has one value alone": [],
+        "is another in every row": [],
+        "has differences that float32 does not hold": [],
+    }
+    constant, keys, lost = said.values()
     for each in features:
         here = each.numbers[~np.isnan(each.numbers)]
         different = len(np.unique(here))
         if len(here) < LEAST:
             continue
         if different == 1:
-            said["has one value alone"].append(each.name)
-        elif different == len(here) and (each.categories or _counts_rows(here)):
-            said["is another in every row"].append(each.name)
+            constant.append(each.name)
+        elif different == len(here) and (each.categories or _names_rows(each.name, here)):
+            keys.append(each.name)
+        elif len(np.unique(here.astype(np.float32))) * 2 < different:
+            lost.append(each.name)
     found = [f"`{name}` {what}" for what, names in said.items() for name in names]
     if found:
         names = [name for each in said.values() for name in each]
         drop = f"drop={names}" if table.in_python else f"--drop {','.join(names)}"
-        warnings.warn(
-            f"W306 {table.source}: {listed(found, 20)}; nothing can be learned from it: {drop}",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
+        also = ", or subtract a number from what is so large" if lost else ""
+        text = f"W306 {table.source}: {listed(found, 20)}; nothing can be learned from it"
+        warnings.warn(MasqueradeWarning(f"{text}: {drop}{also}"), stacklevel=2)
 
 
-def _counts_rows(numbers: Array) -> bool:
-    """Tell whether different numbers are those from one to the next."""
-    return bool((numbers % 1 == 0).all() and np.ptp(numbers) == len(numbers) - 1)
+def _names_rows(name: str, numbers: Array) -> bool:
+    """Tell whether different numbers count rows, or are whole and called as names of rows are."""
+    counts = np.ptp(numbers) == len(numbers) - 1
+    return bool((numbers % 1 == 0).all() and (counts or not KEYS.isdisjoint(words_of(name))))
 
 
-def _labels(table: Table, column: Column) -> tuple[Array, tuple[str, ...]]:
+def _labels(table: Table, column: Column, task: str) -> tuple[Array, tuple[str, ...]]:
     """Return labels as `from_arrays` takes them, and the names of classes that are numbered here.
 
-    Whole numbers are classes, other numbers make a regression, and words are names of classes.
+    Unless `task` says it, whole numbers are classes, other numbers make a regression, and words are
+    names of classes.
     """
+    if task == "regression":
+        return numbers_of(column, table.decimal_comma)[0], ()
     if column.categories:
         places, known = _places(column)
         return places.astype(np.int64), known
     values = _typed(column, table.decimal_comma)
-    if values.dtype.kind not in "iu":
+    if values.dtype.kind not in "iuf":
         return values, ()
-    found, numbers = np.unique(values, return_inverse=True)
-    if found[0] == 0 and found[-1] == len(found) - 1:
+    few, count = are_few(values), len(np.unique(values))
+    if values.dtype.kind == "f" and not few and not task:
         return values, ()
-    return numbers, tuple(map(str, found.tolist()))
+    if not task and (few or count > FEW):
+        _warn_of_amounts(table, column, count)
+    return numbered(values)
+
+
+def _warn_of_amounts(table: Table, column: Column, count: int) -> None:
+    """Warn of numbers that are read as classes, and may be amounts."""
+    shown = listed(np.unique(column.values).tolist(), 3)
+    text = f"W305 {table.source}: column `{column.name}` (label) holds {count} different whole"
+    text += f" numbers ({shown}), which are read as classes"
+    written = "task='{}'" if table.in_python else "--task {}"
+    regression, classification = map(written.format, ("regression", "classification"))
+    text += f"; {regression} if they are amounts, {classification} if they are not"
+    warnings.warn(MasqueradeWarning(text), stacklevel=2)
 
 
 def _clients(column: Column) -> Array:
@@ -330,7 +326,7 @@ def _typed(column: Column, decimal_comma: bool = False) -> Array:
         return values
     if all(map(WHOLE.fullmatch, values.tolist())):
         return values.astype(np.int64)
-    numbers, wrong = _numbers(column, decimal_comma)
+    numbers, wrong = numbers_of(column, decimal_comma)
     return values if wrong.any() else numbers
 
 

@@ -3,9 +3,13 @@
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from masquerade.data.dataset import Array
+import numpy.typing as npt
+
 from masquerade.errors import MasqueradeError
+
+Array = npt.NDArray[Any]
 
 SHOWN = 3
 """Places that are shown of one fault."""

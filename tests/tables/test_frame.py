@@ -9,11 +9,13 @@ import polars
 import pyarrow
 import pytest
 
-from masquerade.core.features import Feature
-from masquerade.data.frame_samples import is_frame, samples_of
+from masquerade.config.arguments import rows_of
+from masquerade.tables.frame import is_frame
+from masquerade.tables.schema import KnownColumn, Schema
 from tests.support import raises
 
-FEATURES = (Feature("age"), Feature("ward", ("east", "west")), Feature("stage", ("1", "2", "3")))
+WARD, STAGE = KnownColumn("ward", ("east", "west")), KnownColumn("stage", ("1", "2", "3"))
+SCHEMA = Schema((KnownColumn("age"), WARD, STAGE), impute=True)
 COLUMNS: dict[str, list[Any]] = {
     "y": [0, 1, 1],
     "stage": [3, None, 1],
@@ -34,7 +36,7 @@ FRAMES = {
 def test_columns_are_found_by_name_and_words_and_gaps_become_numbers(make: Any) -> None:
     frame = make(COLUMNS)
     assert is_frame(frame)
-    found = samples_of(frame, FEATURES)
+    found = rows_of(frame, SCHEMA)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, np.array(EXPECTED, np.float32))
 
@@ -42,7 +44,7 @@ def test_columns_are_found_by_name_and_words_and_gaps_become_numbers(make: Any) 
 @pytest.mark.parametrize("name", ["pandas", "polars", "arrow"])
 def test_without_names_all_columns_are_taken_in_their_order(name: str) -> None:
     make: Any = FRAMES[name]
-    found = samples_of(make({"b": [1, 2], "a": [3, 4]}), ())
+    found = rows_of(make({"b": [1, 2], "a": [3, 4]}), None)
     np.testing.assert_array_equal(np.asarray(found, np.float64), [[1, 3], [2, 4]])
 
 
@@ -60,12 +62,12 @@ def test_what_does_not_fit_is_refused_with_the_column(
 ) -> None:
     columns = {name: each for name, each in (COLUMNS | change).items() if each is not None}
     with raises(*said):
-        samples_of(pandas.DataFrame(columns), FEATURES)
+        rows_of(pandas.DataFrame(columns), SCHEMA)
 
 
 def test_a_frame_that_is_not_in_memory_is_refused() -> None:
-    with raises("E202"):
-        samples_of(polars.LazyFrame({"age": [1]}), FEATURES)
+    with raises("E302"):
+        rows_of(polars.LazyFrame({"age": [1]}), SCHEMA)
 
 
 @pytest.mark.parametrize("x", [np.zeros(3), [1.0], None, "text"], ids=str)

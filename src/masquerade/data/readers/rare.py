@@ -1,0 +1,52 @@
+"""Classes, clients and categories that are hardly there, or written in two ways."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from masquerade.errors import MasqueradeWarning, nearest
+from masquerade.tables.columns import Column, Table
+
+FEWEST = 3
+"""Rows below which a class or a client can hardly be trained, validated and tested on."""
+ENOUGH = 30
+"""Rows of a table, at least, in which a value can be called rare."""
+
+
+def warn_of_rare(table: Table, roles: Mapping[str, str], categories: Iterable[str]) -> None:
+    """Warn of values that may be mistakes, with their lines (W312).
+
+    Classes and clients, columns by their `roles`, may have hardly a row. These and categories may
+    differ from another one by capitals alone.
+    """
+    found = [text for name in (*roles.values(), *categories) for text in _alike(table, table[name])]
+    for role, name in roles.items():
+        found += _rare(table, table[name], role)
+    if found:
+        text = f"W312 {table.source}: {'; '.join(found)}"
+        warnings.warn(MasqueradeWarning(f"{text}; correct them if they are mistakes"), stacklevel=3)
+
+
+def _alike(table: Table, column: Column) -> Iterator[str]:
+    """Say which words differ by capitals or spaces alone."""
+    words, first = np.unique(column.texts, return_index=True)
+    seen: dict[str, int] = {}
+    for word, row in zip(words.tolist(), first.tolist(), strict=True):
+        other = seen.setdefault("".join(word.lower().split()), row)
+        if other != row and not column.missing[row]:
+            shown = table.places.shown(sorted((other, row)), column.texts)
+            yield f"column `{column.name}` has words that differ by capitals alone ({shown})"
+
+
+def _rare(table: Table, column: Column, role: str) -> Iterator[str]:
+    """Say which values have hardly a row, where most have more."""
+    words, first, counts = np.unique(column.texts, return_index=True, return_counts=True)
+    rare = np.flatnonzero(counts < FEWEST)
+    if len(column.texts) >= ENOUGH and 0 < 2 * len(rare) <= len(words):
+        shown = table.places.shown(np.sort(first[rare]), column.texts)
+        near = (
+            nearest(str(words[rare[0]]), np.delete(words, rare).tolist()) if len(rare) == 1 else ""
+        )
+        text = f"column `{column.name}` ({role}) has {len(rare)} of {len(words)} values in fewer"
+        yield f"{text} than {FEWEST} rows ({shown}){near}"

@@ -1,0 +1,1 @@
+"""Tables as people have them: read and checked in one text, which needs no torch."""

@@ -1,0 +1,134 @@
+"""Columns as they were given, texts or numbers, and what is missing of them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from masquerade.tables.faults import Array, Fault, Places
+
+Flags = npt.NDArray[np.bool_]
+
+MISSING = ("", "NA", "N/A", "NaN", "null", "?")
+"""Texts that mean a missing value, in capitals or not."""
+WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
+COMMA = re.compile(r"[+-]?\d+,\d+")
+"""A decimal comma; where all of a column are THOUSANDS, nobody knows which of the two it is."""
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+DATE = re.compile(r"(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{2,4})([T ].*)?")
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column as it was given."""
+
+    name: str
+    values: Array
+    """Texts, numbers or booleans [rows]; what stands where one is missing means nothing."""
+    missing: Flags
+    categories: tuple[str, ...] = ()
+    """Where the data say that these are categories: those that occur, in their order."""
+    refused: str = ""
+    """What the values are, where they can be no feature."""
+
+    @property
+    def texts(self) -> Array:
+        """Return all values as texts; whole numbers have no point."""
+        if self.values.dtype.kind != "f":
+            return self.values.astype(str)
+        return np.array([str(int(v)) if v.is_integer() else str(v) for v in self.values.tolist()])
+
+    def counted(self, rows: Sequence[int] | Array) -> str:
+        """Say how many of the values some rows are."""
+        return f"{len(rows)} of {len(self.values)} values"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns, and what is known of where they come from."""
+
+    source: str
+    columns: tuple[Column, ...]
+    places: Places
+    faults: tuple[Fault, ...] = ()
+    """What was found wrong in reading them."""
+    decimal_comma: bool = False
+    """Whether 3,5 may be a number."""
+    in_python: bool = False
+    """Whether options are written as arguments of a function."""
+
+    def __getitem__(self, name: str) -> Column:
+        return next(each for each in self.columns if each.name == name)
+
+    @property
+    def names(self) -> list[str]:
+        """Name the columns."""
+        return [each.name for each in self.columns]
+
+
+def missing_of(texts: Array, further: Iterable[str] = ()) -> Flags:
+    """Tell which texts mean a missing value: the usual ones, and further ones."""
+    small = np.char.lower(texts)
+    found = np.zeros(len(texts), dtype=np.bool_)
+    for word in (*MISSING, *further):
+        found |= small == word.strip().lower()
+    return found
+
+
+def numbers_of(column: Column, decimal_comma: bool, thousands: bool = True) -> tuple[Array, Flags]:
+    """Return values as numbers, NaN where they are missing or none, and which are none.
+
+    Where commas may be decimal and may stand for `thousands`, a column that leaves it open has
+    none.
+    """
+    if column.values.dtype.kind in "fiub":
+        numbers = np.where(column.missing, np.nan, column.values.astype(np.float64))
+        return numbers, _beyond(numbers, column.missing)
+    texts = np.where(column.missing, "nan", column.values)
+    try:
+        numbers = texts.astype(np.float64)
+    except ValueError:
+        numbers = np.array(list(map(_number, texts.tolist())))
+        left = texts[np.isnan(numbers) & ~column.missing].tolist()
+        open_ = thousands and all(map(THOUSANDS.fullmatch, left))
+        if decimal_comma and all(map(COMMA.fullmatch, left)) and not open_:
+            numbers = np.array([_number(text.replace(",", ".")) for text in texts.tolist()])
+    # Python reads 1_000 as a number, and people write such names.
+    numbers[np.char.find(texts, "_") >= 0] = np.nan
+    return numbers, _beyond(numbers, column.missing)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _beyond(numbers: Array, missing: Flags) -> Flags:
+    """Tell which numbers are none, infinite, or beyond float32, although they are not missing."""
+    with np.errstate(over="ignore"):
+        return ~np.isfinite(numbers.astype(np.float32)) & ~missing
+
+
+def no_numbers(table: Table, column: Column, wrong: Flags) -> Fault:
+    """Say which values of a column are no numbers."""
+    rows, texts = np.flatnonzero(wrong), column.texts
+    what, advice = "are no numbers", "correct these values"
+    if column.values.dtype.kind != "U":
+        what = "are infinite or beyond float32"
+    elif all(map(THOUSANDS.fullmatch, texts[rows].tolist())):
+        what, advice = "have a comma, for thousands or for decimals", "write 1234 or 1.234"
+    elif all(map(COMMA.fullmatch, texts[rows].tolist())):
+        what, advice = "have a decimal comma, as fields have between them", "write 1.5 for 1,5"
+    text = f"column `{column.name}`: {column.counted(rows)} {what}"
+    return Fault(f"{text} ({table.places.shown(rows, texts)})", advice=advice)
+
+
+def places_of(column: Column, known: Sequence[str]) -> Array:
+    """Return every value's place among categories; NaN where it is none of them."""
+    place = {text: number for number, text in enumerate(known)}
+    return np.array([place.get(text, np.nan) for text in column.texts.tolist()], dtype=np.float64)
