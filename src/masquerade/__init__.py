@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         gradient,
         sgd_step,
     )
+    from masquerade.core.dropout import Dropout
     from masquerade.data import (
         IID,
         ByClient,
@@ -84,6 +85,7 @@ _HOMES = {
         "sgd_step",
         "gradient",
     ),
+    "masquerade.core.dropout": ("Dropout",),
     "masquerade.data": (
         "IID",
         "ByClient",
@@ -124,6 +126,7 @@ __all__ = [
     "Costs",
     "Dataset",
     "Dirichlet",
+    "Dropout",
     "Evaluate",
     "EvaluationRecord",
     "Federation",

@@ -284,12 +284,25 @@ def test_a_run_that_cannot_be_batched_is_looped_with_one_warning(name: str) -> N
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = mq.run(method, model, data, 2, batch_size=4, compute=Compute(engine="batched"))
-    # So short a training may answer all alike, of which W310 warns.
+    # So short a training may answer all alike, or change nothing: W310 and W311 warn of that.
     heard = [(one.category, str(one.message)[:4]) for one in caught]
-    assert [each for each in heard if each[1] != "W310"] == [(MasqueradeWarning, "W501")]
+    told = [each for each in heard if each[1] not in ("W310", "W311")]
+    assert told == [(MasqueradeWarning, "W501")]
     looped = mq.run(method, model, data, 2, batch_size=4, compute=Compute(engine="loop"))
     for left, right in zip(tree.leaves(found.personal), tree.leaves(looped.personal), strict=True):
         assert torch.equal(left, right)
+
+
+def test_a_network_with_torch_s_dropout_is_told_of_ours(golden: Golden) -> None:
+    batched, method = Compute(engine="batched"), FedAvg(local_epochs=1)
+    with warns("W501", "mq.Dropout") as heard:
+        mq.run(method, DROPPY, data_of(method), 1, batch_size=4, compute=batched)
+    golden(next(each.message for each in heard if str(each.message).startswith("W501")))
+    ours = nn.Sequential(nn.Linear(6, 8), mq.Dropout(0.5), nn.Linear(8, 3)).double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "W501")
+        warnings.filterwarnings("ignore", "W31")
+        mq.run(method, ours, data_of(method), 1, batch_size=4, compute=batched)
 
 
 def test_batchnorm_with_full_batches_is_batched_and_equals_the_loop() -> None:

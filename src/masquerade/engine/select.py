@@ -126,5 +126,14 @@ def obstacle(context: EngineContext) -> str | None:
             loop = Loop(context)
             loop.evaluate(job, own) if kind == "adapt" else loop.work(job)
             sentence = str(error).strip().splitlines()[0].split(". ")[0]
-            return f"{type(error).__name__}: {sentence[:200]}"
+            return f"{type(error).__name__}: {sentence[:200]}{_instead(task)}"
     return None
+
+
+def _instead(task: Task) -> str:
+    """Name the layer that stands in for one whose noise cannot be batched."""
+    kinds = nn.modules.dropout._DropoutNd
+    found = [type(each).__name__ for each in task.module.modules() if isinstance(each, kinds)]
+    if not found:
+        return ""
+    return f"; its nn.{found[0]} draws from torch's own generator, mq.Dropout(share) can be batched"
