@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from masquerade.data.fetch import Watch
     from masquerade.report.labels import LabelCounts
 
-Force = Annotated[bool, typer.Option("--force", help="Put it in the place of one that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the dataset of this name.")]
 
-data_app = typer.Typer(
-    help="Get datasets, and look at how they lie with clients.", no_args_is_help=True
-)
+data_app = typer.Typer(help="Get datasets, and see how clients hold them.", no_args_is_help=True)
 
 
 @data_app.command("fetch")
@@ -143,7 +141,7 @@ def data_show(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a dataset is, and how many samples of which class lie with which client.
+    """Show a dataset, and how many samples of each class each client holds.
 
     Example: masquerade data show digits --clients 10 --partition pathological --out pairs.svg
     """

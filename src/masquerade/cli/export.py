@@ -28,7 +28,9 @@ def export(
     format: Annotated[
         str, typer.Option(help="bundle, onnx, sliced, dense, packed or seeded.")
     ] = "bundle",
-    out: Annotated[Path | None, typer.Option(help="Where to; named after the run if not.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; by default it is named after the run.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option(help="Put the dense and the masked network into the bundle, too.")
     ] = False,

@@ -19,7 +19,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, for programs.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML file; flags stand over it.")
+    Path | None, typer.Option("--config", "-c", help="TOML file of settings; flags go before it.")
 ]
 DataName = Annotated[
     str | None,
@@ -34,7 +34,7 @@ Label = Annotated[
 ]
 ClientColumn = Annotated[
     str | None,
-    typer.Option("--client", help="Of a table: the column that says whose a row is."),
+    typer.Option("--client", help="Of a table: the column that names the client of a row."),
 ]
 Drop = Annotated[
     list[str] | None,

@@ -21,7 +21,9 @@ def report(
     clients: Annotated[bool, typer.Option(help="Print the figures of every client.")] = False,
     difference: Annotated[
         str | None,
-        typer.Option(help="Print what is gained, with paired intervals: METHOD,INSTEAD_OF."),
+        typer.Option(
+            help="Compare two methods client by client, with paired intervals: METHOD,INSTEAD_OF."
+        ),
     ] = None,
     costs: Annotated[
         bool, typer.Option("--costs", help="Print bytes, operations, storage, memory and time.")
@@ -29,7 +31,7 @@ def report(
     bandwidth: Annotated[
         str | None,
         typer.Option(
-            help="What a client has: 10MB/s, or DOWN:UP as 50Mbps:10Mbps; else the run's."
+            help="Bandwidth of a client: 10MB/s, or DOWN:UP as 50Mbps:10Mbps; else the run's."
         ),
     ] = None,
     convention: Annotated[

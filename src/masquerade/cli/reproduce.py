@@ -11,7 +11,8 @@ from masquerade.cli.options import AsJson, Debug, Quiet
 
 def reproduce(
     table: Annotated[
-        str | None, typer.Argument(help="A table, such as dmpfl/table1; none lists all of them.")
+        str | None,
+        typer.Argument(help="A table, such as dmpfl/table1; without one, all are listed."),
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="Only this row; give several for several.")
@@ -20,10 +21,11 @@ def reproduce(
         list[int] | None, typer.Option(help="Seed, those of the table by default; give several.")
     ] = None,
     search: Annotated[
-        bool, typer.Option("--search", help="Search learning rates, and run no row.")
+        bool, typer.Option("--search", help="Try settings on validation data, and run no row.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A size of minutes, kept apart under out/quick.")
+        bool,
+        typer.Option("--quick", help="A small version that takes minutes, kept under out/quick."),
     ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing; print, and write the page anew.")
@@ -34,7 +36,7 @@ def reproduce(
     write_index: Annotated[
         bool, typer.Option("--index", help="Write docs/results/index.md and runs/QUEUE.md.")
     ] = False,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Also run what is done.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run again what is done.")] = False,
     jobs: Annotated[int, typer.Option(help="Trainings at a time, each in a process.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     settings: Annotated[

@@ -74,7 +74,7 @@ def run(
     model: Model = None,
     rounds: Rounds = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of training; data.seed places the samples.")
+        int | None, typer.Option(help="Seed of training; samples are partitioned by data.seed.")
     ] = None,
     settings: Settings = None,
     out: Out = None,
