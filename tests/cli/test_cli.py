@@ -270,7 +270,7 @@ def test_a_run_in_use_is_left_alone(call: Call, finished: Path) -> None:
     assert f"process {os.getpid()}" in err
 
 
-OWN = {"mean", "std", "weighted", "bottom_decile"}
+OWN = {"mean", "std", "weighted", "bottom_decile", "defined"}
 DEGREES = {"0", "20", "40", "60", "80", "100"}
 
 
