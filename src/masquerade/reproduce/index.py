@@ -92,12 +92,12 @@ class State:
         if self.item.not_here:
             return f"not runnable here: {self.item.not_here}"
         if not self.folder:
-            return f"queued, no folder yet, {self.minutes:g} GPU minutes"
+            return f"queued, no folder yet, {self.minutes:.0f} GPU minutes"
         text = f"cells run {self.run} of {self.cells}, within the bar {self.within}"
         missed = self.run - self.within
         text += f", misses explained {self.explained} of {missed}" if missed else ""
         rows = len(self.waiting)
-        return text + (f"; {rows} rows wait, {self.minutes:g} GPU minutes" if rows else "")
+        return text + (f"; {rows} rows wait, {self.minutes:.0f} GPU minutes" if rows else "")
 
 
 def items(root: Path) -> list[Item]:
@@ -248,7 +248,7 @@ def index_page(found: Sequence[State]) -> str:
 def _index_row(state: State) -> list[str]:
     item = state.item
     queued = (
-        f"{state.minutes:g} min" if state.waiting or not (state.folder or item.not_here) else ""
+        f"{state.minutes:.0f} min" if state.waiting or not (state.folder or item.not_here) else ""
     )
     if not state.folder:
         note = f"not runnable here: {item.not_here}" if item.not_here else "no folder yet"
