@@ -17,6 +17,9 @@ from tests import messages
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
+# As a run sets it: processes that share the cores would wait for one another's threads.
+torch.set_num_threads(1)
+
 REWRITE = "--rewrite-messages"
 NOTED = pytest.StashKey[dict[str, str]]()
 
