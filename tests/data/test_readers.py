@@ -467,6 +467,12 @@ def test_a_ppm_of_bytes_is_read(tmp_path: Path) -> None:
     assert of(path).x.flatten().tolist() == list(b"#9#")
 
 
+def test_an_npz_with_other_names_says_which_it_has(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=COLORS, labels=CLASSES)
+    with raises("E301", "X, labels"):
+        of(tmp_path / "mine.npz")
+
+
 def test_an_npz_is_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=COLORS, y=CLASSES, client=CLASSES % 3)
     dataset = of(tmp_path / "mine.npz")

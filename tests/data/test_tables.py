@@ -119,6 +119,19 @@ def test_parquet_gives_what_the_file_gives(tmp_path: Path) -> None:
     assert_hospital(mq.load(path, **keywords(OPTIONS)))
 
 
+@pytest.mark.parametrize("kind", ["file", "frame"])
+def test_a_wrong_value_leaves_decimal_commas_beside_it_what_they_are(
+    tmp_path: Path, kind: str
+) -> None:
+    values = ["3,5", "abc", "1,234", "4"]
+    made = pandas.DataFrame({"a": values, "y": [0, 1, 0, 1]})
+    path = csv(tmp_path, "a;y\n" + "".join(f"{each};0\n" for each in values))
+    with raises("E302", "`a`", "1 of 4", "'abc'"):
+        mq.load(path) if kind == "file" else mq.from_frame(made, label="y")
+    read = mq.from_frame(made.drop(1), label="y")
+    assert read.x.flatten().tolist() == pytest.approx([3.5, 1.234, 4])
+
+
 def test_parquet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
@@ -147,7 +160,7 @@ def test_types_of_a_frame_say_what_is_a_category() -> None:
 
 def test_a_column_of_dates_or_a_strange_object_is_named() -> None:
     made = pandas.DataFrame({"d": pandas.to_datetime(["2020-01-01"]), "a": [1.0], "y": [0]})
-    with raises("E302"):
+    with raises("E302", "`d`", "dates", "drop=['d']"):
         mq.from_frame(made, label="y")
     assert mq.from_frame(made, label="y", drop="d").x.tolist() == [[1.0]]
     with raises("E302"):

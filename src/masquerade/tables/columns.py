@@ -93,9 +93,10 @@ def numbers_of(column: Column, decimal_comma: bool, thousands: bool = True) -> t
     except ValueError:
         numbers = np.array(list(map(_number, texts.tolist())))
         left = texts[np.isnan(numbers) & ~column.missing].tolist()
-        open_ = thousands and all(map(THOUSANDS.fullmatch, left))
-        if decimal_comma and all(map(COMMA.fullmatch, left)) and not open_:
-            numbers = np.array([_number(text.replace(",", ".")) for text in texts.tolist()])
+        commas = [text for text in left if COMMA.fullmatch(text)]
+        doubtful = thousands and all(map(THOUSANDS.fullmatch, commas))
+        if decimal_comma and commas and not doubtful:
+            numbers = np.array(list(map(_with_comma, texts.tolist())))
     # Python reads 1_000 as a number, and people write such names.
     numbers[np.char.find(texts, "_") >= 0] = np.nan
     return numbers, _beyond(numbers, column.missing)
@@ -106,6 +107,10 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return np.nan
+
+
+def _with_comma(text: str) -> float:
+    return _number(text.replace(",", ".") if COMMA.fullmatch(text) else text)
 
 
 def _beyond(numbers: Array, missing: Flags) -> Flags:
@@ -123,7 +128,7 @@ def no_numbers(table: Table, column: Column, wrong: Flags) -> Fault:
     elif all(map(THOUSANDS.fullmatch, texts[rows].tolist())):
         what, advice = "have a comma, for thousands or for decimals", "write 1234 or 1.234"
     elif all(map(COMMA.fullmatch, texts[rows].tolist())):
-        what, advice = "have a decimal comma, as fields have between them", "write 1.5 for 1,5"
+        what, advice = "have a decimal comma, and commas separate fields", "write 1.5 for 1,5"
     text = f"column `{column.name}`: {column.counted(rows)} {what}"
     return Fault(f"{text} ({table.places.shown(rows, texts)})", advice=advice)
 

@@ -24,7 +24,8 @@ def table_of(
     """Return the columns of a frame; `missing` are further texts that mean a missing value."""
     known = opened(frame)
     columns = tuple(_column(known[name], missing) for name in known.columns)
-    return Table(source, columns, Places("row", np.arange(len(known))), in_python=in_python)
+    places = Places("row", np.arange(len(known)))
+    return Table(source, columns, places, decimal_comma=True, in_python=in_python)
 
 
 def opened(frame: Any) -> "DataFrame[Any]":
@@ -59,7 +60,8 @@ def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
         flags = [not gone and bool(value) for value, gone in zip(values, absent, strict=True)]
         return Column(name, np.array(flags, dtype=np.bool_), absent)
     if dtype not in (nw.String, nw.Categorical, nw.Enum, nw.Object):
-        return Column(name, absent, absent, refused=f"values of type {dtype}")
+        what = "dates" if dtype in (nw.Date, nw.Datetime) else f"values of type {dtype}"
+        return Column(name, absent, absent, refused=what)
     words = ["" if gone else str(value).strip() for value, gone in zip(values, absent, strict=True)]
     texts = np.array(words, dtype=str)
     absent |= missing_of(texts, missing)

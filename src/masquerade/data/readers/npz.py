@@ -21,6 +21,7 @@ def read(files: Files, name: str, table: TableOptions) -> Reading:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in COLUMNS if key in archive}
+            there = ", ".join(archive.files)
     # A damaged archive fails in many ways inside zipfile, zlib and numpy; all mean the same here.
     except Exception as fault:
         raise MasqueradeError(
@@ -30,5 +31,6 @@ def read(files: Files, name: str, table: TableOptions) -> Reading:
         ) from fault
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
-        raise MasqueradeError("E301", f"{path} has no array named {' or '.join(missing)}; add it")
+        text = f"{path} has no array named {' or '.join(missing)} (it has {there})"
+        raise MasqueradeError("E301", f"{text}; name samples x and labels y")
     return Reading(from_arrays(**arrays, name=name, task=table.task, copy=False))
