@@ -632,6 +632,20 @@ def test_debug_prints_the_traceback(tmp_path: Path) -> None:
     assert "E408" in done.stderr
 
 
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(*words: str) -> list[str]:
+        asked = {"_MASQUERADE_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words)}
+        asked["COMP_CWORD"] = str(len(words) - 1)
+        text = "import sys; sys.argv[0] = 'masquerade'; from masquerade.cli.app import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", text], env=ENVIRONMENT | asked, capture_output=True, text=True
+        )
+        return done.stdout.split()
+
+    assert completed("masquerade", "sw") == ["sweep"]
+    assert completed("masquerade", "run", "--ro") == ["--rounds"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

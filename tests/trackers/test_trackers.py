@@ -12,12 +12,15 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 import masquerade as mq
 from masquerade.trackers.parse import parse
 from tests.experiments.test_callbacks import Noting, go
 from tests.experiments.test_resume import Halt, HaltAfter
+from tests.messages import Golden
 from tests.support import federation, network, raises
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
@@ -180,6 +183,10 @@ class Param:
     value: str
 
 
+class Refused(Exception):
+    """Stands in for `mlflow.MlflowException`."""
+
+
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Client:
     """Put a stand-in in the place of MLflow."""
@@ -189,7 +196,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> Client:
         client.tracking_uri = tracking_uri
         return client
 
-    vars(module).update(MlflowClient=made, entities=entities)
+    vars(module).update(MlflowClient=made, MlflowException=Refused, entities=entities)
     vars(entities).update(Metric=Metric, Param=Param)
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
@@ -208,6 +215,31 @@ def test_mlflow_gets_settings_curves_and_summary(mlflow: Client) -> None:
     assert run.params["method.local_epochs"] == "1"
     for name, points in expected(noting, result).items():
         assert run.metrics[name] == points
+
+
+def test_classes_may_be_called_anything(mlflow: Client) -> None:
+    x, y = np.arange(40.0, dtype=np.float32)[:, None], np.array(["<50 (%)", ">50 (%)"] * 20)
+    data = mq.partition(mq.from_arrays(x, y), 2, mq.IID())
+    evaluate = mq.Evaluate(every=0, degrees=(0,), metrics=("recall",))
+    method = mq.methods.Local(local_epochs=1)
+    tracker = mq.trackers.MLflow()
+    result = mq.run(method, nn.Linear(1, 2), data, 1, evaluate=evaluate, callbacks=[tracker])
+    (run,) = mlflow.runs.values()
+    recalls = [found.own.mean for found in result.summaries[0].metrics.values()]
+    logged = {name: points for name, points in run.metrics.items() if "recall" in name}
+    assert list(logged.values()) == [[(1, value)] for value in recalls]
+
+
+def test_a_store_that_mlflow_cannot_use_is_refused_before_training(
+    mlflow: Client, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    def made(tracking_uri: str | None) -> Client:
+        raise Refused("unsupported URI 'sqlite:///mlflow.db'. See elsewhere.")
+
+    monkeypatch.setattr(sys.modules["mlflow"], "MlflowClient", made)
+    with raises("E202", "sqlite:///mlflow.db") as refusal:
+        parse(["mlflow"])
+    golden(refusal.value)
 
 
 def test_a_training_that_failed_is_no_finished_run(mlflow: Client) -> None:

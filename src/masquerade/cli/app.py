@@ -22,7 +22,6 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning
 app = typer.Typer(
     help="Personal, sparse models for every client of a federation.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

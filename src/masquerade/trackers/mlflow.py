@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from masquerade.errors import require
+from masquerade.errors import MasqueradeError, require
 from masquerade.trackers.tracker import Tracker, Values
 
 
@@ -15,8 +15,16 @@ class MLflow(Tracker):
         """Take the experiment, made where there is none, and where it is: else MLflow decides."""
         super().__init__()
         self.experiment = experiment
-        # A client of its own leaves alone the run that a program may have active.
-        self._client = require("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri)
+        mlflow = require("mlflow", "mlflow")
+        try:
+            # A client of its own leaves alone the run that a program may have active.
+            self._client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+        except mlflow.MlflowException as error:
+            # Recent versions keep runs in a database by default, for which mlflow-skinny is not
+            # enough.
+            text = f"MLflow cannot log where it is told to ({str(error).strip().split('. ')[0]})"
+            text += "; name a server in MLFLOW_TRACKING_URI, or install all of it for a database"
+            raise MasqueradeError("E202", f"{text}: pip install mlflow") from None
         self._id = ""
 
     def begin(self, name: str, settings: Mapping[str, Any], step: int) -> None:

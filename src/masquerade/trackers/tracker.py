@@ -10,7 +10,7 @@ from masquerade.experiments.result import Result
 from masquerade.results import AVERAGED, Accuracy, EvaluationRecord, RoundRecord, Summary
 
 Values = Mapping[str, float]
-"""Numbers by name; a name is made of letters, digits, `_` and `/`."""
+"""Numbers by name; a name is made of letters, digits, `_`, `.`, `-` and `/`."""
 
 
 class Tracker(Callback, ABC):
@@ -49,7 +49,7 @@ class Tracker(Callback, ABC):
         self._enter(run, run.rounds)
         last = {each.view: each.accuracy.own.mean for each in result.summaries}
         self.log({f"own/{view}": mean for view, mean in last.items()}, run.rounds)
-        self.end(of_summaries(result.summaries), run.rounds)
+        self.end(plainly_named(of_summaries(result.summaries)), run.rounds)
         self._run = None
 
     def _enter(self, run: Run, step: int) -> None:
@@ -62,6 +62,20 @@ class Tracker(Callback, ABC):
 def name_of(run: Run) -> str:
     """Name a run by method and seed, with what a folder can be called."""
     return f"{re.sub('[^a-zA-Z0-9._=-]+', '_', run.name)}-seed{run.seed}"
+
+
+def plainly_named(values: Values) -> dict[str, float]:
+    """Name numbers without what trackers refuse: names of classes may have any characters.
+
+    Classes whose names are the same then, as those of "<50" and ">50", are told apart.
+    """
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        called = re.sub(r"[^\w./-]", "_", name.replace(":", "/"))
+        while called in found:
+            called += "_"
+        found[called] = value
+    return found
 
 
 def settings_of(run: Run) -> dict[str, Any]:
