@@ -140,7 +140,8 @@ def put(session: Session, ids: Tensor, new: Session) -> None:
 def base(run: str, session: Session) -> int:
     """Hash a run's name and what one client's session holds to 64 bits, for a message's header."""
     hashed = hashlib.blake2b(run.encode(), digest_size=8)
-    first = session[ANY]
+    # An end that starts afresh has an empty session.
+    first = session.get(ANY, torch.zeros((), dtype=torch.int64))
     for name, values in sorted(session.items()):
         # What was never sent is not told by whether it is written down: `put` writes zeros, and
         # the version of the initial model, of all clients as soon as one of them has another.
