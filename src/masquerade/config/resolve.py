@@ -79,7 +79,7 @@ class TrainingSpec:
 def named_by_class(method: Method, view: str) -> tuple[str, str]:
     """Return the name and the title of a view of a method that has no entry."""
     cls = type(method).__name__
-    return f"{cls.lower()}:{view}", f"{cls} ({view})"
+    return f"{cls.lower()}:{view}", cls if view == method.views[0] else f"{cls} ({view})"
 
 
 @dataclass(frozen=True)
