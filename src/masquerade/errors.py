@@ -39,6 +39,11 @@ def told(value: object) -> str:
     return f"a {name} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {name}"
 
 
+def counted(number: int, word: str) -> str:
+    """Write how many there are of something: "1 round", "20 rounds"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def listed(words: Iterable[object], most: int = 10) -> str:
     """Write the first of some words."""
     texts = list(map(str, words))

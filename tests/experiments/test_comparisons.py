@@ -73,6 +73,25 @@ def test_methods_of_a_dict_are_called_by_its_keys() -> None:
     assert [result.method for result in found.results] == [FAST, SLOW, SLOW, ALONE]
 
 
+def test_a_row_of_the_table_leads_to_its_training() -> None:
+    found = compare({"quick": FAST, "alone": ALONE}, seeds=(1, 2))
+    assert found.result("alone").method == ALONE
+    assert found.result("quick (tuned)", seed=2) is found.results[2]
+    assert found.result("quick", 2).client(3).summary.seed == 2
+    for wrong in ({"row": "quik"}, {"row": "quick", "seed": 3}):
+        with raises("E202", "quick"):
+            found.result(**wrong)
+
+
+def test_a_method_of_one_s_own_is_called_by_its_class() -> None:
+    class Mine(FedAvg):
+        views = ("global", "tuned")
+
+    found = compare([Mine(local_epochs=1)])
+    assert [each.title for each in found.summaries] == ["Mine", "Mine (tuned)"]
+    assert repr(found).startswith("<Comparison of 1 training:")
+
+
 def test_methods_of_one_class_in_a_list_are_called_by_what_is_different() -> None:
     found = compare([FAST, ALONE, SLOW])
     assert [each.title for each in found.summaries] == [

@@ -83,6 +83,15 @@ def test_the_classifier_is_silent_unless_asked(notebook: Displays) -> None:
     assert notebook.shown
 
 
+def test_what_fails_before_the_first_round_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(ValueError, match="early"), progress.in_terminal():
+        raise ValueError("early")
+    assert "preparing" not in terminal.getvalue()
+
+
 def test_a_display_of_the_program_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     console = Console(file=Terminal())

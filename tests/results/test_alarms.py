@@ -67,6 +67,11 @@ def test_one_client_or_one_degree_makes_a_difference() -> None:
     assert codes(replace(first, per_client=own), replace(other, per_client=own)) == ["W311"]
 
 
+def test_a_shared_model_beside_personal_ones_may_be_fedavg_s() -> None:
+    assert codes(result("fedavg"), result("ditto:global", beside=True)) == []
+    assert codes(result("fedavg"), result("b"), result("c", beside=True)) == ["W311"]
+
+
 def test_all_seeds_have_to_agree() -> None:
     first = [result("a", seed, own=80.0 + seed) for seed in (1, 2)]
     assert codes(*first, result("b", 1, own=81.0), result("b", 2, own=82.0)) == ["W311"]

@@ -38,7 +38,7 @@ from masquerade.cli.options import (
 )
 from masquerade.cli.progress import live
 from masquerade.cli.report import show
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, counted
 
 if TYPE_CHECKING:
     from masquerade.config.settings import Config
@@ -325,7 +325,8 @@ def _announced(config: "Config") -> str:
     names = ", ".join(title_of(name, config) for name in config.methods)
     seeds = ", ".join(map(str, config.train.seeds))
     many = "seeds" if len(config.train.seeds) > 1 else "seed"
-    return f"Training {names} on {config.data.name}: {config.train.rounds} rounds, {many} {seeds}."
+    rounds = counted(config.train.rounds, "round")
+    return f"Training {names} on {config.data.name}: {rounds}, {many} {seeds}."
 
 
 @contextmanager

@@ -92,6 +92,7 @@ def summarize(
         per_client=client_figures(evaluator, server.known, found.figures, found.one_class),
         overlap=overlap(models, shared.models if shared and view != "global" else ()),
         novel=_novel(evaluator, state, accuracy.own, novel) if novel else None,
+        beside=view == "global" and view != server.method.views[0],
         diverged=state.diverged,
         refused=state.refused,
         data_note=note_of(spec.federation.name) or "",

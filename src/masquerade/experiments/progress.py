@@ -100,6 +100,8 @@ def in_terminal() -> Iterator[Sequence[Callback]]:
             ),
         )
     finally:
+        # A bar that never moved says nothing beside an error.
+        bar.update(task, visible=bar.tasks[0].completed > 0)
         bar.stop()
 
 

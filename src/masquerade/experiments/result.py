@@ -11,7 +11,7 @@ from masquerade.config.toml import Tables
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.task import Task
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, counted, listed, nearest
 from masquerade.experiments.personal import Models, Personal
 from masquerade.results import Summary
 from masquerade.storage.saved_folder import File
@@ -90,7 +90,7 @@ class Result(Reported):
 
     def __repr__(self) -> str:
         own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in self.summaries)
-        return f"<Result of {self.summaries[0].rounds} rounds, on own data: {own}>"
+        return f"<Result of {counted(self.summaries[0].rounds, 'round')}, on own data: {own}>"
 
     @cached_property
     def models(self) -> Models:
@@ -149,7 +149,19 @@ class Comparison(Reported):
 
     def __repr__(self) -> str:
         titles = dict.fromkeys(each.title for each in self.summaries)
-        return f"<Comparison of {len(self.results)} trainings: {', '.join(titles)}>"
+        return f"<Comparison of {counted(len(self.results), 'training')}: {', '.join(titles)}>"
+
+    def result(self, row: str, seed: int | None = None) -> Result:
+        """Return the training of a row of the table; of several seeds the first, or a named one."""
+        seeds = [each for each in self.results if seed in (None, each.summaries[0].seed)]
+        for each in seeds:
+            if any(row in (summary.title, summary.method) for summary in each.summaries):
+                return each
+        known = list(dict.fromkeys(each.title for each in self.summaries))
+        which = "" if seed is None else f" with seed {seed}"
+        text = f"no row is called `{row}`{which}{nearest(row, known)}; there are"
+        numbers = listed(dict.fromkeys(each.seed for each in self.summaries))
+        raise MasqueradeError("E202", f"{text} {', '.join(known)}, of seeds {numbers}")
 
     def _files(self) -> Iterator[File]:
         from masquerade.experiments.run_files import files_of_comparison

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, counted
 from masquerade.report import blocks
 from masquerade.report.intervals import ENOUGH, Trained, of_difference, of_mean, over_seeds
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
@@ -404,7 +404,7 @@ def heading(results: Results) -> str:
     first = results[0]
     name = metric_title(first.metric) + (" (%)" if is_percent(results) else "")
     seeds = sorted({result.seed for result in results})
-    facts = [name, first.data, f"{first.clients:,} clients", f"{first.rounds:,} rounds"]
+    facts = [name, first.data, counted(first.clients, "client"), counted(first.rounds, "round")]
     facts.append(("seeds " if len(seeds) > 1 else "seed ") + ", ".join(map(str, seeds)))
     return " · ".join(fact for fact in facts if fact)
 

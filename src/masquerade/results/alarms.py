@@ -78,10 +78,13 @@ def _groups(summary: Summary) -> list[ClientFigures]:
 
 
 def _same(rows: Iterable[Sequence[Summary]]) -> list[str]:
-    """Say which methods have the same figures, to the last digit, for every client."""
+    """Say which methods have the same figures, to the last digit, for every client.
+
+    A shared model beside personal ones may well be FedAvg's, as Ditto's is.
+    """
     alike: dict[object, list[str]] = {}
     for seeds in rows:
-        key = _figures(seeds)
+        key = None if seeds[0].beside else _figures(seeds)
         if key is not None:
             alike.setdefault(key, []).append(seeds[0].title)
     return [

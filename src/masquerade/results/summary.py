@@ -185,6 +185,8 @@ class Summary:
     """What the rule looks at whose figures these are; "" is no rule, and "baseline" no model."""
     overlap: Overlap | None = None
     novel: Novel | None = None
+    beside: bool = False
+    """Whether it is the shared model of a method whose default view is another."""
     diverged: int | None = None
     """The first round that left values which are not finite, counted from 0."""
     refused: int = 0
