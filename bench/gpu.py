@@ -277,9 +277,9 @@ def steps() -> tuple[list[str], int]:
 
 
 REST = """\
-Where the rest of a round goes, in % of a round whose kernels were traced one by one, or of their
-sum where that is more. Traced kernels take longer than replayed ones: shares mean something, times
-do not.
+Where the rest of a round goes: shares of a traced round, in %. Where kernels overlap and add up to
+more than the round, shares are of their sum. Traced kernels take longer than replayed ones, so
+shares mean something, and times do not.
 
 | column | says |
 |---|---|
