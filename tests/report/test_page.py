@@ -122,6 +122,11 @@ def test_the_page_has_all_sections_and_the_whole_configuration(six: str) -> None
     assert "<details><summary>" in six
 
 
+def test_every_figure_has_a_title_and_a_caption(six: str) -> None:
+    titles = re.findall(r"<figure><h3>(.*?)</h3><svg", six)
+    assert len(set(titles)) == six.count("<figure>") == six.count("<figcaption>")
+
+
 def test_every_degree_stands_by_one_other_client_and_pooled(six: str) -> None:
     section = six.partition("<h2>Shift</h2>")[2].partition("</section>")[0]
     one, pooled = section.split("<table>")[1:]
@@ -160,7 +165,7 @@ def test_the_global_view_stands_only_where_a_method_has_one(six: str) -> None:
 
 def section_of(page: str, title: str) -> dict[str, dict[str, str]]:
     """Return a table of costs: method → heading → text."""
-    section = page.partition(f"<h3>{title}</h3>")[2].partition("</table>")[0]
+    section = page.partition(f"<summary>{title}</summary>")[2].partition("</table>")[0]
     headings = re.findall(r'<th scope="col">(.*?)</th>', section)
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', section)
     return {

@@ -188,7 +188,7 @@ def _device(groups: Groups, rate: Bandwidth) -> Made:
         "Parameters": _column(groups, 1.0, lambda s: s.model.parameters),
         "Kept": _column(groups, 1.0, lambda s: s.model.kept),
         "kB model": _column(groups, 1e3, lambda s: s.costs.storage.model),
-        "kB beside it": _column(groups, 1e3, lambda s: s.costs.storage.state),
+        "kB of own state": _column(groups, 1e3, lambda s: s.costs.storage.state),
         "kB for the wire": _column(groups, 1e3, lambda s: s.costs.storage.session),
     }
     note = (

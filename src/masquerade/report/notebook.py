@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from masquerade.cost.bandwidth import FEDMASK
 from masquerade.report import plots, tables
-from masquerade.report.page import results_table
+from masquerade.report.page import TITLES, results_table
 from masquerade.report.tables import Results
 from masquerade.results.alarms import alarms
 
@@ -34,7 +34,10 @@ def fragment(results: Results) -> str:
     results = tables.under_rules(results)
     # Machines that only train have no matplotlib.
     drawn = plots.figures(results, FEDMASK, SHOWN) if find_spec("matplotlib") else {}
-    figures = "".join(_alone(svg) for svg in drawn.values())
+    figures = "".join(
+        f"<div><strong>{TITLES[name]}</strong><br>{_alone(svg)}</div>"
+        for name, svg in drawn.items()
+    )
     return (
         f'<div class="masquerade"><style>{_CSS}</style>\n'
         f"<p>{html.escape(tables.heading(results))}</p>\n{warned}{results_table(results)}\n"

@@ -32,6 +32,10 @@ p, ul, dl { max-width: 46rem; }
 .tile p { margin: 0; }
 .tile .who { font-size: 1.35rem; font-weight: 650; line-height: 1.3; }
 .wide { overflow-x: auto; margin-top: 1.25rem; }
+/* A shade at the right edge, where more of a table is to be scrolled to. */
+.wide { background: linear-gradient(to left, var(--page) 40%, transparent) right local,
+    linear-gradient(to left, var(--line), transparent) right scroll;
+  background-size: 3rem 100%, 1.25rem 100%; background-repeat: no-repeat; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.4rem 0.7rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; vertical-align: top; }
@@ -42,6 +46,7 @@ td small { display: block; font-size: 0.82em; }
 .figures { display: grid; gap: 2rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 34rem), 1fr)); }
 figure { margin: 0; }
+figure h3 { margin: 0 0 0.25rem; }
 figure svg { width: 100%; height: auto; }
 .notes { font-size: 0.92rem; }
 .notes p { margin: 0.35rem 0; }
@@ -79,6 +84,19 @@ _CAPTIONS = {
     "gates": "How gates decide at the end of training: a block at 0 is left out, one at 1 is used"
     " as it is.",
 }
+
+TITLES = {
+    "rounds": "Over rounds",
+    "traffic": "By bytes",
+    "time": "Time of a client",
+    "clients": "Every client",
+    "gains": "Gains and losses of clients",
+    "shift": "Shift from one other client",
+    "pooled": "Shift from all other clients",
+    "severity": "Corruption",
+    "gates": "Gates",
+}
+"""What stands above a figure; its caption below says what to look for."""
 
 _SECTIONS = {
     "Figures": ("rounds", "traffic", "time", "clients", "gains"),
@@ -146,7 +164,7 @@ def page(
     groups = list(tables.by_method(results).values())
     rows = list(tables.by_row(results).values())
     drawn = {
-        name: _drawn(svg, _CAPTIONS[name].format(rate=rate.text))
+        name: _drawn(svg, _CAPTIONS[name].format(rate=rate.text), TITLES[name])
         for name, svg in plots.figures(results, rate).items()
     }
     sections = (
@@ -252,8 +270,9 @@ def _notes(results: Results) -> str:
     return f'<div class="notes">{notes}</div>'
 
 
-def _drawn(svg: str, caption: str) -> str:
-    return f"<figure>{svg}{_element('figcaption', caption)}</figure>"
+def _drawn(svg: str, caption: str, title: str = "") -> str:
+    above = _element("h3", title) if title else ""
+    return f"<figure>{above}{svg}{_element('figcaption', caption)}</figure>"
 
 
 def _figures(drawn: dict[str, str], section: str) -> str:
@@ -369,7 +388,8 @@ def _costs(results: Results, groups: list[list[Summary]], rate: Bandwidth) -> st
     for section in shown:
         rows = [[_cell(text) for text in row] for row in section.rows()]
         table = _table(["Method", *section.columns], rows)
-        pieces.append(_element("h3", section.title) + _element("p", section.note, "soft") + table)
+        text = _element("summary", section.title) + _element("p", section.note, "soft")
+        pieces.append(f"<details>{text}{table}</details>")
     return "\n".join(pieces) + _layers(groups)
 
 
