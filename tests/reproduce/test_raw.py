@@ -29,7 +29,7 @@ CLIENTS = ClientFigures(
 def test_statistics_by_hand() -> None:
     # Of 80 and 50 the mean is 65, both are 15 from it, and 80 counts once and 50 three times:
     # (80 + 150) / 4 = 57.5.
-    assert raw.describe(CLIENTS.own, CLIENTS.tests) == Statistics(65.0, 15.0, 57.5, 50.0)
+    assert raw.describe(CLIENTS.own, CLIENTS.tests) == Statistics(65.0, 15.0, 57.5, 50.0, 2)
     assert raw.describe(CLIENTS.own, CLIENTS.tests, "lower").bottom_decile == 80.0
     # The worst tenth of twenty are two, and the third from below has 2.
     assert raw.describe(range(20), [1] * 20).bottom_decile == 2

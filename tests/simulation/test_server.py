@@ -224,6 +224,7 @@ def test_own_figures_are_those_of_the_clients_on_their_own_samples(
             # By test samples: 10 · 90 + 5 · 60 + 20 · 80 + 4 · 100 = 3200.
             "weighted": 3200 / 39,
             "bottom_decile": 60,
+            "defined": 4,
         }
     )
 
@@ -244,7 +245,7 @@ def test_the_global_view_stands_beside_every_other(views: tuple[str, ...]) -> No
     for summary in made.values():
         beside = summary.global_view
         assert beside is not None
-        assert beside.own == replace(flat, weighted=50, bottom_decile=50)
+        assert beside.own == replace(flat, weighted=50, bottom_decile=50, defined=4)
         assert beside.shift == dict.fromkeys([*map(str, DEGREES), "averaged"], flat)
         assert beside.pooled == beside.shift
     assert made["personal"].accuracy.own.mean == 82.5

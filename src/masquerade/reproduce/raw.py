@@ -145,7 +145,7 @@ def describe(figures: Figures, tests: Sequence[int], better: str = "higher") -> 
     pairs = zip(figures, tests, strict=True)
     present = [(figure, count) for figure, count in pairs if figure is not None]
     if not present:
-        return Statistics(math.nan, math.nan)
+        return Statistics(math.nan, math.nan, defined=0)
     values, weights = np.array(present, dtype=np.float64).T
     worst_first = np.sort(values)[:: -1 if better == "lower" else 1]
     return Statistics(
@@ -153,4 +153,5 @@ def describe(figures: Figures, tests: Sequence[int], better: str = "higher") -> 
         std=float(values.std()),
         weighted=float(np.average(values, weights=weights)),
         bottom_decile=float(worst_first[len(values) // 10]),
+        defined=len(present),
     )
