@@ -89,17 +89,21 @@ def run(
 ) -> Result:
     """Train a method on a federation and evaluate it.
 
-    `model` is any module, or a `Task` where classification by cross entropy is not the problem.
-    Its weights are where training begins; `seed` decides cohorts, batches and shift partners.
-    `budgets` are shares of the parameters that devices can hold, which clients take in turn, or
-    "random:LOW:HIGH". In a round a share `participation` of the clients is sampled, or
-    `clients_per_round` of them, among those that are `available`; the update of each is lost with
-    probability `drop`. `novel` clients are kept out of training and evaluated apart. Numbers in
-    messages are of `message_dtype`. With `class_weights` "balanced" rare classes weigh more in the
-    loss. `rules` on outputs are evaluated beside the views. With `out`
-    the run has a directory, with models, summary and report page; the same call goes on from its
-    last commit after any interruption. `callbacks` are told of rounds, evaluations and commits.
-    `progress` is shown in a terminal or a notebook, and nowhere else.
+    - `model`: any module, or a `Task` where classification by cross entropy is not the problem.
+      Its weights are where training begins.
+    - `seed` decides cohorts, batches and shift partners.
+    - `participation`: the share of the clients sampled in a round, or `clients_per_round` of them,
+      among those that are `available`. The update of each is lost with probability `drop`.
+    - `novel`: clients that are kept out of training and evaluated apart.
+    - `budgets`: shares of the parameters that devices can hold, which clients take in turn, or
+      "random:LOW:HIGH".
+    - `message_dtype`: the type of numbers in messages.
+    - `class_weights`: with "balanced", rare classes weigh more in the loss.
+    - `rules` on outputs are evaluated beside the views.
+    - `out`: a directory for models, summary and report page. The same call goes on from its last
+      commit after any interruption.
+    - `callbacks` are told of rounds, evaluations and commits.
+    - `progress` is shown in a terminal or a notebook, and nowhere else.
     """
     check_known("mq.run", unknown, list(signature(run).parameters)[:-1])
     spec = _specified(
