@@ -137,7 +137,7 @@ def main(path: Path, jobs: int, rates: tuple[float, ...] = RATES) -> None:
     searched = dataclasses.replace(
         config,
         evaluate=dataclasses.replace(config.evaluate, split="validation", every=0),
-        compute=dataclasses.replace(config.compute, workers=1),
+        compute=dataclasses.replace(config.compute, processes=1),
     )
     trainings = [
         Training(searched, names[0], method, rates)

@@ -65,7 +65,8 @@ FEW: dict[str, dict[str, Any]] = {
 """FedSelect's own: twenty training samples of two classes each. The test pool is never read."""
 RELEASE = {"momentum": 0.9, "weight_decay": 5e-4, "clip": 10.0}
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": math.inf}
-OLD_MASK: dict[str, Any] = {"prune_by": "size", "keep_off": False, "round_mean": True}
+EQUAL = {"scores": "equal", "scale": 0.001, "weights": "signed", "lr_schedule": "constant"}
+OLD_MASK: dict[str, Any] = {**EQUAL, "prune_by": "size", "keep_off": False, "round_mean": True}
 CHANGE = {**OLD_MASK, "prune_by": "change"}
 FROM_OWN = {"mask_start": "own", "anneal": True, "readjust_every": 3}
 FROM_GLOBAL = {"mask_start": "global", "anneal": False, "readjust_every": 1}

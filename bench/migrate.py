@@ -96,6 +96,8 @@ def summary(old: dict[str, Any]) -> dict[str, Any]:
 def result(text: str) -> str:
     """Rename the settings of a result, and give its summary the form of today."""
     found = json.loads(text)
+    if not isinstance(found, dict):
+        return text
     if isinstance(found.get("result"), dict):
         found["result"] = summary(found["result"])
     if "settings" in found:

@@ -40,7 +40,7 @@ from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.models import MLP
 from masquerade.results.json_records import to_json
-from masquerade.simulation.build import simulating
+from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.state import RunState
 from masquerade.storage.run_directory import RunDirectory
 
@@ -50,6 +50,8 @@ ROOT = Path(__file__).parents[1]
 FEATURES, CLASSES = 64, 10
 TRAIN, TEST, BATCH, EPOCHS = 20, 10, 10, 2
 """Samples of a client, and how it trains: four steps a round."""
+STORE = "disk"
+"""Where clients' states lie."""
 ROUNDS = 1000
 """As many as a run would have; a few of them are done."""
 LEAST, MOST, SECONDS = 3, 20, 2.0
@@ -94,7 +96,7 @@ class Axis:
 
 
 AXES = (
-    Axis("clients", (10, 100, 1000, 10_000), {"parameters": 10_000, "cohort": 10}),
+    Axis("clients", (10, 100, 1000, 10_000, 100_000), {"parameters": 10_000, "cohort": 10}),
     Axis("parameters", (10_000, 100_000, 1_000_000, 10_000_000), {"clients": 10, "cohort": 10}),
     Axis("cohort", (10, 32, 100, 320, 1000), {"clients": 1000, "parameters": 10_000}),
 )
@@ -172,8 +174,9 @@ def measure(point: Point, device: str, seconds: float) -> Record:
                         task=task,
                         federation=federation(point.clients),
                         train=Train("", ROUNDS, BATCH, clients_per_round=point.cohort),
-                        evaluate=Evaluate(every=0),
-                        compute=Compute(device=device),
+                        # Under shift, test sets are drawn of pairs of clients.
+                        evaluate=Evaluate(every=0, degrees=(0,)),
+                        compute=Compute(device=device, store=STORE),
                         seed=1,
                         views=method.views[:1],
                     )
@@ -185,25 +188,40 @@ def measure(point: Point, device: str, seconds: float) -> Record:
         watch.rounds(lambda: simulation.advance(progress), seconds)
         with watch.timed("evaluation"):
             Evaluator.of(simulation).on_own_data(progress)
-        disk = committed(progress, watch)
+        disk = committed(simulation, progress, watch)
         return asdict(point) | {
             "exactly": task.parameters,
             "engine": simulation.engine.name,
             "seconds": watch.seconds,
             "memory": watch.memory,
             "disk": disk,
-            "states": _bytes(progress.clients.state),
+            "states": point.clients * _bytes(progress.clients.one(0)),
             "data": _bytes([simulation.federation.x, simulation.federation.y]),
         }
 
 
-def committed(progress: RunState, watch: Watch) -> int:
-    """Commit a state as a run does; return its bytes on the disk."""
+def committed(simulation: Simulation, progress: RunState, watch: Watch) -> int:
+    """Commit as a run does, then a round later again; return the bytes of the second on the disk.
+
+    The first has the clients of all rounds so far.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        with RunDirectory.create(Path(folder) / "run", "") as directory, watch.timed("commit"):
-            directory.commit(progress.number, progress.tensors(), to_json(progress.facts()))
-        files = (Path(folder) / "run" / "rounds").rglob("*")
-        return sum(file.stat().st_size for file in files if file.is_file())
+        run = Path(folder) / "run"
+        with RunDirectory.create(run, "") as directory:
+            _commit(directory, progress)
+            simulation.advance(progress)
+            with watch.timed("commit"):
+                _commit(directory, progress)
+        number = f"{progress.number:08d}"
+        files = [*(run / "rounds" / number).iterdir(), *(run / "states").glob(f"{number}-*")]
+        return sum(file.stat().st_size for file in files)
+
+
+def _commit(directory: RunDirectory, progress: RunState) -> None:
+    snapshot = progress.snapshot()
+    tensors, *pieces = snapshot.fetch()
+    facts = to_json(progress.facts())
+    directory.commit(progress.number, tensors, facts, (), pieces, snapshot.whole)
 
 
 def _bytes(state: Any) -> int:
@@ -244,6 +262,7 @@ def measured(axes: tuple[Axis, ...], device: str, seconds: float) -> Record:
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
         "command": f"python bench/scaling.py --device {device}",
+        "store": STORE,
         "work": {"train": TRAIN, "test": TEST, "batch": BATCH, "epochs": EPOCHS},
         "axes": [asdict(axis) for axis in axes],
         "points": points,

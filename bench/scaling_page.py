@@ -44,7 +44,10 @@ of its own.
   readjusts its masks in every round, so it reads, sends and writes masks and weights.
 - **Start** is everything before the first round. The **first** round stands apart. A **round** is
   the median of those after it.
-- **Evaluation** measures every client on its own data. A **commit** writes everything to a disk.
+- **States** of clients lie in files (`compute.store="disk"`); those of clients that never took
+  part are made when they are asked for.
+- **Evaluation** measures every client on its own data. A **commit** writes what changed since the
+  last one, a round before.
 - **Seconds** on a CPU are those of one core, without waiting for the disk. On a GPU they are those
   of a clock.
 - **Memory** is the most from when data and network are in place to the end of the rounds, of the
@@ -124,6 +127,10 @@ def _intro(found: list[Record]) -> str:
     )
     text = INTRO.format(**found[0]["work"])
     wrote = "`python bench/scaling.py --page` wrote this page from what lies in"
+    older = [each["place"] for each in found if "store" not in each]
+    if older:
+        said = "was measured before that: states of all clients lay on the device, in every commit"
+        text += "\n" + _item(f"**{', '.join(older)}** {said}.")
     return f"{_wrapped(f'Measured {made}. {wrote} [`scaling`](scaling).')}\n\n{text}"
 
 

@@ -143,11 +143,20 @@ def specified(
     )
 
 
-def simulation(
-    method, *, rounds=8, task=None, seed=5, participation=0.67, evaluate=None, novel=(), **compute
-):
-    """A simulation of the toy federation."""
-    return built(
+def toy(
+    method,
+    *,
+    rounds=8,
+    task=None,
+    seed=5,
+    participation=0.67,
+    drop=0.0,
+    evaluate=None,
+    novel=(),
+    **compute,
+) -> TrainingSpec:
+    """The specification of a training on the toy federation."""
+    return specified(
         method,
         task or Task(network_of(method)),
         federation(),
@@ -155,12 +164,18 @@ def simulation(
         batch_size=4,
         participation=participation,
         lr_decay=0.97,
+        drop=drop,
         evaluate=evaluate or Evaluate(every=0, draws=2),
         compute=Compute(**({"engine": "loop"} | compute)),
         seed=seed,
         budgets=BUDGETS,
         novel=novel,
     )
+
+
+def simulation(method, **settings) -> Simulation:
+    """A simulation of the toy federation, of one process."""
+    return build(toy(method, **settings))
 
 
 def scheduled(method, rounds, **compute):
@@ -217,12 +232,11 @@ def restored(made, number, tensors, facts):
 
 
 def simulate(method, **settings):
-    """Run a simulation to its end: (simulation, state)."""
-    made = simulation(method, **settings)
-    state = made.begin()
-    while state.number < made.server.rounds:
-        advance(made, state)
-    made.close()
+    """Run a simulation to its end, in as many processes as it has: (simulation, state)."""
+    with simulating(toy(method, **settings)) as made:
+        state = made.begin()
+        while state.number < made.server.rounds:
+            advance(made, state)
     return made, state
 
 

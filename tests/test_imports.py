@@ -43,7 +43,6 @@ ARROWS = {
         *("config", "core", "data", "engine", "errors", "evaluation", "methods", "models"),
         *("results", "simulation", "wire"),
     },
-    "deploy": {"core", "data", "engine", "errors", "storage", "wire"},
     "report": {"cost", "errors", "results"},
     "export": {
         *("__version__", "config", "core", "data", "errors", "methods", "models", "results"),
@@ -51,8 +50,13 @@ ARROWS = {
     },
     "experiments": {
         "__version__",
-        *("config", "core", "cost", "data", "errors", "evaluation", "export", "methods", "models"),
-        *("report", "results", "simulation", "storage", "tables", "wire"),
+        *("config", "core", "cost", "data", "engine", "errors", "evaluation", "export", "methods"),
+        *("models", "report", "results", "simulation", "storage", "tables", "wire"),
+    },
+    "deploy": {
+        "__version__",
+        *("config", "core", "cost", "data", "engine", "errors", "evaluation", "experiments"),
+        *("export", "methods", "models", "results", "simulation", "storage", "wire"),
     },
     "reproduce": {
         *("__version__", "config", "errors", "experiments", "methods", "report", "results"),
@@ -63,9 +67,9 @@ ARROWS = {
     },
     "trackers": {"errors", "experiments", "results"},
     "cli": {
-        *("__version__", "config", "core", "cost", "data", "errors", "experiments", "export"),
-        *("laws", "methods", "models", "report", "reproduce", "results", "storage", "sweeps"),
-        "trackers",
+        *("__version__", "config", "core", "cost", "data", "deploy", "engine", "errors"),
+        *("experiments", "export", "laws", "methods", "models", "report", "reproduce"),
+        *("results", "storage", "sweeps", "trackers"),
     },
     "__main__": {"cli"},
 }

@@ -48,6 +48,8 @@ PRIVATE = {
     "torch.utils.weak": ["WeakTensorKeyDictionary"],
     "torch.overrides": ["TorchFunctionMode"],
     "torch._ops": ["OpOverload"],
+    "torch._C._distributed_c10d": ["FileStore", "PrefixStore", "Store"],
+    "torch.distributed.distributed_c10d": ["_get_default_store"],
 }
 """Names that torch may change without notice; a new version is allowed once these tests pass."""
 

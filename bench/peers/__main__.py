@@ -3,11 +3,11 @@
     python bench/peers --install         # once: a virtual environment for every peer
     python bench/peers                   # all protocols; writes docs/results/peers.md
     python bench/peers --only s1 s1-50   # some of them, and their parts of the page
-    python bench/peers --only s2 --device cuda --rounds 1500 --runs ours bare
+    python bench/peers --only s2 s4-ditto --device cuda --precision tf32   # writes peers-gpu.md
     python bench/peers --quick           # tiny, on random data, without peers, in one process
 
 Exit status 1 when a bar is missed, 2 when frameworks did unequal work. Every run is a process of
-its own with one thread for each worker; repetitions of all runs are interleaved, and ratios are
+its own with one thread for each process; repetitions of all runs are interleaved, and ratios are
 medians over repetitions. MNIST and CIFAR-10 are read from the cache (`masquerade data fetch`).
 """
 
@@ -49,6 +49,10 @@ QUIET = {
 """One thread, and nobody calls home."""
 
 
+PAGES = {"cpu": "peers.md", "cuda": "peers-gpu.md"}
+PRECISION = {"cpu": "float32", "cuda": "tf32"}
+"""What the published page of a device is of."""
+
 Where = tuple[str, str]
 """A device and a precision."""
 
@@ -79,19 +83,21 @@ def interpreters(given: list[str]) -> dict[str, str]:
 
 def measure(run: str, protocol: Protocol, python: str | None, folder: Path, where: Where) -> dict:
     """Let one framework do the work in a process of its own, or in this one; return its report."""
-    framework, _, workers = run.partition(":")
+    framework, _, processes = run.partition(":")
     job, out = folder / "work.json", folder / "report.json"
     out.unlink(missing_ok=True)
     work = protocol.work(str(folder / "data"), *where)
-    work = dataclasses.replace(work, workers=int(workers or 1), begun=time.time())
+    work = dataclasses.replace(work, processes=int(processes or 1), begun=time.time())
     save(work, job)
     if python is None:
         module = import_module(f"run_{framework}")
         module.run(*read(str(job))).write(out)
         return page.read(out)
-    home = {"FLWR_HOME": str(folder / "flower"), "PYTHONPATH": str(HERE)}
+    # Where nothing can be installed, wheels are carried and named by PYTHONPATH.
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    home = {"FLWR_HOME": str(folder / "flower"), "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        [python, str(HERE / f"run_{framework}.py"), str(job), str(out)],
+        [python, str(HERE / "stand_ins.py"), str(HERE / f"run_{framework}.py"), str(job), str(out)],
         env=os.environ | QUIET | home | {"PFL_PYTORCH_DEVICE": where[0]},
         capture_output=True,
         text=True,
@@ -182,13 +188,14 @@ def main() -> int:
         return 0
     pythons = dict.fromkeys(["ours", "bare"]) if given.quick else interpreters(given.peer_python)
     slow, unfair = [], []
-    evaluated = given.device == "cpu" and not given.quick
+    evaluated = not given.quick
     whole = evaluated and given.data == "real" and not (given.rounds or given.runs)
-    whole = whole and given.repetitions == 3 and given.precision == "float32"
-    usual = ROOT / "docs" / "results" / "peers.md" if whole else None
+    whole = whole and given.repetitions == 3 and given.precision == PRECISION[given.device]
+    usual = ROOT / "docs" / "results" / PAGES[given.device] if whole else None
     written = given.page or usual
     for name in given.only:
-        protocol = PROTOCOLS[name].sized(given.rounds, given.quick, given.data)
+        protocol = PROTOCOLS[name].on(given.device)
+        protocol = protocol.sized(given.rounds, given.quick, given.data)
         runs = [run for run in given.runs or protocol.runs if run.partition(":")[0] in pythons]
         repetitions = 1 if given.quick else given.repetitions
         where = given.device, given.precision

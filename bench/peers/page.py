@@ -56,8 +56,8 @@ def alone(run: str, reports: list[dict]) -> str:
 
 
 def name_of(run: str) -> str:
-    framework, _, workers = run.partition(":")
-    more = f", {workers} workers" if framework == "ours" and workers else ""
+    framework, _, processes = run.partition(":")
+    more = f", {processes} processes" if framework == "ours" and processes else ""
     return NAMES[framework] + more
 
 

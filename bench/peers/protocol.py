@@ -34,7 +34,7 @@ class Work:
     every: int
     """Rounds between central evaluations; 0 evaluates at the end alone, outside of the time."""
     device: str
-    workers: int
+    processes: int
     precision: str
     phases: list[str] = field(default_factory=list)
     """The phases of DM-PFL's rounds."""

@@ -13,6 +13,7 @@ from masquerade.methods import DMPFL
 from masquerade.models import build
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+GPU_BARS = (("ours", "pfl", 8.0),)
 ALL = ("ours", "bare", "pfl", "fedlab", "flower:2")
 
 
@@ -42,6 +43,16 @@ class Protocol:
     real: bool = True
     steps: int | None = None
     """Local steps of all rounds, where clients' sizes say so."""
+
+    def on(self, device: str) -> "Protocol":
+        """Return the protocol with the runs, rounds and bars of a device."""
+        if device == "cpu":
+            return self
+        bars = tuple(bar for bar in GPU_BARS if bar[0] in self.runs and bar[1] in self.runs)
+        runs = tuple(run for run in self.runs if run in ("ours", "bare", "pfl", "fedlab"))
+        # The first round captures, and what a GPU does in seconds would be over too soon.
+        rounds = 40 if self.every else self.rounds
+        return replace(self, runs=runs, bars=bars, rounds=rounds)
 
     def sized(self, rounds: int | None, quick: bool, data: str) -> "Protocol":
         """Return the protocol with other rounds or data, or so small that it takes seconds."""

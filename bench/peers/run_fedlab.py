@@ -1,19 +1,13 @@
 """FedLab's serial trainer, in one process."""
 
 import sys
-from importlib import import_module
 from importlib.metadata import version
-from unittest.mock import MagicMock
 
+from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
+from fedlab.contrib.algorithm.basic_server import SyncServerHandler
+from fedlab.core.standalone import StandalonePipeline
 from protocol import Data, Ledger, Work, evaluate, given, shuffled
 from torch import nn
-
-# FedLab imports torchvision for datasets that are not used here, and torchvision can be had for
-# few versions of torch only; nothing of it runs in what is timed.
-sys.modules |= dict.fromkeys(["torchvision", "torchvision.transforms"], MagicMock())
-Trainer = import_module("fedlab.contrib.algorithm.basic_client").SGDSerialClientTrainer
-Handler = import_module("fedlab.contrib.algorithm.basic_server").SyncServerHandler
-Pipeline = import_module("fedlab.core.standalone").StandalonePipeline
 
 
 class Batches:
@@ -38,7 +32,7 @@ class Samples:
         return Batches(*self.data.client(id), size, self.ledger)
 
 
-class Timed(Pipeline):
+class Timed(StandalonePipeline):
     """The pipeline, with central evaluations and a clock."""
 
     def __init__(self, handler, trainer, data: Data, ledger: Ledger) -> None:
@@ -55,10 +49,11 @@ class Timed(Pipeline):
 def run(work: Work, data: Data, network: nn.Module) -> Ledger:
     """Do the rounds of federated averaging."""
     ledger = Ledger(work)
-    trainer = Trainer(network, data.clients)
+    where = {"cuda": work.device == "cuda", "device": "cuda:0" if work.device == "cuda" else None}
+    trainer = SGDSerialClientTrainer(network, data.clients, **where)
     trainer.setup_dataset(Samples(data, ledger))
     trainer.setup_optim(1, work.batch, work.rate)
-    handler = Handler(network, work.total, work.cohort / data.clients)
+    handler = SyncServerHandler(network, work.total, work.cohort / data.clients, **where)
     Timed(handler, trainer, data, ledger).main()
     ledger.loss, ledger.accuracy = evaluate(handler.model, data.test_x, data.test_y)
     ledger.version = f"fedlab {version('fedlab')}"

@@ -1,4 +1,4 @@
-"""Flower's simulation, with as many actors as there are workers."""
+"""Flower's simulation, with as many actors as there are processes."""
 
 import os
 import sys
@@ -58,8 +58,8 @@ def main() -> None:
     def rounds(grid: Grid, context: Context) -> None:
         serve(grid, path)
 
-    resources = {"num_cpus": 1, "num_gpus": 0.0 if work.device == "cpu" else 1 / work.workers}
-    start = {"num_cpus": work.workers, "include_dashboard": False, "log_to_driver": False}
+    resources = {"num_cpus": 1, "num_gpus": 0.0 if work.device == "cpu" else 1 / work.processes}
+    start = {"num_cpus": work.processes, "include_dashboard": False, "log_to_driver": False}
     backend = {"init_args": start, "client_resources": resources}
     run_simulation(server, flower_client.app, data.clients, backend_config=backend)
 

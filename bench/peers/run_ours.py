@@ -97,7 +97,7 @@ def made(work: Work, data: Data) -> AbstractContextManager[Simulation]:
             federation=federation(data),
             train=Train("", work.total, work.batch, clients_per_round=work.cohort),
             evaluate=Evaluate(every=0, degrees=(0,)),
-            compute=Compute(device=work.device, workers=work.workers, precision=work.precision),
+            compute=Compute(device=work.device, processes=work.processes, precision=work.precision),
             seed=1,
             views=method.views[:1],
         )

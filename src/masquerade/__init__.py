@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from masquerade.experiments.load import load_result
     from masquerade.experiments.personal import Personal
     from masquerade.experiments.result import Comparison, Result
+    from masquerade.experiments.scorer import scorer
     from masquerade.laws.check import check
     from masquerade.results import Accuracy, Costs, EvaluationRecord, RoundRecord, Summary
 
@@ -105,6 +106,7 @@ _HOMES = {
     "masquerade.experiments.load": ("load_result",),
     "masquerade.experiments.personal": ("Personal",),
     "masquerade.experiments.result": ("Comparison", "Result"),
+    "masquerade.experiments.scorer": ("scorer",),
     "masquerade.results": ("Accuracy", "Costs", "EvaluationRecord", "RoundRecord", "Summary"),
     "masquerade.laws.check": ("check",),
 }
@@ -162,6 +164,7 @@ __all__ = [
     "models",
     "partition",
     "run",
+    "scorer",
     "sgd_step",
     "trackers",
 ]

@@ -1,8 +1,11 @@
 """Errors that a person can act on: a stable code, what was wrong, where, and what to do now."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 EXIT_STATUS = {"E2": 2, "E3": 3, "E4": 4, "E5": 5, "E6": 6, "E7": 7}
@@ -25,6 +28,17 @@ class MasqueradeError(Exception):
 
 class MasqueradeWarning(UserWarning):
     """Something that was handled, but that a person should know of."""
+
+
+def warn(text: str) -> None:
+    """Warn a person, at the line of the program that called this package."""
+    level, found = 1, 1
+    frame: FrameType | None = sys._getframe(0)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "masquerade":
+            found = level
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, MasqueradeWarning, stacklevel=found + 1)
 
 
 def told(value: object) -> str:

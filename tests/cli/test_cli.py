@@ -105,6 +105,13 @@ def finished(call: Call, mine: Path, tmp_path: Path) -> Path:
     return tmp_path / "done"
 
 
+def test_a_sweep_takes_its_data_and_methods_as_run_does(call: Call, mine: Path) -> None:
+    options = ["--data", mine, "--method", "fedavg", "--model", "logistic", "--rounds", "1"]
+    over = ["--over", "method.lr=.1,.3", "--engine", "loop", "--out", "s", "--json"]
+    rows = strict(call("sweep", *options, *over).out)
+    assert [row["settings"] for row in rows] == [{"method.lr": 0.1}, {"method.lr": 0.3}]
+
+
 def test_a_sweep_is_reported_resumed_and_run_from_its_best_configuration(
     call: Call, mine: Path, tmp_path: Path
 ) -> None:
@@ -185,6 +192,12 @@ def test_every_command_is_known_here() -> None:
         (["run", "--set", "evaluate.bandwidth=10"], 2, "E201"),
         (["run", "--set", "evaluate.bandwidth=fast"], 2, "E201"),
         (["run", "--set", "train.seeds=[1,2]"], 2, "E201"),
+        (["run", "--method", "ditto,local"], 2, "`compare`"),
+        (["run", "--methods", "ditto", "--set", "metrics=auroc"], 2, "`evaluate.metrics`"),
+        (["run", "--set", "class_weights=balanced"], 2, "`train.class_weights`"),
+        (["sweep", "--method", "ditto", "--over", "lam=0.1,1"], 2, "`method.lam`"),
+        (["sweep", "--over", "method.lr=0.1,1"], 2, "--method"),
+        (["sweep", "a.toml", "--config", "b.toml", "--over", "method.lr=1"], 2, "b.toml"),
         (["run", "--data", "digit"], 3, "E301"),
         (["run", "--data", "no.npz"], 3, "E301"),
         (["run", "--data", "cifar10"], 3, "E301"),
@@ -352,9 +365,18 @@ def test_a_comparison_of_own_data_is_written_for_programs_and_people(
     own = {result["method"]: result["per_client"]["own"] for result in printed}
     expected = [a - b for a, b in zip(own["fedavg_ft"], own["local"], strict=True)]
     assert status == 0
-    assert list(gains["clients"].values()) == pytest.approx(sorted(expected))
+    assert list(gains["clients"]["accuracy"].values()) == pytest.approx(sorted(expected))
     # Six clients of one seed are too few for an interval.
     assert gains["columns"] == {}
+    # What is asked for comes in Markdown too, and one report at a time.
+    written = call("report", "both", "--difference", "fedavg_ft,local", "--markdown").out
+    assert "| client | test samples" in written
+    listed = call("report", "both", "--clients", "--markdown").out
+    assert "Accuracy (%) of each client" in listed
+    assert call("report", "both", "--metric", "auroc").status == 2
+    assert call("report", "both", "--clients", "--costs").status == 2
+    # The settings say what `auto` and 0 clients were.
+    assert read_file(tmp_path / "both" / "config.toml")["data"]["clients"] == 6
 
 
 def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) -> None:
@@ -573,14 +595,14 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "workers"), [(signal.SIGTERM, 75, 1), (signal.SIGINT, 130, 2)]
+    ("number", "status", "processes"), [(signal.SIGTERM, 75, 1), (signal.SIGINT, 130, 2)]
 )
 def test_a_stopped_run_says_how_to_resume_and_then_ends_well(
-    call: Call, mine: Path, tmp_path: Path, number: int, status: int, workers: int
+    call: Call, mine: Path, tmp_path: Path, number: int, status: int, processes: int
 ) -> None:
     out = tmp_path / "stopped"
     command = [*script(), "run", "--data", str(mine), *TINY, "--rounds", "40", "--out", str(out)]
-    command += ["--set", "compute.commit_every=0", "--set", f"compute.workers={workers}"]
+    command += ["--set", "compute.commit_every=0", "--set", f"compute.processes={processes}"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
@@ -654,6 +676,9 @@ def test_a_shell_completes_commands_and_options() -> None:
         (["compare", "--global-rounds", "3"], "`global_rounds` is `train.rounds` here"),
         (["run", "--batch-size", "3"], "`train.batch_size`"),
         (["reproduce", "--again"], "take --rerun"),
+        (["data", "add", "x", "--file", "x.csv"], "take --data, --from or --input"),
+        (["run", "--delimiter", ";"], "take --sep"),
+        (["run", "--target=out"], "take --label"),
     ],
 )
 def test_an_option_that_is_a_setting_or_has_another_name_gets_a_hint(

@@ -10,6 +10,7 @@ import masquerade as mq
 from masquerade.config import toml
 from masquerade.config.resolve import federation_of
 from masquerade.errors import MasqueradeError
+from tests.support import raises
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -75,6 +76,20 @@ def test_options_and_settings_train_on_the_same(table: Path, tmp_path: Path) -> 
     call("resume", "options", "--quiet")
     page = (tmp_path / "options" / "report.html").read_text(encoding="utf-8")
     assert "1: Süd" in page
+
+
+def test_what_other_libraries_call_imputing_is_understood(table: Path) -> None:
+    with raises("E201", "`most_frequent`"):
+        call("data", "add", "hosp", "--from", table, *OPTIONS, "--impute", "mode")
+
+
+def test_no_training_is_announced_on_a_dataset_that_there_is_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
+    with raises("E301", "`Verlegung`"):
+        call("run", "--data", "Verlegung", "--method", "local", "--rounds", 1)
+    assert "Training" not in capsys.readouterr().err
 
 
 def test_a_table_without_options_lists_its_faults(table: Path) -> None:

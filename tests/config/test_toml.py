@@ -26,6 +26,7 @@ from masquerade.config.toml import (
     read,
     read_file,
     title_of,
+    value_of,
 )
 from masquerade.core import Method, Stage
 from masquerade.core.old_words import ELSEWHERE, RENAMED
@@ -108,12 +109,13 @@ def test_a_configuration_survives_toml() -> None:
         compute=Compute(
             engine="loop",
             device="cpu",
-            workers=2,
+            processes=2,
             clients_per_chunk=8,
             threads=2,
             precision="tf32",
             store="host",
             commit_every=0.0,
+            memory=2.5,
             replay="off",
         ),
         method=method | {"local_epochs": 2},
@@ -240,7 +242,7 @@ def test_all_faults_are_listed_at_once() -> None:
         "data": {"clients": -1, "spilt": [1, 0, 0], "split": [0.9, 0.9, 0.9]},
         "train": {"rounds": "many", "seeds": []},
         "evaluate": {"degrees": [0, 101], "split": "tets"},
-        "compute": {"device": "gpu", "workers": 0},
+        "compute": {"device": "gpu", "processes": 0},
         "method": {"fedavg": {"lr": -0.1, "mu": 1.0}},
     }
     text = refusal(tables)
@@ -255,7 +257,7 @@ def test_all_faults_are_listed_at_once() -> None:
         "`evaluate.degrees`",
         "`evaluate.split`",
         "`compute.device`",
-        "`compute.workers`",
+        "`compute.processes`",
         "lr`",
         "mu`",
     ):
@@ -538,3 +540,11 @@ def test_a_setting_that_no_chosen_method_has_is_refused_with_those_they_have() -
     text = refusal({"methods": ["fedavg"], "method": {"lrr": 0.1}})
     assert "`method.lrr` (did you mean `lr`" in text
     assert "local_epochs" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(".1", 0.1), ("-.5", -0.5), ("1.", 1.0), ("2.e-1", 0.2), ("1.5", 1.5), ("a.b", "a.b")],
+)
+def test_a_number_may_lack_a_digit_at_its_point(text: str, value: object) -> None:
+    assert value_of(text) == value

@@ -71,9 +71,9 @@ def test_both_engines_drop_the_same(method: FedAvg | Ditto) -> None:
         assert torch.allclose(left[name], right[name], rtol=0, atol=1e-9), name
 
 
-def test_workers_drop_the_same() -> None:
+def test_processes_drop_the_same() -> None:
     model = nn.Sequential(nn.Linear(6, 8), Dropout(0.5), nn.Linear(8, 3)).double()
     _, alone = simulate(FedAvg(local_epochs=1), task=Task(model), rounds=1)
-    _, together = simulate(FedAvg(local_epochs=1), task=Task(model), rounds=1, workers=2)
+    _, together = simulate(FedAvg(local_epochs=1), task=Task(model), rounds=1, processes=2)
     left, right = alone.tensors(), together.tensors()
     assert all(torch.equal(left[name], right[name]) for name in left)

@@ -10,6 +10,7 @@ import pytest
 import masquerade as mq
 from masquerade.core import Method
 from masquerade.errors import MasqueradeError
+from tests.messages import Golden
 from tests.support import raises
 
 
@@ -59,3 +60,42 @@ def test_a_method_is_pickled_copied_and_replaced() -> None:
     assert replace(made, share=0.5) == Own(lr=0.5)
     assert list(inspect.signature(Own).parameters) == [each.name for each in fields(Own)]
     assert Method() == Method(lr=0.1)
+
+
+class Undecorated(mq.methods.FedProx):
+    """Its author forgot @dataclass."""
+
+    mu = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unannotated(mq.methods.FedProx):
+    """Its author forgot the annotation."""
+
+    mu = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heavier(mq.methods.FedProx):
+    """As it should be."""
+
+    mu: float = 5.0
+
+
+class Below(Heavier):
+    """A class may be without a decorator that changes no setting."""
+
+
+@pytest.mark.parametrize("cls", [Undecorated, Unannotated])
+def test_a_setting_that_no_instance_would_have_is_refused(
+    cls: type[mq.Method], golden: Golden
+) -> None:
+    with raises("E201", "mu", "@dataclass") as refusal:
+        cls()
+    golden(refusal.value)
+    with raises("E201"):
+        cls(mu=1.0)
+
+
+def test_a_setting_that_is_overridden_as_dataclasses_do_is_kept() -> None:
+    assert (Heavier().mu, Below().mu, Below(mu=1.0).mu) == (5.0, 5.0, 1.0)

@@ -133,7 +133,7 @@ def _job(made: Any, ids: list[int], width: int | None = None) -> Job:
     if width is not None:
         made.engine.clients_per_chunk = width
     begun, chosen = made.begin(), torch.tensor(ids)
-    known = {name: value[chosen] for name, value in begun.session.items()}
+    known = begun.session.take(chosen)
     round = made.context.round("train", made.server.method.schedule(0, 1), 0)
     rows, clients = begun.rows.take(chosen), begun.clients.take(chosen)
     return Job(begun.server, rows, clients, known, chosen, round, 0)

@@ -273,6 +273,17 @@ def test_samples_are_compared_by_their_content_however_they_come(
     assert {origin_of(each, "0").partition(", ")[2] for each in (plain, npz)} == {
         "other than the published samples, or in another order"
     }
+    # All files that differ are named: which of them has other samples is not known.
+    with raises("E301", *(file.name for file in files)):
+        origin_of(packed, "0")
+    # Labels of another dataset would be put beside these samples.
+    monkeypatch.setitem(NAMED, "mnist", replace(named, content=digest.hexdigest()))
+    monkeypatch.setitem(
+        NAMED, "fashion_mnist", replace(NAMED["fashion_mnist"], samples=30, classes=None)
+    )
+    for each in ways:
+        with raises("E301", "MNIST", "add it as mnist"):
+            add("fashion_mnist", each, "npz" if each is npz else None)
     # Nobody knows what is in them: they were read and counted, and that is all.
     with warns("W307") as heard:
         assert "not compared with a published hash" in origin_of(packed, "")

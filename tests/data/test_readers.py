@@ -462,6 +462,14 @@ def test_gray_images_have_one_channel_and_all_have_one_size(tmp_path: Path) -> N
     refused(write(tmp_path, {"0/odd.png": png(IMAGES[0][:20])}), "E301", "odd.png")
 
 
+def test_all_faults_of_a_folder_of_images_are_named(tmp_path: Path, golden: Golden) -> None:
+    files = {f"cat/{place}.png": png(IMAGES[place]) for place in range(4)}
+    files |= {"dog/odd.png": png(IMAGES[0][:20]), "dog/note.png": b"a note", "dog/none.jpg": b""}
+    with raises("E301", "3 of 7", "dog/odd.png", "dog/note.png", "dog/none.jpg") as refusal:
+        of(write(tmp_path, files))
+    golden(refusal.value)
+
+
 def test_a_ppm_of_bytes_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, {"cat/b.ppm": b"P6 # small\n1 1\n255\n#9#"})
     assert of(path).x.flatten().tolist() == list(b"#9#")

@@ -279,11 +279,11 @@ def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
         ('a,y\n1,0\n"2,1\n', {}, ("line 3", "quotation marks")),
         ("a;y\n1;0\n", {"sep": ","}, ("line 1 is one field", "--sep ';'")),
         ("a;y\n1,234;0\n2,500;1\n", {}, ("`a`", "thousands or for decimals", "1.234")),
-        ('a,y\n"1,5",0\n2,1\n', {}, ("`a`", "line 2 '1,5'")),
         ("a,y\n1_000,0\n2,1\n", {}, ("`a`", "line 2 '1_000'")),
         ("a,b,y\n1,,0\n2,NaN,1\n", {"impute": "mean"}, ("`b`", "all values are missing")),
         ("a,train,y\n1,maybe,0\n", {}, ("`train`", "line 2 'maybe'")),
-        ('a,y\n"1,5",0\n"2,7",1\n', {}, ("`a`", "2 of 2", "1.5 for 1,5")),
+        ('a,y\n"1,500",0\n"2,700",1\n', {}, ("`a`", "2 of 2", "thousands or for decimals")),
+        ("a;b;y\n1,5;1.200;0\n2;12.500;1\n", {}, ("`b`", "2 of 2", "other columns", "1,234")),
         ("a,d,y\n1,2024-01-31,0\n2,1.2.24 10:30,1\n", {}, ("`d`", "dates", "--drop d")),
         ("# of May\na,y\n1,0\n2,1\n", {}, ("line 1 has 1 field", "2", "delete it")),
         ("sep=;\na;b;y\n1;2;0\n", {}, ("line 1 has 2 fields", "3", "delete it")),
@@ -407,7 +407,7 @@ def test_a_client_has_a_name_few_values_and_rows_enough(
 
 
 def test_a_file_without_a_client_says_that_clients_are_made_up(tmp_path: Path) -> None:
-    with warns("W304", "--client COLUMN", "`sex`"):
+    with warns("W304", "--client COLUMN", "`a`"):
         mq.load(csv(tmp_path, "a,sex,y\n" + "1,w,0\n2,m,1\n" * 9), categorical="sex")
     with warns("W304", "--client COLUMN"):
         mq.load(csv(tmp_path, "a,y\n" + "1,0\n2,1\n" * 9))
@@ -476,7 +476,7 @@ def test_further_texts_that_mean_missing_stay_with_the_data(
     for dataset in (mq.load(path, **given), mq.load("hosp"), made):
         # The usual texts mean it as well.
         assert dataset.x.isnan().tolist() == [[True, False], [False, True], [True] * 2, [False] * 2]
-        assert dataset.missing == ("K.A.", "-9")
+        assert dataset.layout.missing == ("K.A.", "-9")
         assert dataset.features[1].categories == ("u",)
 
 
@@ -630,3 +630,103 @@ def test_an_image_outside_of_the_file_is_not_read(tmp_path: Path) -> None:
     saved(tmp_path / "t", {"image": cells, "y": [0]}, kinds)
     with raises("E301"):
         mq.load(tmp_path / "t")
+
+
+def test_an_empty_file_has_one_fault(tmp_path: Path) -> None:
+    assert len(faults(csv(tmp_path, ""))) == 2
+
+
+def test_a_wrong_separator_hides_no_other_fault(tmp_path: Path) -> None:
+    path = csv(tmp_path, "id;sex;out\nP1;w;yes\nP2;m;no\nP3;w;no\n")
+    lines = faults(path, sep="|", label="out", drop="idd", categorical="sexx")
+    one(lines, "line 1 is one field", "--sep ';'")
+    one(lines, "drop", "`idd`", "did you mean `id`")
+    one(lines, "categorical", "`sexx`", "did you mean `sex`")
+    one(lines, "`id`", "--drop id")
+
+
+def test_rows_of_separators_alone_are_no_rows(tmp_path: Path) -> None:
+    dataset = mq.load(csv(tmp_path, "a;b;y\n1;2;0\n;;\n\n3;4;1\n ; ;\n;;;;\n"))
+    assert dataset.x.tolist() == [[1, 2], [3, 4]]
+    one(faults(csv(tmp_path, "a;b;y\n1;2;0\n;;\nx;4;1\n")), "`a`", "line 4 'x'")
+
+
+def test_quoted_decimal_commas_are_read_where_commas_separate(tmp_path: Path) -> None:
+    dataset = mq.load(csv(tmp_path, 'a,y\n"7,9",0\n8.5,1\n"12,25",1\n'))
+    assert dataset.x.flatten().tolist() == [7.9000000953674316, 8.5, 12.25]
+
+
+@pytest.mark.parametrize(
+    ("column", "thousands"),
+    [
+        (["1.200", "12.500"], True),
+        (["1.200", "850", "1.234.567"], True),
+        (["1.200", "3.5"], False),
+        (["0.125", "0.250"], False),
+        (["1.61", "1.200"], False),
+    ],
+)
+def test_points_for_thousands_are_told_by_commas_in_other_columns(
+    tmp_path: Path, column: list[str], thousands: bool
+) -> None:
+    rows = [f"{value};1,5;{row % 2}" for row, value in enumerate(column)]
+    path = csv(tmp_path, "\n".join(["a;b;y", *rows]))
+    if thousands:
+        one(faults(path), "`a`", "thousands", "1234 or 1,234")
+    else:
+        assert mq.load(path).x[:, 0].tolist() == pytest.approx(list(map(float, column)))
+
+
+def test_all_words_of_a_column_are_listed_and_marks_of_missing_values_pointed_at(
+    tmp_path: Path, golden: Golden
+) -> None:
+    rows = [f"{'wmd'[k % 3]};{k % 7 + 20};{k % 2}" for k in range(20)]
+    rows += ["k.A.;31;0", "-;31;1", "-;unbekannt;1", "w;unbekannt;0", "w;40;0"]
+    path = csv(tmp_path, "\n".join(["sex;age;y", *rows]))
+    with raises("E302", "'w'", "'m'", "'d'", "'k.A.'", "'-'", "--missing -,k.A.") as refusal:
+        mq.load(path)
+    golden(refusal.value)
+    assert "--missing unbekannt" in str(refusal.value).splitlines()[-1]
+    # What could be a limit of detection is offered, and not proposed.
+    limit = csv(tmp_path, "a;y\n" + "1;0\n2;1\n" * 9 + "<0.3;1\n")
+    with raises("E302", "--missing '<0.3'", "correct these values") as refusal:
+        mq.load(limit)
+    assert "Try:" not in str(refusal.value)
+
+
+def test_categories_that_may_mean_missing_values_are_warned_of(
+    tmp_path: Path, golden: Golden
+) -> None:
+    rows = [f"{'wm-'[k % 3]};{k % 5};{k % 2}" for k in range(30)]
+    path = csv(tmp_path, "\n".join(["sex;a;y", *rows]))
+    with warns("W315", "`sex`", "'-'", "--missing -") as told:
+        mq.load(path, categorical="sex")
+    golden(next(each.message for each in told if str(each.message).startswith("W315")))
+    mq.load(path, categorical="sex", missing="-", impute="median")
+
+
+def test_whole_numbers_that_all_differ_name_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    case = 100_000 + np.cumsum(rng.integers(1, 9, 120))
+    columns = {"case": case, "age": rng.integers(20, 90, 120), "mass": rng.normal(80, 9, 120)}
+    rows = [
+        f"{a};{b};{c};{k % 2}" for k, (a, b, c) in enumerate(zip(*columns.values(), strict=True))
+    ]
+    with warns("W306", "`case`") as told:
+        mq.load(csv(tmp_path, "\n".join(["case;age;mass;y", *rows])))
+    text = next(str(each.message) for each in told if str(each.message).startswith("W306"))
+    assert "`age`" not in text
+    assert "`mass`" not in text
+    # A few whole numbers may differ and measure something.
+    mq.from_frame(pandas.DataFrame({"mass": range(1000, 1900, 30), "y": [0, 1] * 15}), label="y")
+
+
+def test_columns_of_few_whole_numbers_may_be_the_client_and_categories_are_not(
+    tmp_path: Path,
+) -> None:
+    rows = [f"{k % 6 + 101};{'ab'[k % 2]};{k % 2};{k / 7};{k % 2}" for k in range(60)]
+    with warns("W304", "`KH` (6 values)") as told:
+        mq.load(csv(tmp_path, "\n".join(["KH;sex;flag;v;y", *rows])), categorical="sex")
+    text = next(str(each.message) for each in told if str(each.message).startswith("W304"))
+    assert "`sex`" not in text
+    assert "`flag`" not in text

@@ -10,7 +10,10 @@ import torch
 from masquerade.core import Task, tree
 from masquerade.data.loader import BatchLoader
 from masquerade.deploy.client import Client, alone
-from masquerade.engine.remote import Call, Remote, Reply
+from masquerade.deploy.measure import Adapted, ClientReport, Measurer
+from masquerade.engine.loop import Loop
+from masquerade.engine.remote import Call, Exchanged, Remote
+from masquerade.evaluation.accuracy import mean_of
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.laws.toy import BUDGETS, SIZES, federation, network_of
 from masquerade.simulation.build import Simulation
@@ -32,14 +35,14 @@ def simulated(method, **settings) -> Simulation:
 class InMemory:
     """Clients in this process, some of whose replies are lost after they have done their work."""
 
-    clients: Mapping[int, Client]
+    clients: dict[int, Client]
     lost: Mapping[int, set[int]] = field(default_factory=dict)
     """By round."""
     spoiled: set[int] = field(default_factory=set)
     """Clients whose replies arrive with a bit flipped."""
     calls: list[Call] = field(default_factory=list)
 
-    def exchange(self, calls: Sequence[Call]) -> Mapping[int, Reply]:
+    def exchange(self, calls: Sequence[Call]) -> Exchanged:
         self.calls += calls
         found = {}
         for call in calls:
@@ -50,7 +53,7 @@ class InMemory:
                 reply = replace(reply, body=bytes(body))
             if call.kind != "train" or call.client not in self.lost.get(call.number, set()):
                 found[call.client] = reply
-        return found
+        return Exchanged(found)
 
 
 def far(made: Simulation, folder: Path) -> tuple[Simulation, InMemory]:
@@ -88,7 +91,7 @@ def are_equal(here: RunState, there: RunState, clients: Mapping[int, Client]) ->
     for name in shared:
         assert torch.equal(left[name], right[name]), name
     for id, client in clients.items():
-        base = client.channel.base(tree.take(there.session, id))
+        base = client.channel.base(there.session.one(id))
         found = tree.named(client.load(base).client)
         wanted = tree.named(tree.take(here.clients.state, id))
         assert found.keys() == wanted.keys()
@@ -119,17 +122,39 @@ def test_rounded_messages_are_rounded_alike(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "dmpfl", "fedmask", "pfedgate", "fedselect"])
 def test_clients_measure_themselves_what_the_simulator_measures(name: str, tmp_path: Path) -> None:
     here = simulated(METHOD_TABLE[name])
-    there, _ = far(simulated(METHOD_TABLE[name]), tmp_path)
+    there, transport = far(simulated(METHOD_TABLE[name]), tmp_path)
+    for id, client in transport.clients.items():
+        measure = Measurer(Evaluator.of(alone_at(here, id)), id)
+
+        def told(adapted: Adapted, measure: Measurer = measure) -> bytes:
+            return measure(adapted)[0].to_bytes()
+
+        transport.clients[id] = replace(client, measure=told)
     mine, theirs = trained(here), trained(there)
-    own = list(here.federation.test)
     for view in here.server.method.views:
         ids = torch.tensor(here.server.known)
         round = here.server.round("adapt", mine.number, (view, False))
         job = there.server.make_job(theirs, ids, round)
-        wanted = Evaluator.of(here).measure(mine, view, own).scores
-        found = there.engine.evaluate(job, own).scores
-        for left, right in zip(wanted, found, strict=True):
-            assert torch.equal(left.double(), right)
+        wanted = Evaluator.of(here).measure(mine, view, list(here.federation.test)).scores
+        for final in (False, True):
+            found = there.engine.reports(job, final)
+            for id, scores in enumerate(wanted):
+                report = ClientReport.from_bytes(found[id].body)
+                assert report.own == mean_of(scores)
+                assert report.tests == len(scores)
+                assert (report.final is not None) == final
+
+
+def alone_at(made: Simulation, id: int) -> Simulation:
+    """A simulation of one client alone, of which nothing but its samples is used."""
+    own = alone(made.federation, id)
+    context = replace(made.context, loader=replace(made.context.loader, federation=own))
+    server = replace(made.server, clients=made.server.clients[: id + 1], known=(id,))
+    evaluate = replace(made.spec.evaluate, degrees=(0,))
+    spec = replace(made.spec, federation=own, evaluate=evaluate)
+    return replace(
+        made, spec=spec, server=server, federation=own, context=context, engine=Loop(context)
+    )
 
 
 def test_a_call_says_nothing_but_the_download(tmp_path: Path) -> None:

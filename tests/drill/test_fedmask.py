@@ -79,9 +79,19 @@ def _drawn(make: Any, seed: int = 1) -> nn.Module:
         return model
 
 
+BITS = {
+    "pruned_layers": 0,
+    "lr": 0.1,
+    "scores": "equal",
+    "scale": 0.001,
+    "weights": "signed",
+    "lr_schedule": "constant",
+}
+"""No structure: the tables are about bits alone. The rest is as when the tables were made."""
+
+
 def bits(**settings: Any) -> FedMask:
-    """Make FedMask without a structure: the tables are about bits alone."""
-    return FedMask(**{"pruned_layers": 0, "lr": 0.1} | settings)
+    return FedMask(**BITS | settings)
 
 
 @pytest.fixture(scope="module")

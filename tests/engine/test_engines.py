@@ -1,11 +1,9 @@
 """Engines in trouble: errors, dropout, BatchNorm, plain PyTorch, regression, empty clients."""
 
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,11 +31,21 @@ from masquerade.errors import MasqueradeWarning
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.methods import DMPFL, FedAvg
 from masquerade.results import Summary
-from masquerade.simulation.build import Simulation
+from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.state import RunState
 from tests import support
 from tests.messages import Golden
-from tests.support import SIZES, advance, built, carry_on, federation, final, network, raises, warns
+from tests.support import (
+    SIZES,
+    advance,
+    built,
+    federation,
+    final,
+    network,
+    raises,
+    toy,
+    warns,
+)
 
 EMPTY = torch.empty(0, dtype=torch.int64)
 each_engine = pytest.mark.parametrize("engine", ["loop", "batched"])
@@ -161,10 +169,9 @@ def test_an_error_names_client_stage_and_step(place: str, note: str) -> None:
 
 
 def test_an_error_names_its_client_from_another_process() -> None:
-    made = simulation(Breaking(), participation=1.0, workers=2)
-    with pytest.raises(Broken) as caught:
+    broken = toy(Breaking(), participation=1.0, processes=2)
+    with pytest.raises(Broken) as caught, simulating(broken) as made:
         finish(made)
-    made.close()
     assert "in client 3, stage `second`, step 1" in caught.value.__notes__
 
 
@@ -204,12 +211,12 @@ each_dropout = pytest.mark.parametrize(
 
 
 @each_dropout
-@pytest.mark.parametrize("workers", [2, 5])
-def test_dropout_gives_the_same_bits_for_any_number_of_workers(
-    method: Method, workers: int
+@pytest.mark.parametrize("processes", [2, 5])
+def test_dropout_gives_the_same_bits_for_any_number_of_processes(
+    method: Method, processes: int
 ) -> None:
     _, alone = simulate(method, task=Task(DROPPY), rounds=2)
-    _, together = simulate(method, task=Task(DROPPY), rounds=2, workers=workers)
+    _, together = simulate(method, task=Task(DROPPY), rounds=2, processes=processes)
     assert_same(alone, together)
 
 
@@ -223,7 +230,7 @@ def test_dropout_gives_the_same_bits_in_any_order_of_clients(method: Method) -> 
             progress.server,
             progress.rows.take(ids),
             progress.clients.take(ids),
-            tree.take(progress.session, ids),
+            progress.session.take(ids),
             ids,
             made.context.round("train", "train", 0),
             0,
@@ -400,7 +407,8 @@ def test_a_regression_from_end_to_end(engine: str) -> None:
     assert errors[1] > after.mean
     own = data.test[3]
     by_hand = (last.client(3).predict(data.x[own])[:, 0] - data.y[own]).abs().double().mean()
-    assert own_of(summary)[3] == pytest.approx(float(by_hand))
+    # A batch of clients adds up in another order than one model does.
+    assert own_of(summary)[3] == pytest.approx(float(by_hand), rel=1e-5)
 
 
 def test_the_bottom_decile_of_an_accuracy_is_its_low_end() -> None:
@@ -622,27 +630,6 @@ def test_odd_messages_pass_through_both_engines(empty: bool) -> None:
     extra = loop.costs["train"]["up"] - plain.costs["train"]["up"]
     assert extra >= 18 * (6 + 2 + 3)
     assert loop.costs["train"]["down"] - plain.costs["train"]["down"] == 18 * empty
-
-
-def test_a_worker_that_dies_costs_no_bit(tmp_path: Path) -> None:
-    """The round is done again in new processes, with one warning; a second death is an error."""
-
-    class Deadly(FedAvg):
-        def start(self, task: Task, message: Message, client: State, round: Round) -> State:
-            # Once, in a worker: the file tells that it has happened.
-            if round.number == 1 and not (tmp_path / "died").exists():
-                (tmp_path / "died").touch()
-                os._exit(9)
-            return super().start(task, message, client, round)
-
-    _, alone = support.simulate(FedAvg(local_epochs=1), rounds=3)
-    made = support.simulation(Deadly(local_epochs=1), rounds=3, workers=2)
-    progress = made.begin()
-    with warns("W505", "2") as seen:
-        carry_on(made, progress)
-    made.close()
-    assert len(seen) == 1
-    assert_same(alone, progress)
 
 
 @each_engine

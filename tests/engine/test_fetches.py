@@ -13,7 +13,8 @@ from masquerade.core import Message, Part, State, Task, tree
 from masquerade.core.round import ClientInfo, Round, client_round
 from masquerade.data import Federation
 from masquerade.methods import DMPFL, FedAvg
-from tests.support import advance, built, network, simulation
+from masquerade.simulation.build import simulating
+from tests.support import advance, network, simulation, specified
 
 WAITING = (
     *(Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.numpy),
@@ -142,16 +143,16 @@ class Passing(FedAvg):
         return server, {"n": rows["n"] + 1}
 
 
-@pytest.mark.parametrize("compute", [{"engine": "loop"}, {"engine": "batched"}, {"workers": 2}])
+@pytest.mark.parametrize("compute", [{"engine": "loop"}, {"engine": "batched"}, {"processes": 2}])
 def test_what_a_row_sent_stays_with_its_client(compute: dict[str, Any]) -> None:
     # Clients of one size, all of them in every round: nothing need be moved, nor copied.
     x, y = torch.ones(24, 6, dtype=torch.float64), torch.arange(24) % 3
     parts = tuple(torch.arange(24).split(6))
     data = Federation("even", x, y, 3, parts, parts, parts)
     method = Passing(local_epochs=1)
-    made = built(method, Task(network()), data, rounds=3, batch_size=3, compute=Compute(**compute))
-    progress = made.begin()
-    for number in range(3):
-        advance(made, progress)
-        assert progress.clients.state["got"].tolist() == [number] * 4
-    made.close()
+    settings: dict[str, Any] = {"rounds": 3, "batch_size": 3, "compute": Compute(**compute)}
+    with simulating(specified(method, Task(network()), data, **settings)) as made:
+        progress = made.begin()
+        for number in range(3):
+            advance(made, progress)
+            assert progress.clients.state["got"].tolist() == [number] * 4

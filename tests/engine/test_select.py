@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from masquerade.config.settings import Compute
 from masquerade.core import Batch, Method, Round, Stage, State, Task
@@ -254,6 +254,30 @@ def test_a_trial_leaves_no_trace() -> None:
     obstacle(made)
     assert all(torch.equal(made.task.initial[name], value) for name, value in before.items())
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_too_little_memory_for_an_evaluation_halves_its_samples_and_then_the_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = simulation(METHOD_TABLE["fedavg"], rounds=1, engine="batched", clients_per_chunk=64)
+    progress = made.begin()
+    samples = [torch.arange(20) for _ in made.server.clients]
+    wanted = measure(made, progress, "global", samples).scores
+    mapped, widths = VmappedMethod.map, list[tuple[int, int]]()
+
+    def small(self: VmappedMethod, function: Any, *given: Any) -> Any:
+        if isinstance(given[-1], Tensor):
+            widths.append(tuple(given[-1].shape[:2]))
+            if self.clients > 2 or given[-1].shape[1] > 3:
+                raise torch.OutOfMemoryError("invented")
+        return mapped(self, function, *given)
+
+    monkeypatch.setattr(VmappedMethod, "map", small)
+    with warns("W503"):
+        found = measure(made, progress, "global", samples).scores
+    assert [each for each in widths if each[0] <= 2][-1][1] in (1, 2, 3)
+    for left, right in zip(wanted, found, strict=True):
+        assert torch.equal(left, right)
 
 
 def test_too_little_memory_halves_the_width_and_changes_no_number(

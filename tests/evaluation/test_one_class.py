@@ -6,10 +6,12 @@ from dataclasses import replace
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 import masquerade as mq
-from masquerade.evaluation.one_class import may_be_one_class
+from masquerade.core.regression import mae, squared_error
+from masquerade.evaluation.one_class import may_be_one_class, one_number
+from tests.messages import Golden
 from tests.support import federation, warns
 
 
@@ -22,7 +24,9 @@ def constant() -> nn.Module:
     return net
 
 
-def trained(model: nn.Module, data: mq.Federation, novel: tuple[int, ...] = ()) -> mq.Result:
+def trained(
+    model: nn.Module | mq.Task, data: mq.Federation, novel: tuple[int, ...] = ()
+) -> mq.Result:
     evaluate = mq.Evaluate(every=0, degrees=(0,))
     compute = mq.Compute(engine="loop")
     method = mq.methods.FedAvg(lr=1e-9, local_epochs=1)
@@ -62,6 +66,54 @@ def test_a_model_that_tells_classes_apart_is_not_counted() -> None:
         warnings.simplefilter("error")
         found = trained(net, replace(data, x=x))
     assert [each.per_client.one_class for each in found.summaries] == [(), ()]
+
+
+class OneNumber(nn.Module):
+    """A linear network of which the bias alone is left."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.linear, self.weight = nn.Linear(6, 1, dtype=torch.float64), weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * self.linear(x) + self.linear.bias
+
+
+def regression(weight: float) -> mq.Task:
+    return mq.Task(OneNumber(weight), squared_error, mae, better="lower")
+
+
+def numbers() -> mq.Federation:
+    data = federation()
+    return replace(data, y=data.x[:, 0].clone() + 100, classes=None)
+
+
+def test_a_regression_that_answers_one_number_is_counted_and_told_of(golden: Golden) -> None:
+    data = numbers()
+    with warns("W310", "6 of 6") as heard:
+        found = trained(regression(0.0), data)
+    assert [each.per_client.one_class for each in found.summaries] == [tuple(range(6))] * 2
+    golden(heard[0].message)
+    # Where the targets of a client do not differ, one number is right.
+    y = data.y.clone()
+    y[data.test[2]] = 7.0
+    with warns("W310", "5 of 6"):
+        found = trained(regression(0.0), replace(data, y=y))
+    assert 2 not in found.summaries[0].per_client.one_class
+
+
+def test_a_regression_that_tells_samples_apart_is_not_counted() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = trained(regression(1e-2), numbers())
+    assert found.summaries[0].per_client.one_class == ()
+
+
+def test_numbers_that_differ_by_rounding_alone_are_alike() -> None:
+    assert one_number(torch.tensor([[1.0], [1.0 + 1e-7]], dtype=torch.float64))
+    assert not one_number(torch.tensor([[1.0], [1.001]]))
+    assert not one_number(torch.tensor([[1.0, 2.0], [1.0, 3.0]]))
+    assert not one_number(torch.tensor([[1.0], [float("nan")]]))
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import masquerade as mq
-from tests.support import federation, network, raises
+from tests.support import federation, network, raises, warns
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
 METHOD = mq.methods.FedAvg(local_epochs=1)
@@ -55,7 +55,7 @@ def test_another_kind_of_argument_is_refused_with_what_to_write(
         (lambda **key: mq.run(METHOD, network(), federation(), **key), {"round": "rounds"}),
         (lambda **key: mq.run(METHOD, network(), federation(), **key), {"lr": "FedAvg"}),
         (mq.Compute, {"width": "clients_per_chunk"}),
-        (mq.Compute, {"worker": "workers"}),
+        (mq.Compute, {"process": "processes"}),
         (mq.Evaluate, {"foo": "degrees"}),
         (mq.Stage, {"keep": "masks"}),
         (mq.Stage, {"epoch_": "epochs"}),
@@ -198,3 +198,21 @@ def test_a_program_that_trains_something_else_does_not_go_on(tmp_path: Any) -> N
         with raises("E402"):
             go(**other)
     go()
+
+
+def test_data_that_name_their_clients_are_partitioned_by_them() -> None:
+    named = mq.from_arrays(X, Y, ["ann", "bob", "cid", "dot"] * 10)
+    for federation_ in (mq.partition(named), mq.partition(named, by="client", seed=3)):
+        assert federation_.names == ("ann", "bob", "cid", "dot")
+    with raises("E202", "`iid`"):
+        mq.partition(DATASET)
+
+
+def test_a_warning_points_at_the_line_that_called() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    data = mq.partition(DATASET, 2, mq.IID())
+    compute = mq.Compute(engine="batched")
+    with warns("W501") as heard:
+        mq.run(METHOD, model, data, 1, compute=compute)
+    (found,) = [each for each in heard if "W501" in str(each.message)]
+    assert found.filename == __file__

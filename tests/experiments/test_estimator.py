@@ -6,18 +6,27 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import sklearn
 import torch
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
-from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, roc_auc_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    StratifiedKFold,
+    cross_val_score,
+    cross_validate,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import masquerade as mq
-from tests.support import raises
+from tests.messages import Golden
+from tests.support import raises, warns
 
 LEFT_OUT = {
     "check_array_api_input": "arrays of other libraries are not computed on where they lie",
@@ -60,7 +69,8 @@ def test_new_groups_are_answered_by_the_shared_model() -> None:
     asked = found.predict_proba(x[:5], groups=["east"] * 5)
     shared = found.result_.client("south", "global").predict(torch.from_numpy(x[:5]).float())
     assert np.allclose(asked, torch.softmax(shared, -1), atol=1e-6)
-    assert np.array_equal(asked, found.predict_proba(x[:5]))
+    with warns("W206"):
+        assert np.array_equal(asked, found.predict_proba(x[:5]))
     assert not np.allclose(asked, found.predict_proba(x[:5], groups=groups[:5]), atol=1e-2)
 
 
@@ -93,12 +103,17 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         mq.PersonalizedClassifier(**wrong).fit(x, y)
 
 
-def test_without_groups_score_and_predict_are_the_shared_model() -> None:
+def test_without_groups_score_and_predict_are_the_shared_model_with_a_warning(
+    golden: Golden,
+) -> None:
     x, y, _ = opposite_groups()
     found = fitted()
     strangers = found.predict(x, groups=["east"] * len(x))
-    assert np.array_equal(found.predict(x), strangers)
-    assert found.score(x, y) == np.mean(strangers == y)
+    with warns("W206", "mq.scorer") as heard:
+        assert np.array_equal(found.predict(x), strangers)
+    golden(heard[0].message)
+    with warns("W206"):
+        assert found.score(x, y) == np.mean(strangers == y)
 
 
 @pytest.fixture
@@ -123,9 +138,44 @@ def test_cross_validation_hands_groups_on(routing: mq.PersonalizedClassifier) ->
     assert found.max() < 0.2
 
 
+def test_scikit_learns_scorers_give_no_groups_and_ours_do(
+    routing: mq.PersonalizedClassifier,
+) -> None:
+    x, y, groups = opposite_groups()
+    given: dict[str, Any] = {"params": {"groups": groups}, "cv": FOLDS}
+    with warns("W206"):
+        assert cross_val_score(routing, x, y, scoring="accuracy", **given).max() < 0.7
+    ours = cross_val_score(routing, x, y, scoring=mq.scorer("accuracy"), **given)
+    assert np.array_equal(ours, cross_val_score(routing, x, y, **given))
+    scorers = {name: mq.scorer(name) for name in ("accuracy", "roc_auc")}
+    both = cross_validate(routing, x, y, scoring=scorers, **given)
+    assert np.array_equal(both["test_accuracy"], ours)
+    assert both["test_roc_auc"].min() > 0.8
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "roc_auc", "neg_log_loss"])
+def test_a_scorer_says_what_scikit_learn_says_of_the_groups_answers(name: str) -> None:
+    x, y, groups = opposite_groups()
+    found = fitted(rounds=5)
+    shares, labels = found.predict_proba(x, groups), found.predict(x, groups)
+    expected = {
+        "accuracy": lambda: accuracy_score(y, labels),
+        "balanced_accuracy": lambda: balanced_accuracy_score(y, labels),
+        "roc_auc": lambda: roc_auc_score(y == "well", shares[:, 1]),
+        "neg_log_loss": lambda: -log_loss(y, shares),
+    }
+    assert mq.scorer(name)(found, x, y, groups=groups) == expected[name]()
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with raises("E201", "`roc_auc`"):
+        mq.scorer("roc_uac")
+
+
 def test_a_search_hands_groups_on(routing: mq.PersonalizedClassifier) -> None:
     x, y, groups = opposite_groups()
-    search = GridSearchCV(routing, {"method": ["fedavg", "ditto"]}, cv=FOLDS)
+    scoring = mq.scorer("balanced_accuracy")
+    search = GridSearchCV(routing, {"method": ["fedavg", "ditto"]}, cv=FOLDS, scoring=scoring)
     search.fit(x, y, groups=groups)
     assert search.best_params_ == {"method": "ditto"}
     assert search.best_estimator_.groups_.tolist() == ["north", "south"]
@@ -134,13 +184,17 @@ def test_a_search_hands_groups_on(routing: mq.PersonalizedClassifier) -> None:
 
 def test_a_pipeline_hands_groups_on(routing: mq.PersonalizedClassifier) -> None:
     x, y, groups = opposite_groups()
-    model = make_pipeline(StandardScaler(), clone(routing)).fit(x, y, groups=groups)
+    asking = clone(routing).set_predict_proba_request(groups=True)
+    model = make_pipeline(StandardScaler(), asking).fit(x, y, groups=groups)
+    assert mq.scorer("roc_auc")(model, x, y, groups=groups) > 0.8
     assert model.score(x, y, groups=groups) > 0.8
-    assert model.score(x, y) < 0.8
+    with warns("W206"):
+        assert model.score(x, y) < 0.8
     assert np.mean(model.predict(x, groups=groups) == y) > 0.8
     assert model.classes_.tolist() == ["sick", "well"]
 
 
+@sklearn.config_context(enable_metadata_routing=False)
 def test_without_routing_a_pipeline_takes_groups_by_the_name_of_its_step() -> None:
     x, y, groups = opposite_groups()
     model = make_pipeline(StandardScaler(), mq.PersonalizedClassifier("fedavg", rounds=1))
@@ -157,6 +211,16 @@ def test_names_of_columns_are_kept_and_checked() -> None:
     assert model.feature_names_in_.tolist() == ["age", "pulse", "weight"]
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[["pulse", "age", "weight"]], groups=groups)
+
+
+def test_columns_of_words_are_named(golden: Golden) -> None:
+    frame = pandas.DataFrame({"age": [1, 2], "ward": ["east", "west"], "dose": ["1", "2"]})
+    with raises("E302", "ward") as refusal:
+        mq.PersonalizedClassifier().fit(frame, [0, 1])
+    golden(refusal.value)
+    model = mq.PersonalizedClassifier("fedavg", rounds=1).fit(frame[["age", "dose"]], [0, 1])
+    with raises("E302", "age"):
+        model.predict(frame[["age", "dose"]].assign(age="old"))
 
 
 def test_groups_of_whole_numbers_are_the_same_as_floats_and_none_may_be_missing() -> None:

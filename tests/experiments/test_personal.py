@@ -32,9 +32,47 @@ def mine() -> mq.Personal:
 def test_probabilities_and_labels_are_those_of_the_outputs(mine: mq.Personal) -> None:
     outputs = mine.predict(X)
     assert torch.equal(mine.predict_proba(X), outputs.softmax(-1))
-    assert mine.predict_label(X) == [WORDS[best] for best in outputs.argmax(-1).tolist()]
+    assert mine.predict_label(X).tolist() == [WORDS[best] for best in outputs.argmax(-1).tolist()]
     numbered = trained(nn.Linear(3, 2), ())
-    assert set(numbered.predict_label(X)) <= {"0", "1"}
+    assert set(numbered.predict_label(X)) <= {0, 1}
+
+
+LABELS = {
+    "numbers": np.arange(40) % 2,
+    "other numbers": 3 + 4 * (np.arange(40) % 2),
+    "floats": np.arange(40) % 2 + 1.0,
+    "booleans": np.arange(40) % 2 == 0,
+    "words": np.array(WORDS * 20),
+    "words of digits": np.array(["0", "1"] * 20),
+}
+
+
+@pytest.mark.filterwarnings("ignore:W305", "ignore:W308", "ignore:W310")
+@pytest.mark.parametrize("source", ["frame", "arrays"])
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_can_be_compared_with_those_that_were_given(
+    kind: str, source: str, tmp_path: Path
+) -> None:
+    y = LABELS[kind]
+    if source == "frame":
+        dataset = mq.from_frame(pandas.DataFrame(X.numpy()).assign(y=y), label="y")
+    elif kind == "other numbers":
+        pytest.skip("classes of arrays are counted from 0")
+    else:
+        dataset = mq.from_arrays(X, y)
+    model = nn.Linear(3, 2)
+    result = mq.run(METHOD, model, mq.partition(dataset, 2, mq.IID()), 1)
+    result.save(tmp_path / "saved")
+    loaded = mq.load_result(tmp_path / "saved", method=METHOD, model=model)
+    assert isinstance(loaded, mq.Result)
+    for found in (result, loaded):
+        labels = found.client(1).predict_label(X)
+        right = (
+            found.client(1).predict(X).argmax(-1).numpy() == np.unique(y, return_inverse=True)[1]
+        )
+        # Whatever the model learned, comparing labels says how often it is right.
+        assert np.array_equal(labels == y, right)
+        assert set(labels.tolist()) <= set(y.tolist())
 
 
 def test_an_output_that_is_no_class_of_the_data_has_its_number() -> None:
@@ -42,6 +80,7 @@ def test_an_output_that_is_no_class_of_the_data_has_its_number() -> None:
     with torch.no_grad():
         wide.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 50.0]))
     assert set(trained(wide).predict_label(X)) == {"3"}
+    assert set(trained(wide, ()).predict_label(X)) == {3}
 
 
 def test_a_model_with_a_loss_of_its_own_has_no_labels() -> None:
@@ -62,7 +101,7 @@ def test_a_bundle_has_labels_and_a_card_without_being_told(
     assert bundle.manifest["labels"] == list(WORDS)
     outputs = predict.predict(bundle, X.numpy())
     answered = [each["label"] for each in predict.answers(bundle, outputs)]
-    assert answered == mine.predict_label(X)
+    assert answered == mine.predict_label(X).tolist()
     card = (tmp_path / "bundle" / "card.md").read_text()
     assert "IID() over 2 clients, seed 0, split 0.6, 0.2, 0.2" in card
     assert re.search(r"client \| 1, with \d+ training samples", card)

@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
+from torch import nn
 
+import masquerade as mq
 from masquerade.config.toml import parse
 from masquerade.experiments.run import compare, start
 from masquerade.export.bundle import write
 from masquerade.export.from_run import find
 from masquerade.export.predict import answers, open_bundle, predict
 from masquerade.report.tables import markdown
+from tests.messages import Golden
 from tests.support import raises
 
 
@@ -71,3 +76,54 @@ def test_what_needs_classes_is_refused_and_leaves_nothing(
     with raises("E202"):
         compare(tmp_path / "run", parse(tables(line, **{section: {key: value}})))
     assert not (tmp_path / "run").exists()
+
+
+def from_python(
+    model: nn.Module | mq.Task, y: "npt.NDArray[np.float32] | None" = None
+) -> mq.Result:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3)).astype(np.float32)
+    y = (x @ [1.0, -2.0, 0.5]).astype(np.float32) if y is None else y
+    data = mq.partition(mq.from_arrays(x, y), clients=4, by="iid", seed=1)
+    evaluate = mq.Evaluate(every=0, degrees=(0,))
+    method = mq.methods.FedAvg(local_epochs=2)
+    return mq.run(method, model, data, 8, evaluate=evaluate, progress=False)
+
+
+def test_a_module_from_python_learns_numbers_by_squared_error(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    result = from_python(model)
+    summary, _ = result.summaries
+    assert (summary.metric, summary.better, list(summary.metrics)) == ("mae", "lower", ["rmse"])
+    assert summary.accuracy.own.mean < 0.1
+    result.save(tmp_path / "saved")
+    again = mq.load_result(
+        tmp_path / "saved", method=mq.methods.FedAvg(local_epochs=2), model=model
+    )
+    assert isinstance(again, mq.Result)
+    x = torch.ones(2, 3)
+    assert torch.equal(again.client(1).predict(x), result.client(1).predict(x))
+    with raises("E202"):
+        result.client(1).predict_label(x)
+
+
+def test_several_numbers_are_learned_too() -> None:
+    y = np.random.default_rng(1).normal(size=(160, 2)).astype(np.float32)
+    assert from_python(nn.Linear(3, 2), y).summaries[0].metric == "mae"
+
+
+@pytest.mark.parametrize(
+    "model", [mq.Task(nn.Linear(3, 1)), nn.Linear(3, 2)], ids=["cross entropy", "outputs"]
+)
+def test_what_does_not_fit_numbers_is_refused(model: nn.Module | mq.Task, golden: Golden) -> None:
+    with raises("E202") as refusal:
+        from_python(model)
+    golden(refusal.value)
+
+
+def test_a_method_is_checked_on_numbers() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 3)), rng.normal(size=80)
+    data = mq.partition(mq.from_arrays(x, y), clients=6, by="iid", seed=1)
+    assert mq.check(mq.methods.FedAvg(local_epochs=1), nn.Linear(3, 1), data).holds

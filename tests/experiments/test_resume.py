@@ -29,11 +29,13 @@ from masquerade.config.toml import parse, read_file
 from masquerade.core import ClientInfo, Round
 from masquerade.experiments import run as experiment
 from masquerade.experiments.callbacks import Callback, Run
+from masquerade.experiments.checkpoints import CommitFacts
 from masquerade.methods import METHODS
 from masquerade.models import build
 from masquerade.report import plots
 from masquerade.results import RoundRecord
 from masquerade.results.json_records import from_json
+from masquerade.simulation.build import simulating
 from masquerade.storage.results import is_comparison
 from masquerade.storage.run_directory import RunDirectory
 from tests.messages import Golden
@@ -242,6 +244,34 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path, config: 
         experiment.resume(run)
 
 
+def test_a_run_whose_commits_have_the_states_of_all_clients_goes_on(
+    tmp_path: Path, config: Config, whole: Path
+) -> None:
+    """Format 4 had all in one file."""
+    run = tmp_path / "run"
+    halted(config, run, 3)
+    (training,) = plan.trainings(config)
+    spec = plan.LoadedConfig.of(config).resolve(training)
+    with RunDirectory.open(run) as directory:
+        commit = directory.latest()
+        assert commit is not None
+        with simulating(spec) as made:
+            state = made.begin()
+            facts = from_json(CommitFacts, commit.facts)
+            state.restore(commit.number, commit.tensors, facts.state, commit.pieces)
+        shutil.rmtree(run / "rounds")
+        (run / "rounds").mkdir()
+    (run / "metrics.jsonl").rename(tmp_path / "lines")
+    (run / "metrics.jsonl").touch()
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    with RunDirectory.open(run) as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("masquerade.storage.run_directory.VERSION", 4)
+        directory.commit(3, state.tensors(), commit.facts, lines)
+    experiment.resume(run)
+    for name in ("metrics.jsonl", "summary.json"):
+        assert contents(run)[name] == contents(whole)[name]
+
+
 def test_a_run_whose_commits_have_the_former_format_is_refused(
     tmp_path: Path, config: Config
 ) -> None:
@@ -249,7 +279,7 @@ def test_a_run_whose_commits_have_the_former_format_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("masquerade.storage.run_directory.VERSION", 3)
         halted(config, tmp_path / "run", 2)
-    with raises("E402", "3", "4"):
+    with raises("E402", "3", "5"):
         experiment.resume(tmp_path / "run")
 
 
@@ -412,7 +442,7 @@ def drill_methods(path: Path, kills: int) -> None:
 def drill_engines(path: Path, kills: int) -> None:
     """Kill the method with most state when it is batched, and spread over processes."""
     data = write_data(path / "mine.npz")
-    kinds: dict[str, Any] = {"batched": {"engine": "batched"}, "processes": {"workers": 2}}
+    kinds: dict[str, Any] = {"batched": {"engine": "batched"}, "processes": {"processes": 2}}
     for name, compute in kinds.items():
         work = partial(complete, problem(data, "dmpfl", "dmpfl_plus", **compute))
         survive(work, path / name, kills)

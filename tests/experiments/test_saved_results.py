@@ -86,12 +86,38 @@ def test_its_models_come_back_with_the_objects_of_the_program(
             assert torch.equal(one.predict(X), other.predict(X))
 
 
-def test_other_objects_are_refused(saved: Path) -> None:
+@pytest.mark.parametrize("where", ["saved", "out"])
+def test_a_network_that_was_not_seeded_is_loaded_with_other_weights(
+    where: str, tmp_path: Path
+) -> None:
+    # What a client uses is bits on the initial weights.
+    method = mq.methods.FedMask(local_epochs=1)
+    folder = tmp_path / where
+    out = folder if where == "out" else None
+    made = mq.run(method, network(), federation(), 1, batch_size=4, out=out)
+    if out is None:
+        made.save(folder)
     other = network()
     with torch.no_grad():
-        next(other.parameters()).add_(1)
-    with raises("E402"):
-        mq.load_result(saved, method=METHOD, model=other)
+        for each in other.parameters():
+            each.normal_()
+    found = mq.load_result(folder, method=method, model=other)
+    assert isinstance(found, mq.Result)
+    for client in (0, 5):
+        assert torch.equal(found.client(client).predict(X), made.client(client).predict(X))
+    found.save(tmp_path / "again")
+    again = mq.load_result(tmp_path / "again", method=method, model=other)
+    assert isinstance(again, mq.Result)
+    assert torch.equal(again.client(0).predict(X), made.client(0).predict(X))
+
+
+def test_other_objects_are_refused(saved: Path) -> None:
+    first, *rest = network()
+    wider = nn.Sequential(nn.Linear(first.in_features, first.out_features + 1), *rest)
+    deeper = nn.Sequential(*network(), nn.Linear(3, 3))
+    for other in (wider, deeper, nn.Sequential(*list(network())[:-1])):
+        with raises("E402"):
+            mq.load_result(saved, method=METHOD, model=other)
     with raises("E402"):
         mq.load_result(saved, method=mq.methods.FedAvg(local_epochs=2), model=network())
     for given in ({"method": METHOD}, {"model": network()}, {"method": "fedavg", "model": 3}):
@@ -104,7 +130,8 @@ def test_other_objects_are_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["summary.json", "config.toml", "data.json", "manifest.json", "clients/2-global"]
+    "name",
+    ["summary.json", "config.toml", "data.json", "manifest.json", "clients/2-global", "initial"],
 )
 def test_a_flipped_bit_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     path = shutil.copytree(saved, tmp_path / "copy")
@@ -301,8 +328,10 @@ def test_the_page_of_a_comparison_says_what_auto_was(command: Path, tmp_path: Pa
         assert setting in text
     for setting in ("partition", "model", "engine"):
         assert f'{setting} = "auto"' not in text
-    # What is on the disk is what was asked for.
-    assert 'partition = "auto"' in (command / "config.toml").read_text()
+    # On the disk is what was asked for, and the one partition of all trainings.
+    settings = (command / "config.toml").read_text()
+    assert 'partition = "dirichlet:0.3"' in settings
+    assert 'model = "auto"' in settings
 
 
 def test_names_of_classes_and_columns_come_back(tmp_path: Path) -> None:
@@ -320,7 +349,7 @@ def test_names_of_classes_and_columns_come_back(tmp_path: Path) -> None:
     mine = found.client(0)
     assert torch.equal(mine.predict(frame), made.client(0).predict([[60.0, 1.0], [30.0, 0.0]]))
     best = mine.predict(frame).argmax(-1).tolist()
-    assert mine.predict_label(frame) == [("well", "ill")[each] for each in best]
+    assert mine.predict_label(frame).tolist() == [("well", "ill")[each] for each in best]
 
 
 def test_constants_of_each_client_are_not_taken_for_everybodys(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ import masquerade as mq
 from masquerade.export import bundle, timing
 from masquerade.export import from_run as exporting
 from masquerade.export import predict as session
-from masquerade.export.bundle import Card, Model
+from masquerade.export.bundle import NEEDED, Card, Model
 from masquerade.export.model_card import describe
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
@@ -83,28 +87,65 @@ def samples(tmp_path: Path) -> Path:
 
 WITHOUT_TORCH = """
 import sys
+import tomllib
 
-class Refused:
+class Bare:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked}:
-            raise AssertionError(name + " was imported")
+        if name.split(".")[0] not in {there}:
+            raise ModuleNotFoundError(name + " is not installed", name=name)
 
-sys.meta_path.insert(0, Refused())
+sys.meta_path.insert(0, Bare())
 from masquerade.cli.app import main
 sys.argv = ["masquerade", *{words}]
 main()
 """
 
 
+def installed(requirements: str) -> set[str]:
+    """Modules that an environment has once these requirements are installed, and what they need."""
+    waiting = [line for line in requirements.splitlines() if not line.startswith("#")]
+    found: set[str] = set()
+    while waiting:
+        name = re.split(r"[^\w.-]", waiting.pop())[0].lower().replace("_", "-")
+        if name not in found:
+            found.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                needed = metadata.requires(name) or []
+                waiting += [each for each in needed if "extra ==" not in each]
+    modules = metadata.packages_distributions().items()
+    of_them = {
+        module
+        for module, names in modules
+        if found & {each.lower().replace("_", "-") for each in names}
+    }
+    return of_them | set(sys.stdlib_module_names) | {"masquerade"}
+
+
 def without_torch(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process in which importing torch fails."""
-    blocked = {"torch", "sklearn", "scipy", "safetensors", "onnx", "matplotlib", "PIL", "pooch"}
-    blocked |= {"tomli_w", "requests", "platformdirs", "pyarrow", "pandas", "polars", "narwhals"}
-    text = WITHOUT_TORCH.format(blocked=blocked, words=[str(word) for word in words])
+    """Run the command in a process that has what the requirements of a bundle name, no more."""
+    text = WITHOUT_TORCH.format(there=installed(NEEDED), words=[str(word) for word in words])
     path = str(Path(mq.__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", text]
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def test_a_bundle_says_what_answering_needs(made: Path) -> None:
+    assert (made / session.REQUIREMENTS).read_text() == NEEDED
+    there = installed(NEEDED)
+    assert {"numpy", "onnxruntime", "typer", "click", "rich"} <= there
+    assert not there & {"torch", "scipy", "sklearn", "onnx", "PIL", "pyarrow", "pandas", "narwhals"}
+    # They are the versions that the package itself is tested with.
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    allowed = {*project["dependencies"], *project["optional-dependencies"]["export"]}
+    assert {line for line in NEEDED.splitlines() if not line.startswith("#")} <= allowed
+
+
+def test_what_reading_an_input_needs_further_is_named(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"")
+    done = without_torch("predict", made, "--input", tmp_path / "x.png")
+    assert (done.returncode, done.stderr[:4]) == (2, "E202")
+    assert "`PIL`" in done.stderr
 
 
 def test_a_bundle_answers_as_its_model_without_torch(
@@ -127,13 +168,60 @@ def test_a_bundle_answers_as_its_model_without_torch(
     assert int(differ.sum()) > 0
 
 
-@pytest.mark.parametrize(("given", "written"), [("y", "y.npy"), ("y.x", "y.x.npy")])
-def test_answers_are_written_under_the_name_that_numpy_gives_them(
-    made: Path, samples: Path, tmp_path: Path, given: str, written: str
+def test_a_card_has_every_metric_its_unit_class_weights_and_test_samples(tmp_path: Path) -> None:
+    x = torch.linspace(0, 1, 80).reshape(40, 2)
+    data = mq.partition(mq.from_arrays(x, (x[:, 0] > 0.7).long()), 2, mq.IID())
+    evaluate = mq.Evaluate(
+        every=0, degrees=(0,), metrics=("balanced_accuracy", "log_loss", "recall")
+    )
+    more = {"evaluate": evaluate, "class_weights": "balanced"}
+    result = mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, 1, **more)
+    result.client(1).export(tmp_path / "bundle", x)
+    facts = session.open_bundle(tmp_path / "bundle").manifest["card"]
+    summary = result.summaries[0]
+    listed, weights = summary.per_client, summary.class_weights
+    assert listed is not None
+    assert weights is not None
+    tables = [name for name in facts if name.endswith("on test data")]
+    assert tables == [
+        "Balanced accuracy (%) on test data",
+        "Accuracy (%) on test data",
+        "Log loss on test data",
+        "Recall (%) of every class on test data",
+    ]
+    assert facts["Balanced accuracy (%) on test data"]["this client"] == pytest.approx(
+        listed.metrics["balanced_accuracy"].own[1]
+    )
+    assert facts["Accuracy (%) on test data"]["this client"] == pytest.approx(listed.own[1])
+    assert list(facts["Recall (%) of every class on test data"]) == ["0", "1"]
+    tested = facts["Test data of this client"]
+    assert tested["test samples"] == tested["of class 0"] + tested["of class 1"] == listed.tests[1]
+    said = facts["Model"]["class weights in the loss"]
+    assert all(f"{label} {one:.3g}" in said for label, one in enumerate(weights.weights))
+    # Another metric is put first, also on the card.
+    result.by_metric("log_loss").client(1).export(tmp_path / "other", x)
+    other = session.open_bundle(tmp_path / "other").manifest["card"]
+    first, *_ = (name for name in other if name.endswith("on test data"))
+    assert first == "Log loss on test data"
+
+
+@pytest.mark.parametrize("name", ["y", "y.xlsx"])
+def test_answers_are_written_into_files_of_a_known_kind_alone(
+    made: Path, samples: Path, tmp_path: Path, name: str
 ) -> None:
-    call("predict", made, "--input", samples, "--out", tmp_path / given, "--quiet")
-    assert {each.name for each in tmp_path.iterdir()} == {samples.name, written}
-    assert len(np.load(tmp_path / written)) == 40
+    with raises("E201", name, ".csv", ".npy"):
+        call("predict", made, "--input", samples, "--out", tmp_path / name)
+    assert {each.name for each in tmp_path.iterdir()} == {samples.name}
+
+
+def test_answers_are_printed_or_written(
+    made: Path, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("predict", made, "--input", samples)
+    printed = capsys.readouterr().out.splitlines()
+    assert (len(printed), printed[0][:7]) == (40, "row 0: ")
+    call("predict", made, "--input", samples, "--out", tmp_path / "y.csv")
+    assert capsys.readouterr().out == f"Wrote {tmp_path / 'y.csv'}: 40 answers\n"
 
 
 def test_a_card_says_what_the_run_found(run: Path, client: int, made: Path) -> None:
@@ -199,7 +287,7 @@ def test_a_bundle_of_the_first_format_is_to_be_exported_again(
     digest = fingerprint(body.encode())["sha256"]
     old = shutil.copytree(made, tmp_path / "old")
     (old / session.MANIFEST).write_text(json.dumps({"sha256": digest, "manifest": body}))
-    with raises("E402", 1, 2) as refusal:
+    with raises("E402", 1, 3) as refusal:
         session.open_bundle(old)
     golden(refusal.value)
     for damaged in (b"[]", b"{}", b'"text"', b'{"manifest": {}}', b"\xff", b""):
@@ -261,15 +349,15 @@ def test_inputs_are_read_from_every_kind_of_file(opened: session.Bundle, tmp_pat
     np.savetxt(tmp_path / "x.csv", x.reshape(3, -1), delimiter=",")
     np.save(tmp_path / "one.npy", x[0])
     for name, expected in (("x.npy", x), ("x.csv", x), ("one.npy", x[:1])):
-        np.testing.assert_array_equal(session.read_inputs(opened, tmp_path / name), expected)
+        np.testing.assert_array_equal(session.read_samples(opened, tmp_path / name).x, expected)
     pixels = (x[0, 0] * 255).round().astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    found = session.read_inputs(opened, tmp_path / "x.png")
+    found = session.read_samples(opened, tmp_path / "x.png").x
     np.testing.assert_allclose(found[0, 0], pixels / 255, atol=1e-7)
     assert found.dtype == np.float32
     # The same bytes mean the same, whatever file they come in.
     np.save(tmp_path / "x.npy", pixels.reshape(found.shape))
-    assert np.array_equal(session.read_inputs(opened, tmp_path / "x.npy"), found)
+    assert np.array_equal(session.read_samples(opened, tmp_path / "x.npy").x, found)
 
 
 def _digits(folder: Path) -> Path:
@@ -297,18 +385,18 @@ def wrong_inputs(folder: Path) -> Iterator[tuple[Path, str, tuple[str, ...]]]:
 def test_inputs_that_do_not_fit_are_refused(opened: session.Bundle, tmp_path: Path) -> None:
     for path, code, named in wrong_inputs(tmp_path):
         with raises(code, *named):
-            session.read_inputs(opened, path)
+            session.read_samples(opened, path)
 
 
 def test_pixels_stay_bytes(tmp_path: Path) -> None:
     manifest = {"input": {"shape": [2], "type": "uint8"}, "labels": None}
     opened = session.Bundle(tmp_path, manifest)
     np.save(tmp_path / "x.npy", np.array([[0.0, 255.0]]))
-    assert session.read_inputs(opened, tmp_path / "x.npy").dtype == np.uint8
+    assert session.read_samples(opened, tmp_path / "x.npy").x.dtype == np.uint8
     for wrong in ([[0.5, 1.0]], [[0, 256]], [[-1, 0]]):
         np.save(tmp_path / "x.npy", np.array(wrong))
         with raises("E302", "uint8"):
-            session.read_inputs(opened, tmp_path / "x.npy")
+            session.read_samples(opened, tmp_path / "x.npy")
     assert session.answers(opened, np.array([[1.0, 2.0]])) == [{"output": [1.0, 2.0]}]
 
 
@@ -384,6 +472,8 @@ def test_a_model_of_a_python_program_leaves_too(tmp_path: Path) -> None:
         with raises("E201", len(labels), 2):
             model.export(tmp_path / "bundle", x, labels)
     assert not (tmp_path / "bundle").exists()
+    # No name leads to its network, and the settings say what it was.
+    assert 'model = "Linear of the program"' in (out / "config.toml").read_text()
     model.export(tmp_path / "bundle", x, ["low", "high"])
     opened = session.open_bundle(tmp_path / "bundle")
     found = session.predict(opened, x.numpy())

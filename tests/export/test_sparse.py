@@ -88,7 +88,7 @@ def test_weights_in_use_are_those_that_predict_runs() -> None:
     assert same(ours, task.initial)
 
 
-def fedmask(weights: str = "signed") -> tuple[FedMask, Task, dict]:
+def fedmask(weights: str = "scaled") -> tuple[FedMask, Task, dict]:
     method = FedMask(weights=weights)
     task = ORIGIN.task().with_example(torch.zeros(1, 1, 8, 8))
     client = method.client_init(task, ClientInfo(0, 1, 0, 1.0))
@@ -96,7 +96,7 @@ def fedmask(weights: str = "signed") -> tuple[FedMask, Task, dict]:
     return method, task, method.personalize(task, {}, {**client, "bits": bits}, "personal")
 
 
-@pytest.mark.parametrize("weights", ["signed", "drawn"])
+@pytest.mark.parametrize("weights", ["scaled", "signed", "drawn"])
 def test_a_seed_and_bits_are_the_whole_model(weights: str, tmp_path: Path) -> None:
     method, task, personal = fedmask(weights)
     data = sparse.seeded(method, task, personal, ORIGIN)

@@ -20,11 +20,12 @@ from masquerade.core.table import Tabular
 from masquerade.data.source import DATASETS
 from masquerade.export import from_run, sparse
 from masquerade.export import predict as answering
-from masquerade.export.predict import Bundle, open_bundle, read_inputs
+from masquerade.export.predict import Bundle, open_bundle, read_samples
 from masquerade.methods import FedAvg
 from masquerade.models import build
-from masquerade.tables.csv_text import parsed
-from masquerade.tables.schema import KnownColumn, Schema
+from masquerade.tables.known import KnownColumn
+from masquerade.tables.layout import Layout
+from masquerade.tables.schema import Schema
 from tests.export.test_bundle import call, without_torch
 from tests.messages import Golden
 from tests.support import raises, warns
@@ -96,7 +97,7 @@ def test_raw_rows_by_name_are_answered_as_the_model_answers(
     answered = without_torch("predict", bundle, "--input", file, "--out", tmp_path / "a.csv")
     assert answered.returncode == 0, answered.stderr
     assert "W308" not in answered.stderr
-    found = answering.predict(open_bundle(bundle), read_inputs(open_bundle(bundle), file))
+    found = answering.predict(open_bundle(bundle), read_samples(open_bundle(bundle), file).x)
     expected = mine.predict(x)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
     with (tmp_path / "a.csv").open() as answers:
@@ -114,13 +115,13 @@ def test_arrays_of_raw_rows_are_answered_too(
     x = own_rows(federation(), 1)
     np.savez(tmp_path / "x.npz", x=x.numpy())
     opened = open_bundle(bundle)
-    found = answering.predict(opened, read_inputs(opened, tmp_path / "x.npz"))
+    found = answering.predict(opened, read_samples(opened, tmp_path / "x.npz").x)
     np.testing.assert_allclose(found, mine.predict(x).numpy(), rtol=1e-5, atol=1e-5)
     x = x.clone()
     x[0, 3] = 3
     np.savez(tmp_path / "x.npz", x=x.numpy())
     with raises("E302"):
-        read_inputs(opened, tmp_path / "x.npz")
+        read_samples(opened, tmp_path / "x.npz")
 
 
 @pytest.mark.usefixtures("hospital")
@@ -136,9 +137,9 @@ def test_a_run_gives_the_model_with_the_clients_own_constants_and_ranges(
     opened = open_bundle(tmp_path / "bundle")
     assert opened.schema is not None
     ages = own[~own[:, 0].isnan(), 0]
-    assert opened.schema.columns[0] == KnownColumn(
-        "age", (), (float(ages.min()), float(ages.max()))
-    )
+    known = opened.schema.columns[0]
+    assert (known.name, known.range) == ("age", (float(ages.min()), float(ages.max())))
+    assert known.distance(ages.numpy()) == 0
     assert opened.schema.columns[1] == KnownColumn("sex", ("f", "m"))
     assert opened.manifest["labels"] == ["young", "old"]
     card = (tmp_path / "bundle" / "card.md").read_text()
@@ -164,13 +165,13 @@ def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("1,2\n3,4\n")
     old = {"input": {"shape": [2], "type": "float32"}, "labels": None}
-    found = read_inputs(Bundle(tmp_path, old), path)
+    found = read_samples(Bundle(tmp_path, old), path).x
     assert found.tolist() == [[1, 2], [3, 4]]
 
 
 def refused(made: tuple[mq.Personal, Path], path: Path) -> str:
     with raises("E302") as fault:
-        read_inputs(open_bundle(made[1]), path)
+        read_samples(open_bundle(made[1]), path)
     return str(fault.value)
 
 
@@ -212,7 +213,7 @@ def test_cells_that_cannot_be_read_are_told_with_line_and_column(
     rows = [list(row) for row in GOOD]
     rows[1][place] = cell
     with raises("E302", *said):
-        read_inputs(open_bundle(made[1]), written(tmp_path / "x.csv", NAMES, rows))
+        read_samples(open_bundle(made[1]), written(tmp_path / "x.csv", NAMES, rows))
 
 
 def test_all_strange_cells_are_told_at_once(made: tuple[mq.Personal, Path], tmp_path: Path) -> None:
@@ -225,11 +226,18 @@ def test_all_strange_cells_are_told_at_once(made: tuple[mq.Personal, Path], tmp_
 
 def plain(*ranges: tuple[float, float] | None, impute: bool = False) -> Schema:
     """A table of numbers a, b, ..., with these ranges."""
-    return Schema(tuple(KnownColumn("abc"[k], (), each) for k, each in enumerate(ranges)), impute)
+    columns = (KnownColumn("abc"[k], (), each or ()) for k, each in enumerate(ranges))
+    return Schema(tuple(columns), impute)
+
+
+def bundle_of(schema: Schema) -> Bundle:
+    """A bundle that reads these rows; it has no file."""
+    like = {"shape": [len(schema.columns)], "type": "float64"}
+    return Bundle(Path("none"), {"input": like, "labels": None, "table": schema.to_json()})
 
 
 def read(path: Path, schema: Schema) -> np.ndarray:
-    return schema.samples(parsed(path.read_bytes(), str(path), encoding=None))
+    return read_samples(bundle_of(schema), path).x
 
 
 def test_an_empty_cell_needs_a_model_that_imputes(tmp_path: Path) -> None:
@@ -274,8 +282,8 @@ def test_numbers_outside_the_range_are_warned_of_once_per_column(golden: Golden)
         ([[120, 5, 20], [7, 7, 30]], False),
         # Exchanged, b would not fit.
         ([[120, 50, 20], [130, 50, 30]], False),
-        # a and c, of which c fits where it is.
-        ([[20, 120, 6], [30, 130, 7]], True),
+        # a and c, of which c fits where it is: one strange patient looks like that.
+        ([[20, 120, 6], [30, 130, 7]], False),
     ],
 )
 @pytest.mark.filterwarnings("ignore:W308")
@@ -333,14 +341,14 @@ def test_a_frame_is_read_by_its_names_and_checked(made: tuple[mq.Personal, Path]
 
 
 def test_texts_that_meant_missing_in_training_mean_it_in_rows(tmp_path: Path) -> None:
-    data = replace(federation(), missing=("k.A.",))
+    data = replace(federation(), layout=Layout(missing=("k.A.",)))
     own = mq.Evaluate(every=0, degrees=(0,))
     mine = mq.run(FedAvg(local_epochs=1), linear(), data, 1, evaluate=own).client("h1")
     mine.export(tmp_path / "bundle")
     rows = [["k.A.", "f", "120", "K.A."], ["", "f", "120", ""]]
     file = written(tmp_path / "x.csv", NAMES, rows)
     bundle = open_bundle(tmp_path / "bundle")
-    found = read_inputs(bundle, file)
+    found = read_samples(bundle, file).x
     assert np.isnan(found[:, [0, 3]]).all()
     frame = pandas.DataFrame(rows, columns=NAMES)
     expected = mine.predict(torch.from_numpy(found))
@@ -348,10 +356,10 @@ def test_texts_that_meant_missing_in_training_mean_it_in_rows(tmp_path: Path) ->
     np.testing.assert_allclose(answering.predict(bundle, found), expected, rtol=1e-5, atol=1e-5)
     # Tabs and parquet are tables as well.
     np.testing.assert_equal(
-        read_inputs(bundle, written(tmp_path / "x.tsv", NAMES, rows, "\t")), found
+        read_samples(bundle, written(tmp_path / "x.tsv", NAMES, rows, "\t")).x, found
     )
     frame.to_parquet(tmp_path / "x.parquet")
-    np.testing.assert_equal(read_inputs(bundle, tmp_path / "x.parquet"), found)
+    np.testing.assert_equal(read_samples(bundle, tmp_path / "x.parquet").x, found)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +373,7 @@ def test_a_manifest_whose_columns_make_no_sense_is_refused(change: dict, tmp_pat
         "version": answering.VERSION,
         "input": {"shape": [2], "type": "float32"},
         "labels": None,
-        "table": {"columns": [], "impute": False, "ignored": []} | change,
+        "table": Schema(()).to_json() | change,
         "files": {"model.onnx": fingerprint(b"")},
     }
     (tmp_path / "manifest.json").write_bytes(seal(manifest))
@@ -375,7 +383,7 @@ def test_a_manifest_whose_columns_make_no_sense_is_refused(change: dict, tmp_pat
 
 def test_a_manifest_survives_json() -> None:
     columns = (KnownColumn("a", ("x", "y")), KnownColumn("b", (), (0.5, 2.0)), KnownColumn("c"))
-    table = Schema(columns, True, ("y",), ("k.A.",))
+    table = Schema(columns, True, Layout(("y",), "site", ("k.A.",), ";", "cp1252"), "Ulm")
     assert Schema.from_json(json.loads(json.dumps(table.to_json()))) == table
 
 

@@ -167,6 +167,60 @@ def test_what_cannot_begin_is_refused() -> None:
         mq.check(FedAvg(), network(), nobody)
 
 
+class Forgets(mq.methods.FedProx):
+    """Its `start` gives no reference for the proximal term."""
+
+    def start(self, task, message, client, round):
+        return {"params": message["params"].values}
+
+
+class Grows(FedAvg):
+    """Its coefficient grows with the round, but `plan` knows no round."""
+
+    def plan(self, task, round):
+        return (mq.Stage("train", self.sgd_step(task, lr=self.lr * round.number)),)
+
+
+class Multiplies(FedAvg):
+    """Takes the round for its number."""
+
+    def plan(self, task, round):
+        def loss(work, batch, round):
+            values, buffers = task.losses(work["params"], batch)
+            return values * (self.lr * round), buffers
+
+        return (mq.Stage("train", self.sgd_step(task, loss)),)
+
+
+class Fails(FedAvg):
+    """Fails in a way of its own."""
+
+    def start(self, task, message, client, round):
+        raise ZeroDivisionError("own")
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [(Forgets, "E205"), (Grows, "E204"), (Multiplies, "`round.number`"), (Fails, "ZeroDivision")],
+)
+def test_a_method_that_cannot_begin_is_reported(method, said, golden):
+    report = mq.check(method(local_epochs=1))
+    assert not report.holds
+    first, *laws = report.findings
+    assert (first.number, first.result) == (0, "broken")
+    assert said in first.why
+    golden(first.why)
+    assert [law.number for law in laws] == list(KEPT)
+    assert {law.result for law in laws} == {"not tried"}
+    assert "Method" not in report.heading
+    assert report.heading.startswith(f"{method.__name__} cannot begin")
+
+
+def test_a_network_that_does_not_fit_is_no_fault_of_the_method() -> None:
+    with raises("E202"):
+        mq.check(FedAvg(), nn.Linear(5, 3), federation())
+
+
 REPORT = Report(
     "Mine",
     (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from masquerade.core import Cohort, Message, Part, Round, State, Task, mask, tree
 from masquerade.core.random import draw, fold
 from masquerade.methods import FedDST
-from masquerade.simulation.participation import Participation
+from masquerade.simulation.participation import Drawn
 from tests.papers.small import at, averaged, bits, layer, play, rows, units
 
 EIGHT = FedDST(sparsity=0.5, readjust=0.5, local_epochs=1, lr=1.0)
@@ -249,7 +249,7 @@ def drawn_with_replacement(number: int) -> list[int]:
 
 
 def drawn_without(number: int) -> list[int]:
-    return Participation(torch.arange(10), 6, "always", 0.0, 1).cohort(number).tolist()
+    return Drawn(torch.arange(10), 6, "always", 0.0, 1).cohort(number).tolist()
 
 
 def assert_nobody_is_asked_twice(cohort: Callable[[int], list[int]]) -> None:

@@ -47,6 +47,8 @@ def two_weights(**settings: Any) -> tuple[FedMask, Task]:
     task = Task(model, loss=lambda output, y: ((output - y) ** 2).flatten())
     plain = {
         "weights": "drawn",
+        "scores": "equal",
+        "scale": 0.001,
         "group_lasso": 0.0,
         "pruned_layers": 0,
         "lr": 1.0,
@@ -95,6 +97,50 @@ def test_rate_over_scale_decides_when_a_bit_flips() -> None:
     for lr, flips in ((0.0009, False), (0.0011, True)):
         scores = step(*two_weights(lr=lr), [True, False], [1.0, 1.0], 1.0)
         assert bool(scores[0, 0] < 0) is flips
+
+
+SPREAD = {"scores": "spread", "scale": 0.6, "weights": "scaled", "lr_schedule": "cosine"}
+
+
+def test_scores_are_spread_by_hand() -> None:
+    # |w| / mean − 1 of the sizes 1, 2, 3, 6, whose mean is 3: −⅔, −⅓, 0, 1. The bits of the last
+    # two are on. Four entries share the scale 0.6: each size is 0.6 / √4 = 0.3 of it.
+    model = nn.Linear(2, 2).double()
+    model.weight.data = torch.tensor([[1.0, -2.0], [-3.0, 6.0]], dtype=torch.float64)
+    task, method = Task(model), FedMask(pruned_layers=0, **SPREAD)
+    message = method.download(task, method.server_init(task), method.row_init(task, WHO), at())
+    assert message["bits"].values["weight"].tolist() == [[False, False], [True, True]]
+    assert message["bits"].values["bias"].all()
+    work = method.start(task, message, method.client_init(task, WHO), at())
+    expected = torch.tensor([[-0.2, -0.1], [0.0, 0.3]]).double()
+    torch.testing.assert_close(work["scores"]["weight"], expected)
+    torch.testing.assert_close(work["scores"]["bias"], torch.full((2,), 0.6 / 2**0.5).double())
+    # A bit that the server turned keeps its distance, on the other side.
+    turned = {name: ~bits for name, bits in message["bits"].values.items()}
+    work = method.start(task, {**message, "bits": Part(turned)}, {"structure": {}}, at())
+    torch.testing.assert_close(work["scores"]["weight"], -expected)
+
+
+def test_weights_make_up_for_the_inputs_that_are_off() -> None:
+    # Half of eight inputs are on at first, and a quarter of those is kept: ±√(2 / 1).
+    task = Task(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+    method = FedMask(pruned_layers=1, density=0.25, **SPREAD)
+    sizes = {name: float(value.abs().mean()) for name, value in method.frozen(task).items()}
+    assert sizes["0.weight"] == pytest.approx((2 / 4) ** 0.5)
+    assert sizes["1.weight"] == pytest.approx(2**0.5)
+    signed = replace(method, weights="signed").frozen(task)
+    assert float(signed["1.weight"].abs().mean()) == pytest.approx((2 / 8) ** 0.5)
+
+
+def test_the_learning_rate_of_scores_falls_over_a_round_and_that_of_real_weights_does_not() -> None:
+    task = Task(nn.Linear(2, 2))
+    stages = FedMask(pruned_layers=0, lr=0.4, local_epochs=4, **SPREAD).plan(task, at())
+    lrs = [stage.step.lrs for stage in stages]
+    # ½ (1 + cos(π e / 4)) for e = 0, 1, 2, 3.
+    expected = [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2]
+    assert [scores for scores, _ in lrs] == pytest.approx([0.4 * share for share in expected])
+    assert {real for _, real in lrs} == {0.4}
+    assert [stage.epoch for stage in stages] == [0, 1, 2, 3]
 
 
 def rest(method: Method, task: Task, bits: Tree) -> Tree:
@@ -164,7 +210,9 @@ def structure(
 
 
 def pruner(cls: type[FedMask] = FedMask, prune_by: str = "size") -> FedMask:
-    return cls(density=0.7, pruned_layers=1, prune_by=prune_by, weights="drawn", scale=0.5)
+    return cls(
+        density=0.7, pruned_layers=1, prune_by=prune_by, weights="drawn", scores="equal", scale=0.5
+    )
 
 
 def assert_weights_take_part_in_pruning(method: FedMask) -> None:
@@ -199,7 +247,9 @@ def test_the_papers_other_readings_of_pruning() -> None:
     assert structure(pruner(prune_by="value"), [3.0, 0.5, 0.5]) == [True, False, True]
 
 
+EQUAL = {"scores": "equal", "weights": "signed", "lr_schedule": "constant"}
 SMALL = {"local_epochs": 2, "lr": 0.1, "scale": 1e-4, "momentum": 0.5, "weight_decay": 1e-3}
+SMALL |= EQUAL  # With spread scores nothing of so small a network grows back.
 
 
 def assert_pruned_entries_stay_out(method: FedMask) -> None:
@@ -341,7 +391,8 @@ def dead_inputs_keep_bits(group_lasso: float) -> bool:
     generator = torch.Generator().manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
     task = Task(model)
-    method = FedMask(pruned_layers=0, group_lasso=group_lasso, lr=0.1, scale=1e-4, local_epochs=1)
+    plain = {"pruned_layers": 0, "scale": 1e-4, "local_epochs": 1, **EQUAL}
+    method = FedMask(group_lasso=group_lasso, **plain)
     x = torch.randn(40, 10, 3, generator=generator) * torch.tensor([1.0, 0.0, 1.0])
     key = torch.tensor(0)
     batches = [Batch(part, (part[:, 0] > 0).long(), None, key) for part in x]
@@ -502,30 +553,51 @@ def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
         {"prune_by": "change"},
         {"prune_by": "change", "keep_off": True},
         {"prune_by": "change", "round_mean": False},
+        {"scores": "spread", "weights": "scaled", "lr_schedule": "cosine", "scale": 0.2},
+        {"scores": "spread", "lr_schedule": "cosine", "round_mean": False, "scale": 0.2},
     ],
     ids=lambda reading: " ".join(map(str, reading.values())),
 )
 def test_three_rounds_equal_a_second_text_of_algorithm_1(reading: dict[str, Any]) -> None:
     """Plain PyTorch: loops, autograd on σ(m^r) and a bit that is put in by hand."""
-    paper = FedMask(
-        **reading,
-        lr=0.5,
-        local_epochs=2,
-        scale=0.01,
-        group_lasso=0.01,
-        pruned_layers=2,
-        density=0.5,
-        weights="drawn",
-    )
+    plain = {
+        "lr": 0.5,
+        "local_epochs": 2,
+        "scores": "equal",
+        "scale": 0.01,
+        "lr_schedule": "constant",
+        "group_lasso": 0.01,
+        "pruned_layers": 2,
+        "density": 0.5,
+        "weights": "drawn",
+    }
+    paper = FedMask(**plain | reading)
     made, world = replay.stage(paper, 3)
-    weights = replay.weights_of(world.network)
+    drawn = weights = replay.weights_of(world.network)
     clients = range(world.federation.clients)
     pruned = ["2.weight", "4.weight"]
     shape = {name: torch.ones_like(value) for name, value in weights.items()}
+    used = {name: v.numel() // (2 if name in pruned else 1) for name, v in drawn.items()}
+    size = {name: torch.full_like(value, paper.scale) for name, value in drawn.items()}
+    at_first = shape
+    if paper.scores == "spread":
+        # |w| / mean |w| − 1 says which bits are on at first, and how far each is from flipping.
+        off = {name: value.abs() / value.abs().mean() - 1 for name, value in drawn.items()}
+        off |= {name: shape[name] for name, value in drawn.items() if value.ndim == 1}
+        size = {name: paper.scale * value.abs() / used[name] ** 0.5 for name, value in off.items()}
+        at_first = {name: (value >= 0).double() for name, value in off.items()}
+    if paper.weights == "scaled":
+        # Half of the inputs are on at first, in pruned layers half of the half that is kept.
+        for name, value in drawn.items():
+            if value.ndim == 2:
+                share = 0.25 if name in pruned else 0.5
+                weights = {**weights, name: value.sign() * (2 / (share * value.shape[1])) ** 0.5}
 
     def update(bits: Tree, inside: Tree, client: int, number: int, epochs: int, kind: str) -> Tree:
-        scores = {name: (2 * bit - 1) * paper.scale for name, bit in bits.items()}
+        scores = {name: (2 * bit - 1) * size[name] for name, bit in bits.items()}
         for epoch in range(epochs):
+            # Of two epochs a cosine gives the second half of the rate; the setup has one.
+            slower = 0.5 if paper.lr_schedule == "cosine" and epoch == 1 else 1.0
             for x, y in world.epoch(client, number, epoch, kind):
                 scores = {name: value.detach().requires_grad_() for name, value in scores.items()}
                 soft = {name: value.sigmoid() * inside[name] for name, value in scores.items()}
@@ -540,7 +612,7 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1(reading: dict[str, Any]
                             if line.any():
                                 loss = loss + paper.group_lasso * (line**2).sum().sqrt()
                 loss.backward()
-                speed = paper.lr * world.lr_decay**number
+                speed = slower * paper.lr * world.lr_decay**number
                 for name, value in scores.items():
                     assert value.grad is not None
                     scores[name] = value.detach() - speed * value.grad * inside[name]
@@ -548,10 +620,14 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1(reading: dict[str, Any]
 
     own, inside = [], []
     for client in clients:
-        scores = update(shape, shape, client, 0, 1, "setup")
-        # All bits are ones at first, so that scores begin at +c.
-        first = paper.scale if paper.prune_by == "change" else 0.0
-        worth = {name: (weights[name] * (scores[name] - first)).abs() for name in pruned}
+        scores = update(at_first, shape, client, 0, 1, "setup")
+        first = {name: (2 * bit - 1) * size[name] for name, bit in at_first.items()}
+        worth = {
+            name: (
+                weights[name] * (scores[name] - (paper.prune_by == "change") * first[name])
+            ).abs()
+            for name in pruned
+        }
         half = {name: value.numel() // 2 for name, value in worth.items()}
         kept = {
             n: reference.ones_at(reference.by_size(worth[n], list(range(worth[n].numel())))[:k], w)
@@ -615,7 +691,7 @@ def test_flops_follow_the_bits_forward_and_the_structure_backward() -> None:
     # gradient, so the dense step is 16 + 16. Bits keep 2 of 8, the structure 4 of 8:
     # masked is 16 · 2/8 + 16 · 4/8 = 12.
     task = Task(nn.Linear(4, 2, bias=False).double())
-    method = FedMask(density=0.5, pruned_layers=1, group_lasso=0.0)
+    method = FedMask(density=0.5, pruned_layers=1, group_lasso=0.0, local_epochs=1)
     (stage,) = method.plan(task, at("train"))
     keep = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]]).bool()
     scores = torch.tensor([[1.0, 1, -1, -1], [1, 1, 1, 1]]).double()

@@ -1,12 +1,13 @@
 """Client by client: means over seeds, and gains with their sign."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from masquerade.report import clients, markdown, rows
-from masquerade.results import RuleFigures, Summary
+from masquerade.results import Baseline, ClientFigures, ClientMetric, RuleFigures, Summary
 from tests.report.invented import accuracy, corrupted, listed, novel, result
 from tests.support import raises
 
@@ -165,3 +166,67 @@ def test_clients_of_different_partitions_are_never_averaged() -> None:
     with console.capture() as shown:
         console.print(clients.table([first, other]))
     assert "seed 1" in shown.get()
+
+
+def imbalanced(accuracies: dict[int, float], balanced: dict[int, float]) -> ClientFigures:
+    found = listed(accuracies)
+    return replace(
+        found,
+        tests=(20,) * len(found.ids),
+        classes={"no": (15,) * len(found.ids), "yes": (5,) * len(found.ids)},
+        metrics={"balanced_accuracy": ClientMetric(tuple(balanced.values()))},
+    )
+
+
+def hospital(lead: str) -> list[Summary]:
+    """A model that finds the rare class, beside an accuracy that says the opposite."""
+    rare = Baseline(
+        accuracy(85.0),
+        {"balanced_accuracy": accuracy(50.0)},
+        imbalanced({0: 80.0, 1: 90.0}, {0: 50.0, 1: 50.0}),
+    )
+    found = result(
+        "ditto",
+        own=75.0,
+        metrics={"balanced_accuracy": accuracy(75.0)},
+        per_client=imbalanced({0: 70.0, 1: 80.0}, {0: 72.0, 1: 78.0}),
+        majority=rare,
+        lead=lead,
+    )
+    return [found]
+
+
+def test_differences_stand_in_every_metric_and_the_one_that_leads_first() -> None:
+    results = hospital("balanced_accuracy")
+    found = clients.differences(results, "ditto", "majority_class")
+    assert list(found) == ["balanced_accuracy", "accuracy"]
+    assert found["balanced_accuracy"].clients == {0: 22.0, 1: 28.0}
+    assert found["accuracy"].clients == {0: -10.0, 1: -10.0}
+    first, *_ = clients.differences(hospital(""), "ditto", "majority_class")
+    assert first == "accuracy"
+    assert clients.difference(results, "ditto", "majority_class").clients == {0: 22.0, 1: 28.0}
+    text = drawn(results, "ditto", "majority_class")
+    assert "Balanced accuracy: better for 2, worse for 0 of 2 clients" in text
+    assert "Accuracy: better for 0, worse for 2 of 2 clients" in text
+    assert clients.difference_markdown(results, "ditto", "majority_class").count("| +22.0 |") == 1
+
+
+def test_every_metric_of_every_client_is_listed_with_its_test_samples() -> None:
+    first, second = clients.listings(hospital("balanced_accuracy"))
+    assert first.title.startswith("Balanced accuracy (%)")
+    assert second.title.startswith("Accuracy (%)")
+    assert first.headings == ["client", "test samples", "Majority class", "DITTO"]
+    assert first.body[0] == ["0", "20 (15 no, 5 yes)", "50.0", "72.0"]
+    assert second.body[0] == ["0", "20 (15 no, 5 yes)", "80.0", "70.0"]
+    (row, *_) = (each for each in clients.records(hospital("")) if each["method"] == "ditto")
+    assert (row["metric"], row["own"], row["balanced_accuracy"]) == ("accuracy", 70.0, 72.0)
+    assert (row["test_samples"], row["test_samples:no"], row["test_samples:yes"]) == (20, 15, 5)
+    assert json.dumps(row)
+
+
+def test_metrics_without_figures_of_clients_are_not_listed() -> None:
+    old = [replace(each, per_client=listed({0: 70.0})) for each in hospital("")]
+    old = [replace(each, majority=None) for each in old]
+    assert [each.title for each in clients.listings(old)] == [
+        "Accuracy (%) of each client on its own data"
+    ]

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from masquerade.report import frames
-from masquerade.results import Accuracy, Statistics
-from tests.report.invented import corrupted, result, six_methods
+from masquerade.report.tables import rows
+from masquerade.results import Accuracy, Baseline, Statistics
+from tests.report.invented import accuracy, clients, corrupted, result, six_methods
 from tests.support import raises
 
 
@@ -42,6 +43,22 @@ def test_a_metric_says_how_many_clients_it_is_defined_for() -> None:
     auroc = Accuracy(Statistics(90.0, 2.0, defined=17))
     (row,) = frames.rows([result(metrics={"auroc": auroc})])
     assert (row["auroc"], row["auroc_clients"]) == (90.0, 17)
+
+
+def test_the_majority_class_comes_first_and_has_no_costs() -> None:
+    results = [
+        result(name, seed, majority=Baseline(accuracy(55.0), {}, clients([55.0] * 20)))
+        for seed in (1, 2)
+        for name in "ab"
+    ]
+    frame = frames.to_frame(results)
+    assert frame["method"].tolist() == ["majority_class"] * 2 + ["a", "b"] * 2
+    assert frame["own"].tolist()[:2] == [55.0, 55.0]
+    assert frame["bytes"].isna().tolist() == [True] * 2 + [False] * 4
+    by_client = frames.to_frame(results, clients=True)
+    assert by_client["method"].value_counts()["majority_class"] == 40
+    # What the table heads is what the frame heads.
+    assert frame["title"].drop_duplicates().tolist() == [row["Method"] for row in rows(results)]
 
 
 def test_clients_that_answer_all_alike_are_marked() -> None:

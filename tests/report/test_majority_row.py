@@ -95,7 +95,7 @@ def test_novel_clients_and_the_global_view_have_further_metrics_on_the_page() ->
 def test_a_metric_that_is_no_percentage_has_its_digits() -> None:
     loss = replace(accuracy(0.1234, 0.0), better="lower", percent=False)
     (row,) = rows([result(metrics={"log_loss": loss, "recall:old cat": accuracy(12.34)})])
-    assert row["Log loss"] == "0.123 ± 5"
+    assert row["Log loss"] == "0.123 ± 5.000"
     assert row["Recall, old cat"] == "12.3 ± 5.0"
 
 

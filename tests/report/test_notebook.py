@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_how_to_read_it_is_folded_away() -> None:
     text = notebook.fragment(BOTH)
     assert text.index("<details>") < text.index("standard deviation over clients")
     assert text.count("standard deviation over clients") == 1
+
+
+def test_why_nothing_is_bold_stands_outside_of_what_is_folded() -> None:
+    text = notebook.fragment([replace(each, per_client=None) for each in BOTH])
+    assert text.index("Nothing is bold") < text.index("<details>")
+    assert text.count("Nothing is bold") == 1
 
 
 def test_two_outputs_of_one_notebook_share_no_id(monkeypatch: pytest.MonkeyPatch) -> None:

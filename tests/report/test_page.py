@@ -1,14 +1,25 @@
 """The page: valid, self-contained, escaped, complete."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.report.page import page
+from masquerade.results import ClientFigures, ClientMetric, Summary
 from tests.messages import Golden
-from tests.report.invented import corrupted, costs, curve, result, six_methods, spent
+from tests.report.invented import (
+    accuracy,
+    clients,
+    corrupted,
+    costs,
+    curve,
+    result,
+    six_methods,
+    spent,
+)
 from tests.support import raises
 
 CONFIG = '[run]\nrounds = 60\nname = "<b>&"\n'
@@ -98,6 +109,40 @@ def test_the_headline_names_who_leads_only_where_an_interval_says_so(six: str) -
     assert tile(six, "At 100 % shift") == ["FedProx", "84.4 %"]
     two = page([result("a"), result("b", own=90.0)], CONFIG, "Two")
     assert tile(two, "On own data") == ["B", "90.0 %"]
+
+
+def test_what_cannot_be_tested_is_no_finding() -> None:
+    few = [replace(each, per_client=None) for each in (result("a"), result("b", own=90.0))]
+    text = page(few, CONFIG, "Two")
+    assert tile(text, "On own data") == [
+        "Cannot be tested: too few seeds and clients",
+        "B 90.0\u00a0%, A 80.0\u00a0%",
+    ]
+    assert "No lead is separated" not in text
+
+
+def test_the_metric_that_leads_is_that_of_the_whole_page() -> None:
+    loss = replace(accuracy(0.4), better="lower", percent=False)
+    further = {"balanced_accuracy": accuracy(64.0), "log_loss": loss}
+    results = [result(name, metrics=further, lead="balanced_accuracy") for name in "ab"]
+    results = [replace(each, per_client=with_metric(each, 64.0)) for each in results]
+    text = page(results, CONFIG, "Two")
+    headings = re.findall(r'<th scope="col">(.*?)</th>', text)
+    assert headings[:4] == ["Method", "Balanced accuracy", "Accuracy", "Log loss"]
+    assert "Balanced accuracy on own data" in Reader(text).words
+    section = text.partition("<h2>Clients</h2>")[2].partition("</section>")[0]
+    titles = re.findall("<summary>(.*?)</summary>", section)
+    assert [title.split(" of ")[0] for title in titles] == ["Balanced accuracy (%)", "Accuracy (%)"]
+    axes = {"rounds": "Accuracy on own data (%)", "gains": "Gain of each client instead of A"}
+    assert all(words in text for words in axes.values())
+    assert "Balanced accuracy of each client on its own data (%)" in text
+
+
+def with_metric(summary: Summary, own: float) -> ClientFigures:
+    found = clients([own] * 20)
+    metric = ClientMetric(found.own, found.shift, found.pooled)
+    assert summary.per_client is not None
+    return replace(summary.per_client, metrics={"balanced_accuracy": metric})
 
 
 def test_one_method_leads_nobody() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from masquerade.report.drawing import matrix, spaced
+from masquerade.report import plots
+from masquerade.report.drawing import Line, matrix, paint_bands, spaced
 from masquerade.report.plots import (
     figures,
     over_gains,
@@ -209,3 +210,23 @@ def test_spread_places_keep_their_order_their_distance_and_the_frame(places: lis
 def test_places_far_enough_apart_stay_and_close_ones_part_evenly() -> None:
     assert spaced([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
     assert spaced([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
+
+
+def test_bands_end_where_percentages_do() -> None:
+    def reach(within: tuple[float, float]) -> tuple[float, float]:
+        axes = Figure().subplots()
+        lines, stds = ([Line("a", 0, [(0.0, at), (1.0, at)])] for at in (95.0, 20.0))
+        paint_bands(axes, lines, stds, within)
+        (path,) = axes.collections[0].get_paths()
+        return float(path.vertices[:, 1].min()), float(path.vertices[:, 1].max())
+
+    assert reach((0.0, 100.0)) == (75.0, 100.0)
+    assert reach((-math.inf, math.inf)) == (75.0, 115.0)
+
+
+def test_the_page_draws_no_band_above_100_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr(plots, "paint_bands", lambda *args: given.append(args[-1]))
+    plots.over_shift([result(own=99.0)], "shift", "")
+    plots.over_shift([result(own=99.0, metric="mae")], "shift", "")
+    assert given == [(0.0, 100.0), (-math.inf, math.inf)]

@@ -182,7 +182,7 @@ def test_where_nothing_is_bold_the_reason_is_given() -> None:
     bare = [replace(each, per_client=None) for each in (result("a"), result("b", own=90.0))]
     text = markdown(bare)
     assert "**" not in text
-    assert "Nothing is bold: there are too few seeds and clients" in text
+    assert "Nothing is bold, as leads cannot be tested" in text
 
 
 def test_a_seed_that_diverged_is_shown_and_not_left_out_of_the_mean() -> None:

@@ -10,7 +10,14 @@ import pytest
 from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page, raw
 from masquerade.reproduce.command import Order, reproduce
-from masquerade.results import ClientFigures, RuleFigures, Statistics, Summary
+from masquerade.results import (
+    Baseline,
+    ClientFigures,
+    Overlap,
+    RuleFigures,
+    Statistics,
+    Summary,
+)
 from tests.report.invented import accuracy, result
 from tests.reproduce.same import assert_same
 from tests.reproduce.tiny import edit, lay_out, stored
@@ -50,6 +57,15 @@ def test_clients_come_back_as_they_were_written(tmp_path: Path) -> None:
     first = raw.path_of(path).read_bytes()
     raw.write(path, summary)
     assert raw.path_of(path).read_bytes() == first
+
+
+def test_what_no_page_shows_is_not_kept() -> None:
+    majority = Baseline(accuracy(), per_client=CLIENTS)
+    common = {"fc.weight": (5, 6)}
+    overlap = Overlap(0.5, {"fc.weight": 0.5}, {"fc.weight": ((1.0, 0.5), (0.5, 1.0))}, common)
+    bare = raw.without(replace(result(per_client=CLIENTS), majority=majority, overlap=overlap))
+    assert bare.majority == replace(majority, per_client=None)
+    assert bare.overlap == replace(overlap, pairs={})
 
 
 def test_a_result_without_clients_has_no_file(tmp_path: Path) -> None:

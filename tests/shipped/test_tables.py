@@ -243,3 +243,13 @@ def test_the_page_of_readings_is_what_its_results_say() -> None:
     # The best is the one that every other row is below.
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| 0")]
     assert f"`personal`: {max(float(cells[6]) for cells in rows):.2f}," in text
+
+
+def test_raw_results_of_a_page_are_small() -> None:
+    folders = [path for path in (ROOT / "docs/results").iterdir() if path.is_dir()]
+    sizes = {
+        folder.name: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        for folder in folders
+    }
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size >= 1_200_000} == {}

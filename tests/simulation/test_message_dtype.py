@@ -14,19 +14,19 @@ from masquerade.config.settings import Compute
 from masquerade.config.toml import parse
 from masquerade.core import Part, Task, tree
 from masquerade.methods import FedAvg
-from masquerade.simulation.build import Simulation
+from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.state import RunState
 from masquerade.wire import encode
 from tests.support import (
     BUDGETS,
     METHOD_TABLE,
     advance,
-    built,
     federation,
     network,
     network_of,
     raises,
     restored,
+    specified,
 )
 
 make: Callable[..., Any] = network_of
@@ -36,7 +36,7 @@ data: Callable[..., Any] = federation
 def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, RunState]:
     """Four rounds of the toy federation."""
     method = METHOD_TABLE[name]
-    made = built(
+    spec = specified(
         method,
         Task(make(method)),
         data(),
@@ -49,10 +49,10 @@ def simulated(name: str, wire: str, **compute: Any) -> tuple[Simulation, RunStat
         seed=5,
         budgets=BUDGETS,
     )
-    progress = made.begin()
-    while progress.number < 4:
-        advance(made, progress)
-    made.close()
+    with simulating(spec) as made:
+        progress = made.begin()
+        while progress.number < 4:
+            advance(made, progress)
     return made, progress
 
 
@@ -77,11 +77,12 @@ def test_engines_round_alike(name: str, wire: str) -> None:
     assert any(not torch.equal(value, full[key]) for key, value in ours.items())
 
 
-def test_workers_and_interruptions_change_no_bit() -> None:
+def test_processes_and_interruptions_change_no_bit() -> None:
     _, alone = simulated("dmpfl", "int8")
-    made, together = simulated("dmpfl", "int8", workers=2)
+    _, together = simulated("dmpfl", "int8", processes=2)
     for name, value in alone.tensors().items():
         assert torch.equal(value, together.tensors()[name]), name
+    made, _ = simulated("dmpfl", "int8")
     progress = made.begin()
     for _ in range(4):
         advance(made, progress)

@@ -15,7 +15,7 @@ from masquerade.config.toml import parse
 from masquerade.core import Stage
 from masquerade.methods import DMPFL, FedAvg, Local, LotteryFL, PFedGate
 from masquerade.simulation.build import Simulation
-from masquerade.simulation.participation import Participation
+from masquerade.simulation.participation import Drawn
 from masquerade.simulation.state import RunState
 from tests.messages import Golden
 from tests.support import advance, federation, final, measure, network, raises, simulation, warns
@@ -24,7 +24,7 @@ EVERYBODY = torch.tensor([0, 1, 3, 4, 6, 7, 8, 9])
 
 
 def participation(**changes):
-    given = Participation(EVERYBODY, 3, "always", 0.0, 1)
+    given = Drawn(EVERYBODY, 3, "always", 0.0, 1)
     return replace(given, **changes)
 
 
@@ -41,9 +41,9 @@ def trained(method, rounds=4, **settings):
 
 
 def test_a_fixed_number_is_sampled() -> None:
-    made = Participation.of(EVERYBODY, 0.1, 5, "always", 0.0, 1)
+    made = Drawn.of(EVERYBODY, 0.1, 5, "always", 0.0, 1)
     assert {len(made.cohort(number)) for number in range(9)} == {5}
-    few = Participation.of(EVERYBODY[:2], 0.1, 5, "always", 0.0, 1)
+    few = Drawn.of(EVERYBODY[:2], 0.1, 5, "always", 0.0, 1)
     assert few.cohort(0).tolist() == [0, 1]
 
 

@@ -16,7 +16,7 @@ from masquerade.engine.base import Engine, Job, Outcome
 from masquerade.errors import MasqueradeWarning
 from masquerade.simulation import update_checks
 from masquerade.simulation.build import Simulation
-from masquerade.simulation.participation import Participation
+from masquerade.simulation.participation import Drawn
 from masquerade.simulation.state import RunState
 from tests.messages import Golden
 from tests.support import METHOD_TABLE, advance, final, measure, restored, simulation, warns
@@ -47,7 +47,7 @@ class Poisoned:
 
 
 @dataclass(frozen=True)
-class Returning(Participation):
+class Returning(Drawn):
     """A cohort of which certain places return."""
 
     rest: Tensor

@@ -24,6 +24,7 @@ import torch
 
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.checkpoints import Committer
+from masquerade.simulation.state import Snapshot
 from masquerade.storage.manifest import fingerprint, seal
 from masquerade.storage.run_directory import (
     VERSION,
@@ -47,8 +48,25 @@ def lines(number: int) -> list[dict[str, object]]:
     return [{"round": number, "accuracy": number / 3}, {"round": number, "name": "é"}]
 
 
+def pieces(number: int) -> list[dict[str, torch.Tensor]]:
+    """What a round changes: the state of one of three clients; every fourth commit is whole."""
+    ids = torch.arange(min(3, number)) if number % 4 == 0 else torch.tensor([number % 3])
+    last = [max(n for n in range(number + 1) if n % 3 == id) for id in ids.tolist()]
+    return [{"ids": ids, "v": torch.tensor(last)}]
+
+
 def commit(run: RunDirectory, number: int) -> None:
-    run.commit(number, state(number), {"number": number}, lines(number))
+    facts = {"number": number}
+    run.commit(number, state(number), facts, lines(number), pieces(number), number % 4 == 0)
+
+
+def snapshot(number: int) -> Snapshot:
+    return Snapshot(lambda: [state(number), *pieces(number)], number % 4 == 0)
+
+
+def last_of_clients(number: int) -> dict[int, int]:
+    """By client the last of so many rounds in which it changed."""
+    return {each % 3: each for each in range(1, number + 1)}
 
 
 def check(path: Path, allowed: set[int]) -> int:
@@ -60,6 +78,10 @@ def check(path: Path, allowed: set[int]) -> int:
         if found is not None:
             assert torch.equal(found.tensors["w"], state(number)["w"])
             assert found.facts == {"number": number}
+            held: dict[int, int] = {}
+            for piece in found.pieces:
+                held |= zip(piece["ids"].tolist(), piece["v"].tolist(), strict=True)
+            assert held == last_of_clients(number)
     expected = [line for each in range(1, number + 1) for line in lines(each)]
     written = (path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in written] == expected
@@ -118,7 +140,9 @@ def test_a_commit_returns_what_was_given(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "a" / "run", "rounds = 9\n") as run:
         assert run.latest() is None
         run.commit(0, {}, {})
-        assert run.latest() == (0, {}, {})
+        nothing = run.latest()
+        assert nothing is not None
+        assert nothing[:3] == (0, {}, {})
         run.commit(5, tensors, facts)
         found = run.latest()
     assert found is not None
@@ -134,6 +158,24 @@ def test_the_newest_two_commits_are_kept(two: Path) -> None:
     with RunDirectory.open(two) as run:
         commit(run, 3)
         assert sorted(os.listdir(two / "rounds")) == ["00000002", "00000003"]
+
+
+def test_clients_states_are_kept_as_long_as_a_commit_names_them(two: Path) -> None:
+    listed = {2: ["1", "2"], 3: ["1", "2", "3"], 4: ["1", "2", "3", "4"], 5: ["4", "5"]}
+    with RunDirectory.open(two) as run:
+        for number, kept in listed.items():
+            if number > 2:
+                commit(run, number)
+            names = [f"0000000{each}-0.safetensors" for each in kept]
+            assert sorted(os.listdir(two / "states")) == names
+    check(two, {5})
+
+
+def test_damage_of_states_that_all_commits_share_is_found(two: Path) -> None:
+    (two / "states" / "00000001-0.safetensors").write_bytes(b"")
+    with refused("E401") as fault:
+        RunDirectory.open(two)
+    assert "states/00000001-0.safetensors" in str(fault.value)
 
 
 def test_a_run_is_not_created_over_another(two: Path, golden: Golden) -> None:
@@ -267,6 +309,7 @@ def mutants(files: list[Path]) -> Iterator[tuple[Path, bytes | None]]:
 def test_every_damage_is_found_and_the_commit_before_is_used(two: Path) -> None:
     newest = two / "rounds" / "00000002"
     files = [newest / "manifest.json", newest / "state.safetensors"]
+    files.append(two / "states" / "00000002-0.safetensors")
     whole = {file: file.read_bytes() for file in files}
     count = 0
     with RunDirectory.open(two) as run:
@@ -452,6 +495,9 @@ def test_all_is_synced_before_a_commit_gets_its_name(
         commit(run, 3)
     order = [entry for entry in trace if entry.startswith(("fsync", "rename", "replace", "unlink"))]
     assert order == [
+        "fsync .tmp-00000003-0.safetensors",
+        "replace .tmp-00000003-0.safetensors",
+        "fsync states",
         "fsync metrics.jsonl",
         "fsync state.safetensors",
         "fsync manifest.json",
@@ -468,7 +514,7 @@ def test_a_committer_commits_in_order_and_all_before_it_closes(two: Path) -> Non
         committer = Committer(run, every=0)
         for number in range(3, 8):
             assert committer.due()
-            committer.submit(number, partial(state, number), {"number": number}, lines(number))
+            committer.submit(number, snapshot(number), {"number": number}, lines(number))
         committer.close()
     check(two, {7})
 
@@ -477,11 +523,11 @@ def test_a_committer_raises_what_its_thread_met(two: Path, monkeypatch: pytest.M
     with RunDirectory.open(two) as run:
         committer = Committer(run)
         Disk(raising(errno.ENOSPC), 4).mount(monkeypatch.setattr)
-        committer.submit(3, lambda: state(3), {})
+        committer.submit(3, snapshot(3), {})
         with refused("E501"):
-            committer.submit(4, lambda: state(4), {})
+            committer.submit(4, snapshot(4), {})
         Disk(raising(errno.EIO), 4).mount(monkeypatch.setattr)
-        committer.submit(5, lambda: state(5), {})
+        committer.submit(5, snapshot(5), {})
         with refused("E502"):
             committer.close()
 
@@ -496,7 +542,7 @@ def test_a_commit_is_due_when_its_time_has_passed(
         assert not committer.due()
         now = 105.0
         assert committer.due()
-        committer.submit(3, lambda: state(3), {})
+        committer.submit(3, snapshot(3), {})
         assert not committer.due()
         committer.close()
 

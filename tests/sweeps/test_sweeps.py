@@ -14,10 +14,10 @@ from masquerade.config.settings import Config
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeWarning
 from masquerade.experiments import run as experiment
-from masquerade.results import Summary
+from masquerade.results import ClientMetric, Summary
 from masquerade.storage.results import is_sweep, read_results
 from masquerade.sweeps import space, sweep, table
-from masquerade.sweeps.choice import BEHIND, BEST, CLOSE, LOST, Tried, stand
+from masquerade.sweeps.choice import BEHIND, BEST, CLOSE, LOST, UNTESTED, Tried, stand
 from masquerade.sweeps.objective import Objective
 from masquerade.sweeps.space import Range, Values
 from masquerade.sweeps.sweep import Order
@@ -185,7 +185,10 @@ def test_the_best_configuration_is_complete_and_the_configs_own(tmp_path: Path) 
     rows = sweep.run(tmp_path / "s", given, order, quiet=True)
     assert by_settings(rows)["fedavg", "method.lr=0.3"].standing == BEST
     best = toml.load(tmp_path / "s" / "best.toml")
-    assert (best.data, best.train, best.evaluate) == (given.data, given.train, given.evaluate)
+    assert (best.train, best.evaluate) == (given.train, given.evaluate)
+    # It says what "auto" is.
+    assert given.data.partition == "auto"
+    assert best.data == replace(given.data, partition="client", clients=5)
     for name in given.methods:
         wanted = replace(toml.method_of(name, given), lr=0.3)
         assert toml.method_of(name, best) == wanted
@@ -302,6 +305,31 @@ def test_trials_are_told_apart_by_paired_differences() -> None:
 def test_equal_trials_are_not_separated_and_the_first_is_best() -> None:
     rows = stand([tried("fedavg", lr, seeds(60.0, 70.0)) for lr in (0.1, 0.2)], Objective())
     assert [row.standing for row in rows] == [BEST, CLOSE]
+
+
+def test_a_further_metric_is_paired_by_its_clients() -> None:
+    def trial(lr: float, own: float) -> Tried:
+        (found,) = seeds(70.0, metrics={"balanced_accuracy": accuracy(own)})
+        values = tuple(own + id % 3 for id in range(20))
+        figures = replace(found.per_client, metrics={"balanced_accuracy": ClientMetric(values)})
+        return tried("fedavg", lr, [replace(found, per_client=figures)])
+
+    rows = stand([trial(0.1, 80.0), trial(0.2, 52.0)], Objective("balanced_accuracy"))
+    assert [row.standing for row in rows] == [BEST, BEHIND]
+    assert rows[1].difference is not None
+    assert (rows[1].difference.value, rows[1].difference.by) == (28.0, "clients")
+    # By accuracy, which is the same for both, they are not told apart.
+    equal = stand([trial(0.1, 80.0), trial(0.2, 52.0)], Objective())
+    assert [row.standing for row in equal] == [BEST, CLOSE]
+
+
+def test_too_few_seeds_and_clients_are_said_to_be_no_test() -> None:
+    few = [[replace(each, per_client=None) for each in seeds(own)] for own in (80.0, 52.0)]
+    rows = stand([tried("fedavg", lr, each) for lr, each in enumerate(few)], Objective())
+    assert [row.standing for row in rows] == [BEST, UNTESTED]
+    assert rows[1].behind == 28.0
+    assert table.cells(rows)[1][3:] == ["28.00", UNTESTED]
+    assert "Cannot be tested" in table.markdown(rows, "own")
 
 
 def test_a_trial_that_diverged_is_never_best() -> None:

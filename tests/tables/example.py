@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import masquerade as mq
 from masquerade.core.features import Feature
 from masquerade.data import Dataset, Federation
+from masquerade.tables.layout import Layout
 
 NAN = float("nan")
 COLUMNS = (
@@ -32,7 +33,7 @@ def table() -> Dataset:
     x[::7, 0], x[3::7, 3] = NAN, NAN
     whole = mq.from_arrays(torch.zeros(60, 4), y, [f"h{place % 3}" for place in range(60)])
     named = {"features": COLUMNS, "impute": "median", "class_names": ("young", "old")}
-    named["other_columns"] = ("y",)
+    named["layout"] = Layout(("y",))
     return replace(whole, x=x, **named)
 
 

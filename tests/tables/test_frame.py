@@ -9,6 +9,7 @@ import polars
 import pyarrow
 import pytest
 
+import masquerade as mq
 from masquerade.config.arguments import rows_of
 from masquerade.tables.frame import is_frame
 from masquerade.tables.schema import KnownColumn, Schema
@@ -73,3 +74,40 @@ def test_a_frame_that_is_not_in_memory_is_refused() -> None:
 @pytest.mark.parametrize("x", [np.zeros(3), [1.0], None, "text"], ids=str)
 def test_arrays_and_lists_are_no_frames(x: Any) -> None:
     assert not is_frame(x)
+
+
+NUMBERED = pandas.DataFrame(
+    {0: [1.0, 2.0, 3.0], 1: [4.0, 5.0, 6.0], 2: ["a", "b", "a"], 3: ["east", "west", "east"]}
+)
+
+
+def test_columns_that_pandas_numbers_are_found_by_their_numbers() -> None:
+    given = {"label": 2, "client": np.int64(3), "drop": [1]}
+    found = mq.from_frame(NUMBERED, **given)
+    assert [each.name for each in found.features] == ["0"]
+    assert found.x.tolist() == [[1.0], [2.0], [3.0]]
+    assert (found.class_names, found.names) == (("a", "b"), ("east", "west"))
+    words = mq.from_frame(NUMBERED, label="2", categorical=[3])
+    assert [each.name for each in words.features] == ["0", "1", "3"]
+    schema = Schema((KnownColumn("1"), KnownColumn("0")), impute=False)
+    np.testing.assert_array_equal(rows_of(NUMBERED, schema)[0], [4.0, 1.0])
+
+
+def test_a_column_called_1_and_another_called_1_are_refused() -> None:
+    with raises("E302", "1"):
+        mq.from_frame(pandas.DataFrame([[1, 2, 0]], columns=[1, "1", "y"]), label="y")
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (lambda: mq.from_frame(NUMBERED, label=NUMBERED[0].rename("dose")), "label='dose'"),
+        (lambda: mq.from_frame(NUMBERED, label=2, client=["a"] * 3), "`client`"),
+        (lambda: mq.load(NUMBERED), "mq.from_frame"),
+        (lambda: mq.load(NUMBERED.to_numpy()), "mq.from_arrays"),
+    ],
+    ids=["series", "list", "frame", "array"],
+)
+def test_what_is_no_name_is_refused_with_what_to_write(call: Any, wanted: str) -> None:
+    with raises("E201", wanted):
+        call()

@@ -17,6 +17,7 @@ import pytest
 from torch import nn
 
 import masquerade as mq
+from masquerade.experiments.callbacks import Run
 from masquerade.trackers.parse import parse
 from tests.experiments.test_callbacks import Noting, go
 from tests.experiments.test_resume import Halt, HaltAfter
@@ -246,6 +247,7 @@ def test_a_training_that_failed_is_no_finished_run(mlflow: Client) -> None:
     tracker = mq.trackers.MLflow()
     with pytest.raises(Halt):
         go(None, [tracker, HaltAfter(2)])
+    assert [run.status for run in mlflow.runs.values()] == ["FAILED"]
     go(None, [tracker])
     assert [run.status for run in mlflow.runs.values()] == ["FAILED", "FINISHED"]
 
@@ -306,9 +308,38 @@ def test_after_a_training_that_failed_the_next_is_a_run_of_its_own(wandb: Wandb)
     tracker = mq.trackers.WandB("masks")
     with pytest.raises(Halt):
         go(None, [tracker, HaltAfter(2)])
+    assert [run.exit_code for run in wandb.runs] == [1]
     go(None, [tracker])
     assert [run.exit_code for run in wandb.runs] == [1, 0]
     assert [max(run.history) for run in wandb.runs] == [2, 4]
+
+
+class Failing(mq.Callback):
+    """Fails at the end, and once more when it is told of that."""
+
+    def on_end(self, run: Run, result: mq.Result) -> None:
+        raise ValueError("at the end")
+
+    def on_error(self, run: Run, error: BaseException) -> None:
+        raise OSError("when told")
+
+
+def test_an_error_at_the_end_closes_every_tracker_and_is_not_hidden(
+    wandb: Wandb, mlflow: Client, tmp_path: Path
+) -> None:
+    folder = mq.trackers.TensorBoard(tmp_path)
+    with pytest.raises(ValueError, match="at the end") as fault:
+        go(None, [Failing(), mq.trackers.WandB("masks"), mq.trackers.MLflow(), folder])
+    assert "OSError: when told" in fault.value.__notes__[0]
+    assert [run.exit_code for run in wandb.runs] == [1]
+    assert [run.status for run in mlflow.runs.values()] == ["FAILED"]
+    assert len(scalars(tmp_path / "dmpfl-seed7")["round/clients"]) == 4
+
+
+def test_a_tracker_that_ended_its_run_is_not_failed_by_those_after_it(wandb: Wandb) -> None:
+    with pytest.raises(ValueError, match="at the end"):
+        go(None, [mq.trackers.WandB("masks"), Failing()])
+    assert [run.exit_code for run in wandb.runs] == [0]
 
 
 @pytest.mark.parametrize("name", ["tensorboard:logs", "mlflow", "wandb:masks"])
@@ -326,6 +357,12 @@ def test_a_package_that_is_missing_is_named_with_how_to_install_it(
 def test_what_names_no_tracker_is_refused(name: str) -> None:
     with raises("E201"):
         parse([name])
+
+
+def test_a_tracker_that_lacks_its_project_is_not_taken_for_a_misspelling(golden: Golden) -> None:
+    with raises("E201", "wandb:PROJECT") as refusal:
+        parse(["wandb"])
+    golden(refusal.value)
 
 
 def test_trackers_are_made_as_the_command_names_them(mlflow: Client, wandb: Wandb) -> None:

@@ -9,7 +9,7 @@ from masquerade.core.part import Message, Part
 from masquerade.core.random import uniform
 from masquerade.wire import Session, Stamp, count, decode, encode, nbytes
 from masquerade.wire.packed_bits import ones, packed
-from masquerade.wire.session import ANY, base, begin, moved, put
+from masquerade.wire.session import ANY, base, begin, moved, unsent
 from tests.support import raises
 from tests.wire.parts import assert_same, forged, messages, quick, rounded, wires
 
@@ -121,11 +121,10 @@ def test_a_base_tells_runs_versions_and_masks_apart() -> None:
     assert base("run", first | {"up/p/w": torch.zeros(63, dtype=torch.int64)}) == base("run", first)
 
 
-def test_writing_some_clients_leaves_the_others() -> None:
-    everybody = begin({"w": torch.ones(3)}, 4)
-    start = everybody[ANY].clone()
+def test_what_was_never_sent_is_the_initial_model_without_bits() -> None:
+    begun: Session = tree.take(begin({"w": torch.ones(3)}, 1), 0)
     new = {ANY + "p": torch.tensor([5, 6]), "up/p/w": torch.tensor([[1, 2], [3, 4]])}
-    put(everybody, torch.tensor([3, 1]), new)
-    assert everybody[ANY + "p"].tolist() == [int(start[0]), 6, int(start[2]), 5]
-    assert everybody["up/p/w"].tolist() == [[0, 0], [3, 4], [0, 0], [1, 2]]
-    assert torch.equal(everybody[ANY], start)
+    found = unsent(begun, begun | new)
+    assert found.keys() == new.keys()
+    assert int(found[ANY + "p"]) == int(begun[ANY]) != 5
+    assert found["up/p/w"].tolist() == [0, 0]

@@ -1,7 +1,9 @@
 """The command `masquerade`: it trains, reports, reproduces, and takes models out to use them."""
 
+import io
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -11,12 +13,14 @@ import typer
 
 from masquerade.cli.check import check
 from masquerade.cli.data import data_app
+from masquerade.cli.deploy import deploy_app
 from masquerade.cli.export import bench_model, export, predict
 from masquerade.cli.methods import methods, models
 from masquerade.cli.report import report
 from masquerade.cli.reproduce import reproduce
 from masquerade.cli.sweep import sweep
 from masquerade.cli.train import Stopped, compare, resume, run
+from masquerade.engine.started import number_started, started
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
 app = typer.Typer(
@@ -27,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, compare, sweep, resume, report, reproduce, methods, models),
     *(check, export, predict, bench_model),
@@ -57,12 +62,16 @@ STATUS_WHEN_STOPPED: dict[int, int] = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 def main() -> None:
     """Run the command; turn every error into a message and an exit status."""
-    debug = "--debug" in sys.argv
-    for number in STATUS_WHEN_STOPPED:
-        signal.signal(number, _stop)
+    debug, number = "--debug" in sys.argv, number_started()
+    if number:
+        # Process 0 prints for all.
+        sys.stdout = sys.stderr = io.StringIO()
+    for each in STATUS_WHEN_STOPPED:
+        signal.signal(each, _stop)
     warnings.showwarning = _show_warning
     warnings.filterwarnings("always", category=MasqueradeWarning)
     try:
+        _refuse_alone()
         app(standalone_mode=True)
     except SystemExit as ended:
         if ended.code == USAGE:
@@ -72,14 +81,41 @@ def main() -> None:
         if debug:
             raise
         message, status = _explain(error)
+        if number and isinstance(error, Exception):
+            # What all processes refuse is said once: by now they would have been ended.
+            time.sleep(PATIENCE)
+            print(f"Process {number}: {message}", file=sys.__stderr__)
         print(message, file=sys.stderr)
         raise SystemExit(status) from None
 
 
+PATIENCE = 5.0
+"""Seconds after which a process that torchrun started says what process 0 has not said."""
+TOGETHER = ("run", "compare", "resume")
+"""Commands that processes which torchrun started do together."""
 USAGE = 2
 """The exit status of a command that cannot be read."""
-RENAMED = {"again": "--rerun"}
-"""Options of older versions."""
+RENAMED = {
+    "again": "--rerun",
+    "workers": "--processes",
+    **dict.fromkeys(("delimiter", "separator", "delim"), "--sep"),
+    **dict.fromkeys(("file", "csv", "dataset", "path"), "--data, --from or --input"),
+    **dict.fromkeys(("target", "label_column", "outcome"), "--label"),
+    **dict.fromkeys(("group", "groups", "site", "client_column"), "--client"),
+    **dict.fromkeys(("na_values", "missing_values", "na"), "--missing"),
+    **dict.fromkeys(("exclude", "ignore", "drop_columns"), "--drop"),
+    **dict.fromkeys(("imputer", "fillna"), "--impute"),
+    **dict.fromkeys(("output", "outdir", "out_dir"), "--out"),
+}
+"""Options of older versions, and of other programs, and what they are here."""
+
+
+def _refuse_alone() -> None:
+    """Refuse commands that several processes cannot do together, where torchrun started them."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if started() and command not in TOGETHER:
+        text = f"torchrun starts {', '.join(TOGETHER)}, and not `{command}`; call it by itself"
+        raise MasqueradeError("E202", text)
 
 
 def _commands() -> Iterator[click.Command]:
@@ -120,7 +156,9 @@ def _explain(error: BaseException) -> tuple[str, int]:
         )
     notes = " ".join(getattr(error, "__notes__", []))
     if isinstance(error, Stopped):
-        return f"Stopped at your request. {notes or 'Nothing had been started.'}", error.status
+        # torchrun stops all where one has ended.
+        why = "at your request, or as another process ended" if started() else "at your request"
+        return f"Stopped {why}. {notes or 'Nothing had been started.'}", error.status
     where = f" ({notes})" if notes else ""
     again = "Run the same command with --debug for the traceback."
     return f"E100 {type(error).__name__}: {error}{where}\n{again}", 1

@@ -48,7 +48,9 @@ def _report(
         if not text.startswith(("method.", "data.")):
             told = "the laws have rounds, networks and engines of their own; set method.KEY"
             raise MasqueradeError("E201", f"`--set {text}`: {told} or data.KEY")
-    tables = tables_of(None, [method], data, {}, None, None, model, None, None, None, settings)
+    tables = tables_of(
+        None, [method], data, {}, None, None, model, None, None, None, None, settings
+    )
     config = parse(tables, "command line")
     (name,) = config.methods
     made = method_of(name, config)

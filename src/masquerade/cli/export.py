@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from masquerade.cli.options import AsJson, Debug, OwnMethods, OwnModel, Quiet
+from masquerade.cli.options import AsJson, Debug, OwnMethods, OwnModel, Quiet, Sep
 from masquerade.cli.progress import echo
 from masquerade.cli.train import import_code
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, counted
 
 if TYPE_CHECKING:
     from masquerade.export.timing import Figures
@@ -71,10 +71,21 @@ SUFFIXES = {"bundle": "", "onnx": ".onnx", "sliced": ".onnx"}
 
 def predict(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that export wrote.")],
-    input: Annotated[Path, typer.Option(help="Samples: an npz (`x`), npy, csv, png or jpg file.")],
+    input: Annotated[
+        Path,
+        typer.Option(help="Samples: a csv, tsv, parquet, npz (`x`), npy, png or jpg file."),
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Write answers there (.csv: labels), or outputs as an npy file."),
+        typer.Option(help="Write answers to this .csv file, or the model's outputs to this .npy."),
+    ] = None,
+    own_rows: Annotated[
+        bool, typer.Option("--own-rows", help="Of a table: leave out rows of other clients.")
+    ] = False,
+    sep: Sep = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(help="Of a CSV file: latin-1, cp1252, utf-8; found if not given."),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -82,25 +93,36 @@ def predict(
 ) -> None:
     """Answer samples with an exported model; it needs onnxruntime and no torch.
 
-    Rows of a table are read by the names of their columns, in any order.
+    Rows of a table are read by the names of their columns, in any order. Answers say in which line
+    of the file their row begins; a .csv file of them has columns that the model does not read, too.
 
-    Example: masquerade predict dmpfl-1-client3 --input samples.npz
+    Example: masquerade predict aachen --input patients.csv --out answers.csv
     """
     from masquerade.export import predict as answering
 
+    if out is not None:
+        answering.check_answers(out)
     bundle = answering.open_bundle(path)
-    found = answering.predict(bundle, answering.read_inputs(bundle, input))
+    asked = answering.Asked(sep or "", encoding or "", own_rows)
+    samples = answering.read_samples(bundle, input, asked)
+    found = answering.predict(bundle, samples.x)
     answers = answering.answers(bundle, found)
     if out is not None:
-        answering.write_answers(out, answers, found)
+        answering.write_answers(bundle, out, samples, found)
+    places = samples.places
     if as_json:
-        typer.echo(json.dumps(answers))
+        rows = zip(places.numbers.tolist(), answers, strict=True)
+        typer.echo(json.dumps([{places.word: number} | answer for number, answer in rows]))
+    elif out is not None and not quiet:
+        typer.echo(f"Wrote {out}: {counted(len(answers), 'answer')}")
     elif not quiet:
-        for place, answer in enumerate(answers):
-            if "label" in answer:
-                typer.echo(f"{place}: {answer['label']} ({answer['probability']:.1%})")
-            else:
-                typer.echo(f"{place}: {answer['output']}")
+        for number, answer in zip(places.numbers, answers, strict=True):
+            said = (
+                f"{answer['label']} ({answer['probability']:.1%})"
+                if "label" in answer
+                else answer["output"]
+            )
+            typer.echo(f"{places.word} {number}: {said}")
 
 
 def bench_model(

@@ -96,6 +96,10 @@ Settings = Annotated[
 Out = Annotated[
     Path | None, typer.Option(help="Directory for results; a fresh one under out/ by default.")
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(help="Processes that share the clients of a round; torchrun starts them on GPUs."),
+]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, loop or batched.")]
 Track = Annotated[
     list[str] | None,

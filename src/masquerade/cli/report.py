@@ -25,6 +25,12 @@ def report(
             help="Compare two methods client by client, with paired intervals: METHOD,INSTEAD_OF."
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Metric that comes first, on the page too; else the first of evaluate.metrics."
+        ),
+    ] = None,
     costs: Annotated[
         bool, typer.Option("--costs", help="Print bytes, operations, storage, memory and time.")
     ] = False,
@@ -51,10 +57,11 @@ def report(
     from masquerade.report import costs as by_cost
     from masquerade.report import markdown as as_markdown
     from masquerade.results.json_records import to_json
+    from masquerade.results.lead import with_lead
     from masquerade.storage.results import is_sweep, read_results
 
     if is_sweep(path):
-        if clients or difference or costs:
+        if clients or difference or costs or metric:
             text = f"{path} is a sweep; report one of its run directories: {path / 'trials'}"
             raise MasqueradeError("E202", text)
         _report_sweep(path, markdown, quiet, as_json)
@@ -62,7 +69,11 @@ def report(
     if convention not in by_cost.CONVENTIONS:
         known = " or ".join(by_cost.CONVENTIONS)
         raise MasqueradeError("E201", f"`--convention {convention}` is unknown; take {known}")
+    if sum(map(bool, (clients, difference, costs))) > 1:
+        text = "--clients, --difference and --costs are reports of their own; ask for one of them"
+        raise MasqueradeError("E201", text)
     results = read_results(path)
+    results = with_lead(results, metric) if metric else results
     rate = parse_bandwidth(bandwidth) if bandwidth else run_bandwidth(path)
     write_report(path, results, rate)
     if costs and markdown:
@@ -70,21 +81,26 @@ def report(
     elif costs:
         values = by_cost.records(results, rate, convention)
         _print(by_cost.terminal(results, rate, convention), values, quiet, as_json)
-    elif markdown:
-        typer.echo(as_markdown(results))
+    elif clients and markdown:
+        typer.echo(by_client.markdown(results))
     elif clients:
-        shown = by_client.own(results)
-        _print(by_client.table(results), shown, quiet, as_json)
+        _print(by_client.table(results), by_client.records(results), quiet, as_json)
     elif difference is not None:
         names = [name.strip() for name in difference.split(",")]
         if len(names) != 2 or not all(names):
             text = f"`--difference {difference}`: write METHOD,INSTEAD_OF"
             raise MasqueradeError("E201", text)
+        if markdown:
+            typer.echo(by_client.difference_markdown(results, names[0], names[1]))
+            return
+        gained = by_client.differences(results, names[0], names[1])
         found = {
             "columns": to_json(by_client.gains(results, names[0], names[1])),
-            "clients": by_client.difference(results, names[0], names[1]).clients,
+            "clients": {name: each.clients for name, each in gained.items()},
         }
         _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
+    elif markdown:
+        typer.echo(as_markdown(results))
     else:
         show(path, results, quiet, as_json)
 

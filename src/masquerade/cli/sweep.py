@@ -7,9 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from masquerade.cli.options import AsJson, Debug, Model, Out, Quiet, Settings
+from masquerade.cli.options import (
+    AsJson,
+    Categorical,
+    ClientColumn,
+    Clients,
+    ConfigFile,
+    DataName,
+    Debug,
+    Drop,
+    Encoding,
+    EngineName,
+    Impute,
+    Label,
+    Missing,
+    Model,
+    Out,
+    Partition,
+    Quiet,
+    Rounds,
+    Sep,
+    Settings,
+    TaskName,
+    column_options,
+)
 from masquerade.cli.progress import echo
-from masquerade.cli.train import fresh, named, resumable, tables_of
+from masquerade.cli.train import fresh, named, resumable, source_of, tables_of
+from masquerade.errors import MasqueradeError
 
 if TYPE_CHECKING:
     from masquerade.config.settings import Config
@@ -18,7 +42,6 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="TOML file of the methods and their training.")],
     over: Annotated[
         list[str],
         typer.Option(
@@ -26,6 +49,10 @@ def sweep(
             " KEY=log:LOW:HIGH. Repeatable: all combinations are tried."
         ),
     ],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="The same as --config.")
+    ] = None,
+    config: ConfigFile = None,
     seeds: Annotated[
         int | None,
         typer.Option(min=1, help="Seeds of every trial, 1 to N; the file's by default."),
@@ -42,9 +69,23 @@ def sweep(
     ] = "own",
     methods: Annotated[
         list[str] | None,
-        typer.Option("--methods", "--method", help="Methods instead of the file's."),
+        typer.Option("--methods", "--method", help="Methods, separated by commas."),
     ] = None,
+    data: DataName = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = None,
+    sep: Sep = None,
+    encoding: Encoding = None,
+    missing: Missing = None,
+    task: TaskName = None,
+    clients: Clients = None,
+    partition: Partition = None,
     model: Model = None,
+    rounds: Rounds = None,
+    engine: EngineName = None,
     settings: Settings = None,
     out: Out = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time, each in a process.")] = 1,
@@ -54,19 +95,27 @@ def sweep(
 ) -> None:
     """Try hyperparameters on validation data, and write the best configuration.
 
-    Every method of the file gets the same trials. Each training is a run directory inside the
+    Every method gets the same trials. Each training is a run directory inside the
     sweep's, and best.toml there is the configuration with the best settings of every method. What
     was stopped goes on with `masquerade resume DIR`, or with the same command and --out.
 
-    Example: masquerade sweep runs/digits.toml --over method.lr=0.05,0.1,0.2 --seeds 3
+    Example: masquerade sweep --method ditto --data digits --over method.lam=0.1,1 --seeds 3
     """
     from masquerade.config.toml import parse
+    from masquerade.sweeps import space
     from masquerade.sweeps.sweep import Order, run
 
-    tables = tables_of(
-        config, named(methods), None, {}, None, None, model, None, None, None, settings
-    )
-    parsed = parse(tables, str(config))
+    if file is not None and config is not None:
+        text = f"`{file}` and `--config {config}` are two configurations"
+        raise MasqueradeError("E201", f"{text}; give one")
+    config = config or file
+    columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
+    names = named(methods)
+    if names is None and config is None:
+        raise MasqueradeError("E201", "which method is swept? Give --method NAME, or a TOML file")
+    flags = (names, data, columns, clients, partition, model, rounds, None, engine, None, settings)
+    parsed = parse(tables_of(config, *flags), source_of(config, flags))
+    space.parse(over)
     chosen = parsed.train.seeds if seeds is None else tuple(range(1, seeds + 1))
     order = Order(tuple(over), chosen, metric, optuna)
     out = out or fresh("sweep")

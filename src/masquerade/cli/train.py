@@ -27,6 +27,7 @@ from masquerade.cli.options import (
     OwnMethods,
     OwnModel,
     Partition,
+    Processes,
     Quiet,
     Rounds,
     Seeds,
@@ -56,7 +57,12 @@ class Stopped(BaseException):
 
 def run(
     method: Annotated[
-        str | None, typer.Option(help="Method: a name of `masquerade methods`, or path.py:Class.")
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "--methods",
+            help="Method: a name of `masquerade methods`, or path.py:Class.",
+        ),
     ] = None,
     config: ConfigFile = None,
     data: DataName = None,
@@ -79,6 +85,7 @@ def run(
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
+    processes: Processes = None,
     track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -94,25 +101,37 @@ def run(
     from masquerade.methods import METHODS
 
     seeds = None if seed is None else [seed]
-    named = None if method is None else [method]
     columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
-    flags = (named, data, columns, clients, partition, model, rounds, seeds, engine, settings)
+    names = named(method)
+    flags = (
+        names,
+        data,
+        columns,
+        clients,
+        partition,
+        model,
+        rounds,
+        seeds,
+        engine,
+        processes,
+        settings,
+    )
     tables = tables_of(config, *flags)
-    parsed = parse(tables, _where(config, flags))
+    parsed = parse(tables, source_of(config, flags))
     if len({training.method for training in trainings(parsed)}) > 1:
         text = f"`run` trains one method, and here are {', '.join(parsed.methods)}"
         raise MasqueradeError("E201", f"{text}; name one with --method, or use `compare`")
-    method = parsed.methods[0]
+    first = parsed.methods[0]
     if len(parsed.train.seeds) > 1:
         raise MasqueradeError("E201", "`run` takes one seed; `compare` takes several")
-    asked = method_of(method, parsed)
-    names = [
+    asked = method_of(first, parsed)
+    same = [
         name
         for name in METHODS.of_class(type(asked))
-        if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(method, parsed)
+        if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(first, parsed)
     ]
-    parsed = dataclasses.replace(parsed, methods=tuple(names))
-    out = out or fresh(method)
+    parsed = dataclasses.replace(parsed, methods=tuple(same))
+    out = out or fresh(first)
     with follow_training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)
     show(out, results, quiet, as_json)
@@ -148,6 +167,7 @@ def compare(
     settings: Settings = None,
     out: Out = None,
     engine: EngineName = None,
+    processes: Processes = None,
     track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -166,8 +186,20 @@ def compare(
     from masquerade.experiments import run as experiment
 
     columns = column_options(label, client, drop, categorical, impute, sep, encoding, missing, task)
-    flags = (names, data, columns, clients, partition, model, rounds, seed, engine, settings)
-    parsed = parse(tables_of(config, *flags), _where(config, flags))
+    flags = (
+        names,
+        data,
+        columns,
+        clients,
+        partition,
+        model,
+        rounds,
+        seed,
+        engine,
+        processes,
+        settings,
+    )
+    parsed = parse(tables_of(config, *flags), source_of(config, flags))
     out = out or fresh("compare")
     with follow_training(parsed, out, track, quiet, as_json) as told:
         results = experiment.compare(out, parsed, told)
@@ -178,6 +210,7 @@ def resume(
     path: Annotated[Path, typer.Argument(help="Directory of a run, a comparison or a sweep.")],
     method: OwnMethods = None,
     model: OwnModel = None,
+    processes: Processes = None,
     track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -193,14 +226,17 @@ def resume(
 
     import_code(method, model)
     if is_sweep(path):
+        if processes is not None:
+            text = "a sweep goes on as it was begun; leave out --processes"
+            raise MasqueradeError("E202", text)
         _resume_sweep(path, track, quiet, as_json)
         return
     results: Sequence[Summary]
     with resumable(path), told_of(track, quiet or as_json) as told:
         if is_comparison(path):
-            results = experiment.compare(path, None, told)
+            results = experiment.compare(path, None, told, processes)
         else:
-            results = experiment.resume(path, told, page=True)
+            results = experiment.resume(path, told, page=True, processes=processes)
     show(path, results, quiet, as_json)
 
 
@@ -226,6 +262,7 @@ def tables_of(
     rounds: int | None,
     seeds: list[int] | None,
     engine: str | None,
+    processes: int | None,
     settings: list[str] | None,
 ) -> "Tables":
     """Put flags over the file, and settings over both; `columns` are the options of a table."""
@@ -243,6 +280,7 @@ def tables_of(
         ("train", "rounds"): rounds,
         ("train", "seeds"): seeds,
         ("compute", "engine"): engine,
+        ("compute", "processes"): processes,
         **{("data", TABLE_OPTIONS[option]): value for option, value in columns.items()},
     }
     for (section, key), value in flags.items():
@@ -261,7 +299,7 @@ def named(methods: list[str] | None) -> list[str] | None:
     return [name for name in listed if name] or None
 
 
-def _where(config: Path | None, flags: tuple[object, ...]) -> str:
+def source_of(config: Path | None, flags: tuple[object, ...]) -> str:
     """Say whence the settings of a command come."""
     sources = [str(config)] * (config is not None)
     sources += ["command line"] * any(flag not in (None, {}) for flag in flags)
@@ -287,6 +325,9 @@ def follow_training(
     named: bool = True,
 ) -> "Iterator[Sequence[Callback]]":
     """Say what is trained, show progress, and say how to go on when it is stopped."""
+    from masquerade.data.source import check_known
+
+    check_known(config.data.name)
     if not quiet and not as_json:
         default = "" if named else " No method was named; --method takes another."
         # Like progress, it is no part of the results that are printed.

@@ -1,12 +1,11 @@
 """What devices can hold: the share of a network's parameters that each client has room for."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
 
 from masquerade.core.method import Method
 from masquerade.core.random import Label, fold, uniform
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, warn
 
 FORM = "random:LOW:HIGH"
 """Budgets drawn evenly between two shares."""
@@ -60,9 +59,7 @@ def warn_of_budgets(methods: Iterable[tuple[str, Method]], given: Budgets) -> No
         return
     deaf = dict.fromkeys(title for title, method in methods if not method.budgeted)
     if deaf:
-        warnings.warn(
+        warn(
             f"W303 budgets are not followed by {', '.join(deaf)}: the models of small devices are "
             "as large as all others",
-            MasqueradeWarning,
-            stacklevel=3,
         )

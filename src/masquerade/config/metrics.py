@@ -18,17 +18,18 @@ def metrics_for(
 ) -> dict[str, SetMetric]:
     """Return the metrics that names mean for some data; refuse those that do not fit.
 
-    "all" are all that fit, but for the task's `own`. A metric of one class is there for every
-    class, as `recall:NAME`.
+    "all" are all that fit, but for the task's `own`, which is always measured. A metric of one
+    class is there for every class, as `recall:NAME`.
     """
     kinds = target_kinds(federation)
     known = {name: metric.targets for name, metric in METRICS.items()}
     known |= dict.fromkeys(PER_CLASS, "classes")
     fitting = [name for name, targets in known.items() if targets in kinds]
-    rest = [name for name in fitting if name != own]
-    asked = [each for name in names for each in (rest if name == "all" else [name])]
+    asked = [each for name in names for each in (fitting if name == "all" else [name])]
     found: dict[str, SetMetric] = {}
     for name in asked:
+        if name == own:
+            continue
         if name not in fitting:
             text = f"the metric `{name}` is of {known[name]}, and the targets of"
             text += f" `{federation.name}` are {' of '.join(kinds) or 'neither'}"
@@ -37,12 +38,25 @@ def metrics_for(
     return found
 
 
+def leading(names: Sequence[str], own: str) -> str:
+    """Return the metric that reports put first; "" is the task's own.
+
+    It is the first that is named, unless "all" are, or those of every class.
+    """
+    first = names[0] if names else ""
+    return first if first in METRICS and first != own else ""
+
+
+def class_titles(federation: Federation) -> tuple[str, ...]:
+    """Return the names of classes, or their numbers where they have none."""
+    return federation.class_names or tuple(map(str, range(federation.classes or 0)))
+
+
 def _of_classes(name: str, federation: Federation) -> dict[str, SetMetric]:
     """Return a metric of one class for every class, by its name."""
-    titles = federation.class_names or tuple(map(str, range(federation.classes or 0)))
     return {
         f"{name}:{title}": SetMetric(PER_CLASS[name](label), targets="classes")
-        for label, title in enumerate(titles)
+        for label, title in enumerate(class_titles(federation))
     }
 
 

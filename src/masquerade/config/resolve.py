@@ -291,7 +291,7 @@ def task_of(
         load_weights(model, train.weights)
         # A run can be resumed from any directory.
         train = dataclasses.replace(train, weights=str(Path(train.weights).resolve()))
-    task = _task(model, federation, preprocess).with_example(federation.x)
+    task = task_for(model, federation.classes, preprocess).with_example(federation.x)
     if entry.variant == "bn" and not task.norms:
         there = ", ".join(each for each in MODELS if each.endswith("_bn"))
         text = f"{entry.title} needs another kind of network than {name}, which has no norms"
@@ -304,9 +304,16 @@ def outputs_for(federation: Federation) -> int:
     return federation.classes or math.prod(federation.y.shape[1:])
 
 
-def _task(model: nn.Module, federation: Federation, preprocess: Preprocess | None) -> Task:
-    """Make the task that targets ask for: classification, or regression of numbers."""
-    if federation.classes is not None:
+def task_for(
+    model: nn.Module | Task, classes: int | None, preprocess: Preprocess | None = None
+) -> Task:
+    """Make the task that targets ask for: classification, or regression where they have no classes.
+
+    A task is what it is.
+    """
+    if isinstance(model, Task):
+        return model
+    if classes is not None:
         return Task(model, preprocess=preprocess)
     further = {"rmse": METRICS["rmse"]}
     return Task(
@@ -330,6 +337,13 @@ def _own_network(name: str, shape: tuple[int, ...], outputs: int, key: int) -> n
     if not isinstance(model, nn.Module):
         raise MasqueradeError("E202", f"`{name}` returned {model!r}; return a torch.nn.Module")
     return model
+
+
+def with_partition(loaded: LoadedConfig, config: Config) -> Config:
+    """Return a configuration of the same data that says which partition "auto" is."""
+    found = loaded.data
+    data = dataclasses.replace(config.data, clients=found.clients, partition=found.partition)
+    return dataclasses.replace(config, data=data)
 
 
 def settle(loaded: LoadedConfig) -> LoadedConfig:

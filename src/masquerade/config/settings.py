@@ -128,9 +128,9 @@ class Evaluate(Settings):
     bandwidth: str = "10MB/s"
     """Bandwidth of a client, for the times on the page: one for both ways, or DOWN:UP."""
     metrics: tuple[str, ...] = ()
-    """Further metrics, each of a client's whole test set: "balanced_accuracy", "macro_f1", "auroc",
-    "log_loss", "calibration_error" and "recall" of classes, "mae" and "rmse" of numbers,
-    "perplexity" of tokens; "all" are those that fit the data."""
+    """Metrics, each of a client's whole test set: "accuracy", "balanced_accuracy", "macro_f1",
+    "auroc", "log_loss", "calibration_error" and "recall" of classes, "mae" and "rmse" of numbers,
+    "perplexity" of tokens; "all" are those that fit the data. Reports put the first one first."""
     prior: tuple[str, ...] = ()
     """Rules on outputs that views are evaluated under too, by what is taken for the mix of classes:
     "own", the client's; "evidence", the own or the uniform one, sample by sample; "batch", that of
@@ -146,21 +146,50 @@ class Compute(Settings):
     """"loop", "batched", or "auto", a fixed rule of device, layers and sizes."""
     device: str = "auto"
     """"cpu", "cuda", or "auto", which takes CUDA where there is one."""
-    workers: int = 1
-    """Processes of the loop engine."""
+    processes: int = 1
+    """Processes that share the clients of a round on a CPU; a run may go on with another number of
+    them. `torchrun` starts those of several machines, and those on GPUs."""
     clients_per_chunk: int = 64
     """Clients that the batched engine holds at a time."""
     threads: int = 1
-    """Threads that an operation may use."""
+    """Threads that an operation may use; with several `processes` each has one."""
     precision: str = "float32"
     """Precision of matrix products: "float32", "tf32" (on CUDA) or "bfloat16"."""
     store: str = "device"
-    """Where clients' states lie between rounds: "device" or "host"."""
+    """Where clients' states lie between rounds: "device", "host" or "disk", which is files without
+    a name in the folder that `TMPDIR` names."""
     commit_every: float = 5.0
     """Seconds between commits; 0 commits every round."""
+    memory: float = 0.0
+    """GiB of a CUDA device that a run may reserve, beside CUDA's own; 0 is no bound. Where they do
+    not suffice, fewer clients and samples are on the device at a time (W503)."""
     replay: str = "auto"
     """Whether steps of the batched engine are recorded (CPU) or captured as CUDA graphs and then
     repeated: "auto", or "off", which takes every step as it is written."""
+
+
+@dataclass(frozen=True)
+class Fleet(Settings):
+    """Real clients: who they are, and how long a round waits for them. `federation.toml` has it."""
+
+    name: str = "federation"
+    clients: tuple[str, ...] = ()
+    """Names of the clients; new ones stand behind the others, for their places are their numbers.
+    """
+    removed: tuple[str, ...] = ()
+    """Clients that take no part any more."""
+    quorum: int = 2
+    """Clients that a round needs: fewer that are connected, and it does not begin; fewer answers,
+    and it changes nothing."""
+    deadline: float = 600.0
+    """Seconds after which a round waits for no further answer."""
+    wait: float = 60.0
+    """Seconds that a round waits for more clients, once there are enough of them."""
+    code: tuple[str, ...] = ()
+    """Code of your own, as PATH/FILE.py:NAME on the server's machine."""
+    host: str = "127.0.0.1"
+    """Where clients reach the server."""
+    port: int = 8443
 
 
 @dataclass(frozen=True)
@@ -208,7 +237,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compute.device": ("auto", "cpu", "cuda"),
     "compute.replay": ("auto", "off"),
     "compute.precision": ("float32", "tf32", "bfloat16"),
-    "compute.store": ("device", "host"),
+    "compute.store": ("device", "host", "disk"),
 }
 
 NEXT = 1e-9
@@ -228,10 +257,15 @@ RANGES: dict[str, tuple[float, float]] = {
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),
     "evaluate.severities": (1, 5),
-    "compute.workers": (1, math.inf),
+    "compute.processes": (1, math.inf),
     "compute.clients_per_chunk": (1, math.inf),
     "compute.threads": (1, math.inf),
     "compute.commit_every": (0, math.inf),
+    "compute.memory": (0, math.inf),
+    "fleet.quorum": (1, math.inf),
+    "fleet.deadline": (NEXT, math.inf),
+    "fleet.wait": (0, math.inf),
+    "fleet.port": (1, 65535),
 }
 LENGTHS = {"data.split": 3}
 RULES = {"data.budgets"}

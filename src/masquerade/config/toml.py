@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ def _between(low: float, high: float) -> str:
     return f"it must be {' and '.join(said) or 'a number'}"
 
 
-def _fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
+def fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
     """Make a dataclass of a table; unknown keys and unfit values become problems."""
     untouched = cls()
     defaults = {each.name: getattr(untouched, each.name) for each in dataclasses.fields(cls)}
@@ -158,7 +159,7 @@ def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
         if not isinstance(given[name], Mapping):
             problems.append(f"`{name}` is {given[name]!r}; write a table [{name}]")
             given[name] = {}
-    sections = {name: _fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
+    sections = {name: fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
     given_names = tables.get("methods", ["fedavg"])
     names = _fits(given_names, ("fedavg",), "methods", limits(Config, ""), problems)
     config = Config(methods=names, method=given["method"], code=given["code"], **sections)
@@ -238,12 +239,12 @@ def _check_methods(config: Config, problems: Problems) -> None:
         if key not in known_keys:
             problems.append(_unknown("method", key, known_keys))
         for cls in used:
-            _fill(cls, {key: value} if key in _names_of(cls) else {}, "method", problems)
+            fill(cls, {key: value} if key in _names_of(cls) else {}, "method", problems)
     for name in {*config.methods, *tables} & METHODS.keys():
         if METHODS[name].like:
             _check_budget(name, tables.get(name, {}), problems)
         before = len(problems)
-        made = _fill(METHODS[name].method, _settings(name, config), "method", problems)
+        made = fill(METHODS[name].method, _settings(name, config), "method", problems)
         if len(problems) == before:
             problems += made.problems()
 
@@ -318,7 +319,7 @@ def check(**records: Any) -> None:
 
 def method_of(name: str, config: Config) -> Method:
     """Make the method that a name and the settings describe."""
-    made: Method = _fill(METHODS[name].method, _settings(name, config), "method", [])
+    made: Method = fill(METHODS[name].method, _settings(name, config), "method", [])
     return made
 
 
@@ -407,10 +408,13 @@ def apply(tables: Tables, assignments: Iterable[str]) -> Tables:
 
 def value_of(text: str) -> Any:
     """Read a value as TOML writes it, or else as a word."""
+    # TOML asks for a digit on both sides of a point.
+    text = re.sub(r"^([+-]?)\.(?=\d)", r"\g<1>0.", text.strip())
+    text = re.sub(r"^([+-]?\d+)\.(?=$|[eE])", r"\1.0", text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text.strip()
+        return text
 
 
 def put(tables: Tables, settings: Mapping[str, Any]) -> Tables:
@@ -421,7 +425,8 @@ def put(tables: Tables, settings: Mapping[str, Any]) -> Tables:
     for key, value in settings.items():
         path = key.split(".")
         if len(path) < 2 or not all(path):
-            raise MasqueradeError("E201", f"`{key}` is no setting; write section.key=value")
+            said = said_of("", key) if len(path) == 1 else ""
+            raise MasqueradeError("E201", f"`{key}` is no setting{said}; write section.key=value")
         table = tables
         if path[0] == "method" and len(path) == 2:
             # Said of every method, so it also stands over what a file says of one of them.

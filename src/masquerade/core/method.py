@@ -14,7 +14,7 @@ client a `server` or another client's `row`.
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -74,6 +74,7 @@ class Method:
     def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Refuse settings that it does not have; `__init__` takes those that it has."""
         refuse_unknown(cls, "method", settings)
+        _refuse_bare_values(cls)
         return super().__new__(cls)
 
     def problems(self) -> list[str]:
@@ -178,3 +179,14 @@ class Method:
             "clip": self.clip,
         }
         return sgd_step(task, loss, **(settings | changes))
+
+
+def _refuse_bare_values(cls: type[Method]) -> None:
+    """Refuse a class that writes a setting as a plain attribute: no instance would have it."""
+    for each in fields(cls):
+        value = vars(cls).get(each.name, each.default)
+        if value is not each.default:
+            given, kind = f"{each.name} = {value!r}", type(value).__name__
+            text = f"{cls.__name__}: `{given}` changes no default, so that no method would have it"
+            how = "put @dataclass(frozen=True, kw_only=True) on the class, and write"
+            raise MasqueradeError("E201", f"{text}; {how} `{each.name}: {kind} = {value!r}`")

@@ -13,7 +13,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "rate_decay": "lr_decay",
         "wire": "message_dtype",
     },
-    "compute": {"width": "clients_per_chunk"},
+    "compute": {"width": "clients_per_chunk", "workers": "processes"},
     "method": {
         "rate": "lr",
         "epochs": "local_epochs",
@@ -37,6 +37,7 @@ VALUES = {"train.message_dtype": {"full": "same"}}
 ELSEWHERE = {
     "alpha": "data.partition=dirichlet:ALPHA",
     "batchsize": "train.batch_size",
+    "num_workers": "compute.processes",
     "bs": "train.batch_size",
     "client_lr": "method.lr",
     "clients_per_cohort": "train.clients_per_round",

@@ -1,7 +1,7 @@
 """Randomness as data: a counter hash on 64-bit integers, the same on every device and engine.
 
 A key is an integer, or an int64 tensor of keys. Nothing here has state: the numbers drawn depend on
-the key alone, so results cannot depend on the order of clients, the number of workers, or where a
+the key alone, so results cannot depend on the order of clients, the number of processes, or where a
 run was interrupted.
 """
 

@@ -33,7 +33,7 @@ def _refusal() -> MasqueradeError:
         "E204",
         "`plan`, or a step that holds on to its round, asks for a number of the round, of which a "
         "plan may see `kind` and `phase` only; name a phase in `schedule`, or ask the round that a "
-        "step, `begin` or `then` is given",
+        "loss, a step, `begin` or `then` is given",
     )
 
 

@@ -254,8 +254,9 @@ def _move(values: Tree, update: Tree, lr: float, round: Round, again: bool) -> T
     if mapped():
         # The decay stays a tensor, so that a step that was captured serves every round.
         speed = lr * round.decay
+        speeds = {dtype: speed.to(dtype) for dtype in {value.dtype for value in values.values()}}
         return {
-            name: torch.addcmul(value, update[name], speed.to(value.dtype), value=-1)
+            name: torch.addcmul(value, update[name], speeds[value.dtype], value=-1)
             for name, value in values.items()
         }
     old, new = list(values.values()), list(update.values())

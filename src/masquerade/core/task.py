@@ -282,6 +282,22 @@ class Task:
         other._dropouts = other._find_dropouts()
         return other
 
+    def with_initial(self, initial: Tree) -> "Task":
+        """Return the task with other initial weights; refuse those of another network."""
+        theirs = {name: (value.shape, value.dtype) for name, value in initial.items()}
+        for name, value in self.initial.items():
+            if theirs.pop(name, None) != (value.shape, value.dtype):
+                known = initial.get(name)
+                found = "there is none" if known is None else f"it is {told(known)} there"
+                text = f"`{name}` of the network is {told(value)}, and {found}"
+                raise MasqueradeError("E402", f"{text}; give the same network")
+        if theirs:
+            text = f"the network has no `{next(iter(theirs))}`, which there is"
+            raise MasqueradeError("E402", f"{text}; give the same network")
+        other = copy.copy(self)
+        other.initial = {name: initial[name].to(self.initial[name]) for name in self.initial}
+        return other
+
     def with_preprocess(self, preprocess: Preprocess) -> "Task":
         """Return the task with other preprocessing."""
         other = copy.copy(self)

@@ -198,6 +198,18 @@ def take(state: Any, index: int | Tensor) -> Any:
     return transform(taken, state)
 
 
+def put(state: Any, places: Tensor, new: Any) -> None:
+    """Write some clients into a stacked state, in place; all others keep their bits."""
+    there: dict[torch.device, Tensor] = {}
+
+    def write(old: Tensor, value: Tensor) -> Tensor:
+        if old.device not in there:
+            there[old.device] = onto(places, old.device)
+        return old.index_copy_(0, there[old.device], value.to(old.device, old.dtype))
+
+    transform(write, state, new)
+
+
 def scalar(value: float | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return a number as a tensor on a device; a tensor is returned as it is."""
     if isinstance(value, Tensor):

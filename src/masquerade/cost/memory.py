@@ -31,21 +31,39 @@ def _glibc(name: str, *arguments: int) -> bool:
 
 
 def watch(device: torch.device) -> None:
+    """Begin a run's account of memory: what earlier runs freed is not held by this one."""
+    _glibc("malloc_trim", 0)
+    again(device)
+
+
+def again(device: torch.device) -> None:
     """Begin anew to find the most, where the system lets us."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    # What earlier runs freed is not held by this one.
-    _glibc("malloc_trim", 0)
     # Where that is refused, the peak is that of the process, which may have done other runs before.
     with suppress(OSError):
         RESET.write_text("5", encoding="ascii")
 
 
-def peak(device: torch.device) -> dict[str, float]:
-    """Return the most bytes since `watch`: "process" resident, "cuda" allocated.
+def bound(device: torch.device, gibibytes: float) -> None:
+    """Keep what this process reserves on a CUDA device within a bound; 0 takes it away.
 
-    What was freed since then and is kept for the next step is resident too.
-    Processes of the loop's workers are not in it.
+    What is asked for beyond it is an error of memory, as if the device were that small. CUDA's own
+    half gibibyte, or what it is, is not counted.
+    """
+    if device.type == "cuda":
+        whole = torch.cuda.get_device_properties(device).total_memory
+        share = min(1.0, gibibytes * 2**30 / whole) if gibibytes else 1.0
+        # This function wants a number, and a run's device is the current one.
+        torch.cuda.set_per_process_memory_fraction(share, torch.cuda.current_device())
+
+
+def peak(device: torch.device) -> dict[str, float]:
+    """Return the most bytes since `watch` or `again`.
+
+    They are "process" resident, "cuda" allocated, and "cuda reserved", with what was freed and is
+    kept for the next step. Such memory of a process is resident too. It is that of this process:
+    each of several has its own.
     """
     found = {}
     resident = _resident()
@@ -53,6 +71,7 @@ def peak(device: torch.device) -> dict[str, float]:
         found["process"] = float(resident)
     if device.type == "cuda":
         found["cuda"] = float(torch.cuda.max_memory_allocated(device))
+        found["cuda reserved"] = float(torch.cuda.max_memory_reserved(device))
     return found
 
 

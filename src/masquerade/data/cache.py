@@ -26,6 +26,7 @@ from masquerade.data.dataset import COLUMNS, Dataset
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import MasqueradeError
 from masquerade.storage import atomic
+from masquerade.tables.layout import PLAIN, Layout
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -62,10 +63,8 @@ class Manifest:
     """The columns of a table; empty for other data."""
     impute: str = ""
     """What stands in for missing values of a table."""
-    other_columns: list[str] = field(default_factory=list)
-    """Columns of the table that are no features."""
-    missing: list[str] = field(default_factory=list)
-    """Texts that mean a missing value of the table, besides the usual ones."""
+    layout: Layout = PLAIN
+    """How the file of the table is laid out."""
     format: int = FORMAT
 
 
@@ -101,7 +100,8 @@ def describe(name: str) -> Manifest:
     path = root() / name / MANIFEST
     try:
         given = json.loads(path.read_bytes())
-        manifest = Manifest(**given | {"features": _columns(given)})
+        told = {"features": _columns(given), "layout": _layout(given)}
+        manifest = Manifest(**given | told)
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as fault:
         raise _damaged(name, path, str(fault)) from None
     if manifest.format != FORMAT:
@@ -114,6 +114,14 @@ def _columns(given: dict[str, Any]) -> list[Feature]:
     return [Feature(each["name"], tuple(each["categories"])) for each in given.get("features", [])]
 
 
+def _layout(given: dict[str, Any]) -> Layout:
+    """Read how a file was laid out; of older manifests only what they said of it."""
+    ignored, missing = given.pop("other_columns", []), given.pop("missing", [])
+    if "layout" in given:
+        return Layout.from_json(given["layout"])
+    return Layout(ignored=tuple(ignored), missing=tuple(missing))
+
+
 def read(name: str) -> Dataset:
     """Map a dataset into memory, after comparing every array with its hash."""
     manifest = describe(name)
@@ -123,10 +131,10 @@ def read(name: str) -> Dataset:
         classes=manifest.classes,
         names=tuple(manifest.client_names),
         class_names=tuple(manifest.class_names),
+        worded=False,
         features=tuple(manifest.features),
         impute=manifest.impute,
-        other_columns=tuple(manifest.other_columns),
-        missing=tuple(manifest.missing),
+        layout=manifest.layout,
         **columns,
     )
 
@@ -217,8 +225,7 @@ def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> M
         client_names=list(dataset.names),
         features=list(dataset.features),
         impute=dataset.impute,
-        other_columns=list(dataset.other_columns),
-        missing=list(dataset.missing),
+        layout=dataset.layout,
         blocks=list(reading.blocks),
         read_as=reading.format,
         sha256=hashes,

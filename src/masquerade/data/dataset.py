@@ -13,6 +13,7 @@ from torch import Tensor
 
 from masquerade.core.features import Feature, check_features
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
+from masquerade.tables.layout import PLAIN, Layout
 
 Array = npt.NDArray[Any]
 
@@ -42,15 +43,15 @@ class Dataset:
     """Names of the clients, in the order of their numbers; empty where they have numbers only."""
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; empty where they have numbers only."""
+    worded: bool = False
+    """Whether classes were given as words, though their names may look like numbers."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
     impute: str = ""
     """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
     missing."""
-    other_columns: tuple[str, ...] = ()
-    """Columns of the table that are no features: label, client, those that were left out."""
-    missing: tuple[str, ...] = ()
-    """Texts that mean a missing value of the table, besides the usual ones."""
+    layout: Layout = PLAIN
+    """How the file of the table is laid out."""
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.x.shape[1:])) or "1"
@@ -112,6 +113,7 @@ def from_arrays(
     if features:
         check_features(features, math.prod(samples.shape[1:]))
     check_task(task)
+    worded = targets.dtype.kind in "US"
     targets, class_names = _classes(targets, task, name)
     targets = _targets(targets, name, len(class_names) or classes)
     kept = _features(samples, name, bool(features))
@@ -128,6 +130,7 @@ def from_arrays(
         train=None if part is None else torch.from_numpy(_flags(part, name)),
         names=names,
         class_names=class_names,
+        worded=worded,
         features=tuple(features),
         impute=impute,
     )

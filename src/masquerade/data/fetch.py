@@ -15,7 +15,7 @@ from masquerade.data.dataset import Dataset
 from masquerade.data.readers.options import AS_IT_IS, TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.data.registry import NAMED, File, Named
-from masquerade.errors import MasqueradeError, MasqueradeWarning, nearest
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
 from masquerade.storage import atomic
 
 Watch = Callable[[str, int, int | None], None]
@@ -64,13 +64,21 @@ def _published(named: Named, path: Path, dataset: Dataset) -> bool:
     # An archive that lies in a folder is not what was read.
     if len(found) == len(here) and not other and (path.is_file() or len(named.files) > 1):
         return True
-    if named.content and content_of(dataset) == named.content:
+    content = content_of(dataset)
+    if named.content == content:
         return True
+    for name, wrong in NAMED.items():
+        if wrong.content == content:
+            text = f"{path} holds {wrong.title}, and not {named.title}; add it as {name}"
+            raise MasqueradeError("E301", text)
+    if other and (named.content or not all(each.suffix in COMPRESSED for each in other)):
+        differ = [
+            f"{each.name} ({hash}, published is {known[each.name]})" for each, hash in other.items()
+        ]
+        text = f"{path} does not hold the published samples; other files are {listed(differ)}"
+        how = f"get them again, or use another name and --format {named.format}"
+        raise MasqueradeError("E301", f"{text}; {how}")
     for each, hash in other.items():
-        text = f"{each} is not the published file ({hash}, published is {known[each.name]})"
-        if named.content or each.suffix not in COMPRESSED:
-            how = f"get it again, or use another name and --format {named.format}"
-            raise MasqueradeError("E301", f"{text}; {how}")
         text = f"W307 {each} was not compressed as the published file ({hash}, published is "
         text += f"{known[each.name]}); it was read, and its samples are as many as they should be"
         warnings.warn(MasqueradeWarning(text), stacklevel=2)

@@ -9,7 +9,7 @@ from masquerade.data.cache import Manifest
 from masquerade.data.dataset import Dataset, from_arrays
 from masquerade.data.readers.options import AS_IT_IS, TableOptions, names_of
 from masquerade.data.registry import EMBEDDED, NAMED
-from masquerade.errors import MasqueradeError, nearest
+from masquerade.errors import MasqueradeError, nearest, told
 
 
 def load(
@@ -42,17 +42,30 @@ def load(
 
 def loaded(source: str | Path, table: TableOptions = AS_IT_IS) -> Dataset:
     """Load a dataset with options in one record."""
+    if not isinstance(source, (str, Path)):
+        how = "mq.from_frame(frame, label=...) takes frames, mq.from_arrays(x, y) arrays"
+        raise MasqueradeError("E201", f"`source` is {told(source)}; give a name or a path; {how}")
     name = str(source)
     if is_file(name):
         return readers.read(Path(source), Path(source).stem, table=table).dataset
     if name in DATASETS or cache.holds(name):
         dataset = DATASETS[name]() if name in DATASETS else cache.read(name)
         return _with_options(dataset, table)
+    raise _unknown(name)
+
+
+def check_known(name: str) -> None:
+    """Refuse the name of a dataset that is not here, before anything is said of a training."""
+    if not (is_file(name) or name in DATASETS or cache.holds(name)):
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> MasqueradeError:
     if name in NAMED:
         text = f"`{name}` is not in the cache {cache.root()}; {NAMED[name].how(name)}"
-        raise MasqueradeError("E301", text)
+        return MasqueradeError("E301", text)
     here = [*DATASETS, *cache.names()]
-    raise MasqueradeError(
+    return MasqueradeError(
         "E301",
         f"unknown dataset `{name}`{nearest(name, [*here, *NAMED])}; here are {', '.join(here)}; "
         f"`masquerade data fetch` knows {', '.join(NAMED)}, `masquerade data add` takes files of "

@@ -5,7 +5,7 @@ The client goes on from that file, writes the next one, and keeps both: if its a
 refused, the next call names the old one again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from masquerade.core.part import Message
 from masquerade.core.round import ClientInfo, Round
 from masquerade.core.tree import State
 from masquerade.data import Federation
+from masquerade.deploy.measure import Adapted
 from masquerade.engine.base import EngineContext, Job, astuple
 from masquerade.engine.exchange import Channel
 from masquerade.engine.loop import Loop
@@ -70,6 +71,8 @@ class Client:
     info: ClientInfo
     folder: Path
     """Where its states are."""
+    measure: Callable[[Adapted], bytes] = lambda adapted: b""
+    """What it tells of a view that is evaluated."""
 
     @cached_property
     def channel(self) -> Channel:
@@ -89,7 +92,7 @@ class Client:
                 f"{self.info.id} of run `{self.run}`",
             )
         with torch.random.fork_rng(devices=[]), numbers(self.context.precision):
-            round = self._round(call.kind, call.view, call.number)
+            round = self._round(call.kind, call.number, (call.view, call.novel))
             held = self.load(call.base)
             download = self.channel.read_download(
                 call.body, round, call.number, held.session, held.last
@@ -98,27 +101,22 @@ class Client:
             upload, client, flops = self._loop.client(job, 0, download, held.client, {})
             columns = [column[0].tolist() for column in astuple(flops)]
             if call.kind == "adapt":
-                return Reply(b"", columns, self._scores(download, client, call.view))
+                adapted = Adapted(round, download, held.session, client, flops, call.final)
+                return Reply(self.measure(adapted), columns)
             upload = self.channel.rounded(upload, round, call.number)
             body = self.channel.write_upload(call.number, upload, download, held.session)
             _, after = self.channel.finish(download, upload, held.session)
             self._save(call, HeldState(client, after, download))
             return Reply(body, columns)
 
-    def _round(self, kind: str, view: str, number: int) -> Round:
+    def _round(self, kind: str, number: int, view: tuple[str, bool] = ("", False)) -> Round:
         method, rounds = self.context.method, self.context.rounds
-        phases: Mapping[str, object] = {
-            "setup": None,
-            "train": method.schedule(number, rounds),
-            "adapt": (view, False),
-        }
-        return self.context.round(kind, phases[kind], number)
-
-    def _scores(self, download: Message, client: State, view: str) -> tuple[float, ...]:
-        data, task = self.context.loader.federation, self.context.task
-        personal = self.context.method.personalize(task, download, client, view)
-        (scores,) = self._loop.score([personal], [data.test[self.info.id]], data.x, data.y)
-        return tuple(scores.double().tolist())
+        if kind not in (*KINDS, "adapt"):
+            raise MasqueradeError("E606", f"a call to do `{kind}`, which no client knows")
+        if kind == "adapt":
+            return self.context.round(kind, view, number)
+        phase = method.schedule(number, rounds) if kind == "train" else None
+        return self.context.round(kind, phase, number)
 
     def load(self, base: int) -> HeldState:
         """Return what it holds under a base: that before the first message, or a file's."""
@@ -140,7 +138,7 @@ class Client:
         }
         kind, number = tensors["round"].tolist()
         # What a download looks like may change from phase to phase.
-        template, _ = self.channel.templates(self._round(KINDS[kind], "", number), number)
+        template, _ = self.channel.templates(self._round(KINDS[kind], number), number)
         return HeldState(client, session, decode(tensors["last"].numpy().tobytes(), template))
 
     def _file(self, base: int) -> Path:

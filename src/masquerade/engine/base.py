@@ -39,7 +39,7 @@ class EngineContext:
     lr_decay: float = 1.0
     """Learning rates are multiplied by this once per round."""
     precision: str = "float32"
-    """The precision of matrix products; worker processes need it."""
+    """The precision of matrix products, where whoever does the work has to set it."""
     message_dtype: str = "same"
     """What floating-point values of messages are rounded to; "same" leaves them as they are."""
     _slices: dict[Hashable, bool] = field(default_factory=dict)
@@ -172,7 +172,10 @@ class Evaluation:
 class Engine(Protocol):
     """A way to run `client_round` over some clients."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Return what it is called in settings."""
+        ...
 
     @property
     def copies(self) -> bool:
@@ -192,8 +195,11 @@ class Engine(Protocol):
         """Prepare a round that is to come, where something else is being waited for."""
         ...
 
-    def evaluate(self, job: Job, samples: list[Tensor]) -> Evaluation:
-        """Adapt every client on a copy and measure its samples; the phase is (view, novel)."""
+    def evaluate(self, job: Job, samples: list[Tensor], models: bool = True) -> Evaluation:
+        """Adapt every client on a copy and measure its samples; the phase is (view, novel).
+
+        Models are returned where they are wanted afterwards.
+        """
         ...
 
     def score(
@@ -214,5 +220,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """End its processes."""
+        """Let go of what it holds."""
         ...

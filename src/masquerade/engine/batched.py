@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from masquerade.engine.replay.eager import RowStep, Stepper
 from masquerade.engine.replay.recorded import Recordings
 from masquerade.engine.vmapped import VmappedMethod
 from masquerade.errors import MasqueradeWarning
+
+Done = TypeVar("Done")
 
 EVALUATED = 4096
 """Samples evaluated at a time, over all clients of a chunk."""
@@ -72,27 +74,34 @@ class Batched:
     steps: Stepper = field(default_factory=Recordings)
     """How steps are taken: as they are written, or recorded once and repeated."""
     copies: ClassVar[bool] = False
+    evaluated: int = field(default_factory=lambda: EVALUATED)
+    """Samples evaluated at a time; fewer once memory did not suffice."""
     prepared: dict[Any, tuple[ShuffledIndices, StackedBatches]] = field(default_factory=dict)
     """Batches that were laid out before they are asked for."""
 
     def work(self, job: Job) -> Outcome:
         """Do the clients' rounds, with half as many at a time where memory does not suffice."""
-        try:
-            return self._work(job)
-        except torch.OutOfMemoryError:
-            width = min(self.clients_per_chunk, len(job.ids))
-            if width == 1:
-                raise
-        self.clients_per_chunk = width // 2
-        self.prepared.clear()
-        self.steps.clear()
-        warnings.warn(
-            f"W503 memory: {width} → {self.clients_per_chunk} clients at a time, round "
-            f"{job.number} restarted; the last bits may depend on it",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
-        return self.work(job)
+        return self._fitting(lambda: self._work(job), job)
+
+    def _fitting(self, go: Callable[[], Done], job: Job) -> Done:
+        """Do something for a job, with half as many clients at a time until memory suffices."""
+        while True:
+            try:
+                return go()
+            except torch.OutOfMemoryError:
+                width = min(self.clients_per_chunk, len(job.ids))
+                if width == 1:
+                    raise
+            # Here nothing holds what was computed any more, as the error did.
+            self.clients_per_chunk = width // 2
+            self.prepared.clear()
+            self.steps.clear()
+            warnings.warn(
+                f"W503 memory: {width} → {self.clients_per_chunk} clients at a time, round "
+                f"{job.number} restarted; the last bits may depend on it",
+                MasqueradeWarning,
+                stacklevel=3,
+            )
 
     def _work(self, job: Job) -> Outcome:
         done: list[tuple[Any, ...]] = []
@@ -277,11 +286,14 @@ class Batched:
 
         return step
 
-    def evaluate(self, job: Job, samples: list[Tensor]) -> Evaluation:
-        """Adapt every client on a copy and measure its samples."""
+    def evaluate(self, job: Job, samples: list[Tensor], models: bool = True) -> Evaluation:
+        """Adapt every client on a copy and measure its samples, as many at a time as fit."""
+        return self._fitting(lambda: self._evaluate(job, samples, models), job)
+
+    def _evaluate(self, job: Job, samples: list[Tensor], models: bool) -> Evaluation:
         method, task = self.context.method, self.context.task
         data, view = self.context.loader.federation, job.round.phase[0]
-        models: list[Message] = []
+        kept: list[Message] = []
         found: list[Tensor] = []
         costs = []
         order = self._by_size(job.ids)
@@ -297,13 +309,14 @@ class Batched:
             real = range(len(places) - padding)
             chosen = [samples[int(place)] for place in places]
             scores = self._scores(vmapped, personal, chosen, data.x, data.y)
-            models += [tree.take(personal, place) for place in real]
+            kept += [tree.take(personal, place) for place in real if models]
             found += [scores[place, : len(chosen[place])] for place in real]
             costs.append([column[: len(real)] for column in astuple(flops())])
         back = order.argsort()
         total = Flops(*(torch.cat(column)[back] for column in zip(*costs, strict=True)))
         at = back.tolist()
-        return Evaluation([models[one] for one in at], [found[one] for one in at], total)
+        kept = [kept[one] for one in at if models]
+        return Evaluation(kept, [found[one] for one in at], total)
 
     def score(
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
@@ -357,13 +370,22 @@ class Batched:
         """Yield samples of `x` [clients, some], padded, and the clients' outputs for them."""
         method, task = vmapped.method, self.context.task
         table = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
-        for chosen in torch.split(table, max(1, EVALUATED // vmapped.clients), dim=1):
-            if chosen.shape[1]:
+        at = 0
+        while at < table.shape[1]:
+            width = max(1, self.evaluated // vmapped.clients)
+            chosen = table[:, at : at + width]
+            try:
                 with convolving(x.device, vmapped.products):
                     output = vmapped.map(
                         lambda one, sample: method.predict(task, one, sample), personal, x[chosen]
                     )
-                yield chosen, output
+            except torch.OutOfMemoryError:
+                if width == 1:
+                    raise
+                self.evaluated = width // 2 * vmapped.clients
+                continue
+            yield chosen, output
+            at += width
 
     @property
     def federation(self) -> Federation:

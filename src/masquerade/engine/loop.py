@@ -1,17 +1,8 @@
-"""One client after another, or divided among processes: the reference, and the debugger."""
+"""One client after another: the reference, and the debugger."""
 
-import multiprocessing
-import os
-import signal
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,19 +10,14 @@ from torch import Tensor
 from masquerade.core import slicing, tree
 from masquerade.core.part import Message
 from masquerade.core.random import fold
-from masquerade.core.round import Round, Stage, client_round, round_name, steps
+from masquerade.core.round import Round, Stage, client_round, steps
 from masquerade.core.tree import State
 from masquerade.cost.flops import Flops, nothing, shares, slices
 from masquerade.cost.traffic import Traffic, measure_exchange
 from masquerade.data import Federation
 from masquerade.data.loader import ShuffledIndices
 from masquerade.engine.base import EngineContext, Evaluation, Job, Outcome, astuple
-from masquerade.engine.precision import numbers
-from masquerade.engine.shared_memory import Layout, Memory, Place, shared
-from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.wire.session import Seen
-
-_used_cuda: Callable[[], bool] = torch.cuda.is_initialized
 
 EVALUATED = 1024
 """Samples that a model is evaluated on at a time."""
@@ -49,59 +35,36 @@ class _Diary:
 
 @dataclass
 class Loop:
-    """Runs clients one after another in this process, or in `workers` processes."""
+    """Runs clients one after another."""
 
     context: EngineContext
-    workers: int = 1
     name: str = "loop"
-    _pool: ProcessPoolExecutor | None = None
-    memories: list[Memory] = field(default_factory=list)
-    _open: ExitStack = field(default_factory=ExitStack)
+    copies: ClassVar[bool] = False
+    prepares: ClassVar[bool] = False
 
     def work(self, job: Job) -> Outcome:
-        """Do the clients' rounds."""
+        """Do the clients' rounds.
 
-        def room(done: Any) -> Any:
-            return tree.transform(lambda value: value.new_empty(len(job.ids), *value.shape), done)
-
-        alone = self.workers == 1
-        done = self._clients(job, range(len(job.ids)), room) if alone else self._processes_do(job)
-        uploads, clients, session, traffic, flops = done
-        return Outcome(uploads, clients, session, lambda: (Traffic(*traffic).here(), Flops(*flops)))
-
-    @property
-    def copies(self) -> bool:
-        """Tell whether states go to other processes."""
-        return self.workers > 1
-
-    @property
-    def prepares(self) -> bool:
-        """Prepare nothing: there is nothing to wait for."""
-        return False
-
-    def prepare(self, ids: Tensor, round: Round, number: int) -> None:
-        """Prepare nothing: there is nothing to wait for."""
-
-    def _clients(self, job: Job, places: Iterable[int], room: Callable[[Any], Any]) -> Any:
-        """Do the rounds of the clients at some places, and write what they give into `room`.
-
-        That is stacked (upload, client, session, traffic, flops) [clients, …], and is made from
-        what the first one gives. What is written at once is let go of, and so its memory serves the
+        What a client gives is written down at once and let go of, so that its memory serves the
         next client.
         """
-        table = None
+        table: Any = None
         shuffled: dict[str, ShuffledIndices] = {}
         seen: Seen = {}
-        for place, download in downloads(self.context, job, places):
+        for place, download in downloads(self.context, job, range(len(job.ids))):
             client, session = (tree.take(state, place) for state in (job.clients, job.session))
             id, sent = int(job.ids[place]), (job.round.label, job.number)
             upload, client, flops = self.client(job, place, download, client, shuffled)
             upload = self.context.as_received(upload, id, sent)
             cost, after = measure_exchange(download, upload, session, 0, seen)
             done = upload, client, after, astuple(cost), tree.take(astuple(flops), 0)
-            table = room(done) if table is None else table
+            table = _room(done, len(job.ids)) if table is None else table
             tree.transform(lambda rows, value, at=place: _write(rows[at], value), table, done)
-        return table
+        uploads, clients, session, traffic, flops = table
+        return Outcome(uploads, clients, session, lambda: (Traffic(*traffic).here(), Flops(*flops)))
+
+    def prepare(self, ids: Tensor, round: Round, number: int) -> None:
+        """Prepare nothing: there is nothing to wait for."""
 
     def client(
         self,
@@ -160,86 +123,12 @@ class Loop:
             )
         return upload, client, diary.flops
 
-    def _processes_do(self, job: Job, again: bool = True) -> Any:
-        """Do the same in processes, which read the states and write what they give in memory."""
-        states = (job.server, job.rows, job.clients, job.session, job.ids)
-        layout = Layout.of(states)
-        try:
-            given, wanted = self._memory()
-            tree.transform(_write, given.view(layout), states)
-            places = (given.place, wanted.place)
-            call = (layout, *places, job.round.kind, job.round.phase, job.number)
-            begun = [self._processes().submit(_do, call, each) for each in self.divide(job.ids)]
-            try:
-                found = [each.result() for each in begun]
-            finally:
-                # Where one fails, the others still use the memory.
-                wait(begun)
-            if any(each != found[0] for each in found):
-                raise RuntimeError(OTHER_SHAPES)
-            return wanted.view(found[0])
-        except BrokenProcessPool:
-            self.close()
-            if not again:
-                text = "a worker process died twice in one round; lower workers"
-                raise MasqueradeError("E505", text) from None
-            what = round_name(job.round.kind, job.number)
-            warnings.warn(
-                f"W505 a worker process died; {what} is done again",
-                MasqueradeWarning,
-                stacklevel=2,
-            )
-            return self._processes_do(job, again=False)
-
-    def _memory(self) -> list[Memory]:
-        """Return the memory of what processes are given, and of what they give.
-
-        It is used again, if nobody holds what they gave before: pages are dear to come by.
-        """
-        if any(each.held() for each in self.memories):
-            self.free_memories()
-        if not self.memories:
-            self.memories = [Memory(self._open.enter_context(shared())) for _ in range(2)]
-        return self.memories
-
-    def free_memories(self) -> None:
-        """Forget the shared memory; tensors that are still held keep theirs."""
-        for each in self.memories:
-            each.room = None
-        self.memories = []
-        self._open.close()
-
-    def _processes(self) -> ProcessPoolExecutor:
-        """Return the processes, which are started when they are first asked for."""
-        global _working
-        if self._pool is None:
-            _working = self
-            # Forked processes see the samples where they lie; nothing is copied to them. After
-            # work on CUDA a process cannot be forked.
-            fork = "fork" in multiprocessing.get_all_start_methods()
-            start = "fork" if fork and not _used_cuda() else "spawn"
-            context = multiprocessing.get_context(start)
-            given = (None if start == "fork" else self,)
-            self._pool = ProcessPoolExecutor(self.workers, context, _enter, given)
-        return self._pool
-
-    def divide(self, ids: Tensor) -> list[list[int]]:
-        """Divide places in the cohort so that processes have about as many samples to train on."""
-        counts = self.context.loader.counts(ids).tolist()
-        pieces: list[list[int]] = [[] for _ in range(min(self.workers, len(counts)))]
-        loads = [0] * len(pieces)
-        for place in sorted(range(len(counts)), key=lambda place: -counts[place]):
-            lightest = loads.index(min(loads))
-            pieces[lightest].append(place)
-            loads[lightest] += max(1, counts[place])
-        return pieces
-
-    def evaluate(self, job: Job, samples: list[Tensor]) -> Evaluation:
+    def evaluate(self, job: Job, samples: list[Tensor], models: bool = True) -> Evaluation:
         """Adapt every client on a copy and measure its samples."""
         method, task = self.context.method, self.context.task
         data, view = self.context.loader.federation, job.round.phase[0]
         shuffled: dict[str, ShuffledIndices] = {}
-        models: list[Message] = []
+        kept: list[Message] = []
         found: list[Tensor] = []
         costs = []
         for place, download in downloads(self.context, job, range(len(job.ids))):
@@ -251,10 +140,10 @@ class Loop:
             except Exception as error:
                 error.add_note(f"in client {id}, using the view `{view}`")
                 raise
-            models.append(personal)
+            kept += [personal] * models
             costs.append(astuple(flops))
         total = Flops(*(torch.cat(part) for part in zip(*costs, strict=True)))
-        return Evaluation(models, found, total)
+        return Evaluation(kept, found, total)
 
     def score(
         self, models: list[Message], samples: list[Tensor], x: Tensor, y: Tensor
@@ -292,11 +181,7 @@ class Loop:
         return self.context.loader.federation
 
     def close(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-        self.free_memories()
+        """Do nothing: it holds nothing."""
 
 
 def downloads(
@@ -314,25 +199,8 @@ def downloads(
         yield place, sent
 
 
-_working: Loop | None = None
-
-
-def _enter(loop: Loop | None) -> None:
-    """Make a process ready: one thread, and the loop it serves."""
-    global _working
-    # The parent decides when work ends; a terminal's Ctrl-C reaches everybody.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    _working = loop or _working
-    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone; a killed parent tells nobody."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
+def _room(done: Any, clients: int) -> Any:
+    return tree.transform(lambda value: value.new_empty(clients, *value.shape), done)
 
 
 def _write(place: Tensor, value: Tensor) -> Tensor:
@@ -340,29 +208,3 @@ def _write(place: Tensor, value: Tensor) -> Tensor:
     if place.shape != value.shape:
         raise RuntimeError(f"{OTHER_SHAPES}: {list(place.shape)} and {list(value.shape)}")
     return place.copy_(value)
-
-
-_seen: dict[Place, Memory] = {}
-"""The memory that a process was told of last."""
-
-
-def _do(call: tuple[Layout, Place, Place, str, Any, int], places: list[int]) -> Layout:
-    """Do some clients' rounds in a process of their own; return how what they give is laid out."""
-    assert _working is not None
-    layout, given, wanted, kind, phase, number = call
-    round = _working.context.round(kind, phase, number)
-    for place in _seen.keys() - {given, wanted}:
-        del _seen[place]
-    for place in (given, wanted):
-        _seen.setdefault(place, Memory(place))
-    server, rows, clients, session, ids = _seen[given].view(layout)
-    job = Job(server, rows, clients, session, ids, round, number)
-    made: list[Layout] = []
-
-    def room(done: Any) -> Any:
-        made.append(Layout.of(done, len(job.ids)))
-        return _seen[wanted].view(made[0])
-
-    with numbers(_working.context.precision):
-        _working._clients(job, places, room)
-    return made[0]

@@ -3,7 +3,6 @@
 `bench/engines.py` measures both engines in one run and fails where this rule picks the slower one.
 """
 
-import warnings
 from dataclasses import replace
 
 import torch
@@ -20,7 +19,7 @@ from masquerade.engine.loop import Loop
 from masquerade.engine.replay.cuda_graphs import CudaGraphs
 from masquerade.engine.replay.eager import Eager, Stepper
 from masquerade.engine.replay.recorded import Recordings
-from masquerade.errors import MasqueradeWarning
+from masquerade.errors import warn
 from masquerade.wire import session
 
 LARGEST = 200_000
@@ -65,7 +64,6 @@ def make(
     name: str,
     *,
     clients: int,
-    workers: int = 1,
     clients_per_chunk: int = 64,
     replay: str = "auto",
 ) -> Engine:
@@ -80,12 +78,10 @@ def make(
         why = obstacle(context)
         if why is None:
             return Batched(context, clients_per_chunk, steps=stepper(replay, device))
-        warnings.warn(
+        warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",
-            MasqueradeWarning,
-            stacklevel=2,
         )
-    return Loop(laid_out(context), workers)
+    return Loop(laid_out(context))
 
 
 def stepper(replay: str, device: torch.device) -> Stepper:

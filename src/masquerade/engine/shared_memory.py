@@ -11,6 +11,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from masquerade.core import tree
@@ -41,9 +42,8 @@ class Layout:
         numbered = pytree.tree_unflatten(range(len(leaves)), spec)
         return cls(numbered, forms, max(size, ALIGNED))
 
-    def over(self, room: mmap.mmap) -> Any:
-        """Return the state whose tensors are some memory."""
-        memory = torch.frombuffer(room, dtype=torch.uint8)
+    def over(self, memory: Tensor) -> Any:
+        """Return the state whose tensors are some bytes."""
         tensors = []
         for shape, dtype, first in self.forms:
             count = math.prod(shape) * dtype.itemsize
@@ -75,7 +75,7 @@ class Memory:
         """Return the state whose tensors are this memory."""
         if self.room is None or len(self.room) < layout.size:
             self.room = self._mapped(layout.size)
-        return layout.over(self.room)
+        return layout.over(torch.frombuffer(self.room, dtype=torch.uint8))
 
     def _mapped(self, size: int) -> mmap.mmap:
         with open(self.place.path, "r+b") as file:

@@ -1,5 +1,6 @@
 """Statistics over clients: of figures on own data, under shift, under corruption."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class OverClients:
         worst_first = figures.sort(descending=self.better == "lower").values
         return Statistics(
             mean=float(figures.mean()),
-            std=float(figures.std(correction=0)),
+            std=float(figures.std(correction=0)) if present else math.nan,
             weighted=float((figures * weights).sum() / weights.sum()),
             bottom_decile=float(worst_first[len(figures) // 10]) if present else None,
             defined=len(present),

@@ -87,14 +87,12 @@ def _downloads(
     found = []
     message, seen = None, dict[Any, Any]()
     for id in server.known:
-        ids = torch.tensor([id])
-        row, client = (tree.take(s.take(ids), 0) for s in (state.rows, state.clients))
+        row, client, held = (each.one(id) for each in (state.rows, state.clients, state.session))
         # Where the server knows nothing of single clients, all are sent the same.
         if message is None or tree.leaves(row):
             sent = server.method.download(server.task, state.server, row, round)
             message, seen = as_received(sent, id), {}
         parts = needed(server.method, server.task, message, client, round)
-        held = {name: words[id].to(server.device) for name, words in state.session.items()}
         found.append(measure_exchange(parts, {}, held, 0, seen)[0])
     return found
 
@@ -154,10 +152,8 @@ def on_device(
     totals = dict.fromkeys(("model", "state", "session"), 0)
     last = server.round("train", max(0, state.number - 1))
     for id, model in zip(server.known, models, strict=True):
-        ids = torch.tensor([id])
-        row, client = (tree.take(s.take(ids), 0) for s in (state.rows, state.clients))
+        row, client, held = (each.one(id) for each in (state.rows, state.clients, state.session))
         download = server.method.download(server.task, state.server, row, last)
-        held = {name: words[id].to(server.device) for name, words in state.session.items()}
         totals["model"] += storage.model_bytes(model)
         totals["state"] += storage.state_bytes(client, model)
         totals["session"] += storage.session_bytes(held, as_received(download, id), client, model)

@@ -1,24 +1,23 @@
 """Evaluation: every view of a training, at every client, between rounds and at the end."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from masquerade.config.metrics import metrics_for
+from masquerade.config.metrics import leading, metrics_for
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Evaluate
 from masquerade.core import tree
+from masquerade.core.method import Method
 from masquerade.core.metric import Rule
 from masquerade.core.part import Message
-from masquerade.cost import memory
 from masquerade.data import shift_sets
 from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.engine.base import Engine, Evaluation, Job
-from masquerade.engine.store import Store
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.evaluation import accuracy, costs
 from masquerade.evaluation.accuracy import (
@@ -31,7 +30,7 @@ from masquerade.evaluation.accuracy import (
     means,
 )
 from masquerade.evaluation.majority import majority_class
-from masquerade.evaluation.one_class import answering_one_class
+from masquerade.evaluation.one_class import answering_alike
 from masquerade.evaluation.outputs import OutputScorer, Scored, reference_samples
 from masquerade.evaluation.summary import Measured, client_figures, name_of, summarize
 from masquerade.results import EvaluationRecord, Statistics, Summary
@@ -102,10 +101,20 @@ class Evaluator:
         return self.simulation.engine
 
     @property
+    def lead(self) -> str:
+        """Name the metric that reports put first; "" is the task's own."""
+        return leading(self.settings.metrics, name_of(self.simulation.spec.task.metric))
+
+    @property
     def has_classes(self) -> bool:
         """Tell whether models answer every sample with a class."""
         data = self.simulation.federation
         return self.server.task.classifies and data.classes is not None and data.y.ndim == 1
+
+    @property
+    def has_numbers(self) -> bool:
+        """Tell whether models answer every sample with numbers: whether it is a regression."""
+        return self.simulation.federation.classes is None
 
     @property
     def own(self) -> list[Tensor]:
@@ -122,7 +131,7 @@ class Evaluator:
         every, last = self.settings.every, state.number == self.server.rounds
         if not every or state.number % every or last:
             return None
-        with state.clock.measure("evaluation"):
+        with state.spending("evaluation"):
             record = self.on_own_data(state)
         state.history.append(record)
         return record
@@ -133,34 +142,39 @@ class Evaluator:
         notes: dict[str, Json] = {}
         for view in self.simulation.spec.views:
             if not self.trains(view):
-                found = self.measure(state, view, self.own)
-                figures = means(found.scores)
+                figures: list[Figure] = []
+                noted: list[dict[str, Tensor]] = []
+                # Models are let go of a few at a time: those of all clients may be many.
+                for some in self._measurements(state, view, self.own, models=self._notes(view)):
+                    figures += means(some.scores)
+                    noted += self._noted(view, some.models)
                 views[view] = self.over_clients.describe(figures, self.server.known)
-                notes |= self.notes(view, found.models)
+                notes |= _mean_notes(noted)
         spent = costs.so_far(state, len(self.server.known))
         return EvaluationRecord(state.number, views, **spent, notes=notes)
 
     def final(self, state: RunState) -> tuple[list[Summary], dict[str, list[Message]]]:
         """Measure every view, shifted, corrupted and not: a summary of each, and its models."""
         views, named = self.simulation.spec.views, self.simulation.spec.titles
-        with state.clock.measure("evaluation"):
-            measured = self._measured(state)
+        with state.spending("evaluation"):
+            measured = self.described(self._all_groups(state))
             baseline = majority_class(self)
             summaries = [
                 summarize(self, state, view, names, measured, baseline)
                 for view, names in zip(views, named, strict=True)
             ]
-        state.memory = memory.most(state.memory, memory.peak(self.server.device))
-        seconds, held = dict(state.clock.seconds), dict(state.memory)
+        state.note_memory()
+        data = self.simulation.federation
+        seconds = dict(state.clock.seconds)
+        held = state.memory | {"data": float(data.x.nbytes + data.y.nbytes)}
         summaries = [
             replace(each, costs=replace(each.costs, seconds=seconds, memory=held))
             for each in summaries
         ]
         return summaries, {view: measured[view, False].models for view in views}
 
-    def _measured(self, state: RunState) -> dict[Group, Measured]:
-        """Measure every group in all ways that are asked for."""
-        found = self._all_groups(state)
+    def described(self, found: Mapping[Group, Evaluation]) -> dict[Group, Measured]:
+        """Describe models and scores in all ways that are asked for."""
         figures = self._figures(found)
         return {
             group: Measured(
@@ -168,7 +182,7 @@ class Evaluator:
                 flops=each.flops,
                 figures=figures[group],
                 scored=self._scored(group, each.models),
-                one_class=answering_one_class(self, self.ids(group), each),
+                one_class=answering_alike(self, self.ids(group), each),
             )
             for group, each in found.items()
         }
@@ -253,13 +267,18 @@ class Evaluator:
             for group, some in models.items()
         }
 
+    def _notes(self, view: str) -> bool:
+        """Tell whether the method notes anything of a view's models."""
+        method = self.server.method
+        return view == method.views[0] and type(method).notes is not Method.notes
+
     def notes(self, view: str, models: Sequence[Message]) -> dict[str, Json]:
         """Return what the method notes of its default view's models, averaged over clients."""
-        method = self.server.method
-        if view != method.views[0]:
-            return {}
-        notes = tree.stack([method.notes(self.server.task, model) for model in models])
-        return {name: values.double().mean(0).tolist() for name, values in notes.items()}
+        return _mean_notes(self._noted(view, models))
+
+    def _noted(self, view: str, models: Sequence[Message]) -> list[dict[str, Tensor]]:
+        method, task = self.server.method, self.server.task
+        return [method.notes(task, model) for model in models] if self._notes(view) else []
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
@@ -267,13 +286,30 @@ class Evaluator:
         return bool(self.server.method.adapt(self.server.task, round))
 
     def measure(
-        self, state: RunState, view: str, samples: Sequence[Tensor], novel: bool = False
+        self,
+        state: RunState,
+        view: str,
+        samples: Sequence[Tensor],
+        novel: bool = False,
+        models: bool = True,
     ) -> Evaluation:
         """Use a view at every client, or every novel one, and score it on some samples of each.
 
         `samples` are those of all clients; a novel client joins first, as its method has it.
+        `models` are returned if they are wanted.
         """
-        found = []
+        found = self._measurements(state, view, samples, novel, models)
+        return Evaluation.joined(list(found))
+
+    def _measurements(
+        self,
+        state: RunState,
+        view: str,
+        samples: Sequence[Tensor],
+        novel: bool = False,
+        models: bool = True,
+    ) -> Iterator[Evaluation]:
+        """Measure a few clients at a time."""
         ids_of_all = torch.tensor(self.ids((view, novel)), dtype=torch.int64)
         round = self.server.round("adapt", state.number, (view, novel))
         # States of clients that lie in host memory come to the device a few at a time.
@@ -283,8 +319,7 @@ class Evaluator:
             if novel:
                 self._join(state, job)
             chosen = [samples[id].to(self.server.device) for id in ids.tolist()]
-            found.append(self.engine.evaluate(job, chosen))
-        return Evaluation.joined(found)
+            yield self.engine.evaluate(job, chosen, models)
 
     def _join(self, state: RunState, job: Job) -> None:
         """Let clients that come after training begin, by changing what a job says of them.
@@ -295,9 +330,7 @@ class Evaluator:
         """
         server, method = self.server, self.server.method
         number = state.number
-        sessions = Store(state.session, server.device, server.place).take(job.ids)
-        rows = Store(job.rows, server.device, server.device)
-        clients = Store(job.clients, server.device, server.device)
+        sessions = state.session.take(job.ids)
         rounds = [server.round("setup", number)] * server.has_setup()
         last = max(0, number - 1)
         rounds += [server.round("train", last)] * method.joins
@@ -310,10 +343,21 @@ class Evaluator:
                 cohort = server.cohort(job.ids[taken], len(job.ids))
                 # What the server would know of them is kept (a mask), what it would learn is not.
                 _, known = method.aggregate(
-                    server.task, job.server, rows.take(taken), done.uploads, cohort, round
+                    server.task,
+                    job.server,
+                    tree.take(job.rows, taken),
+                    done.uploads,
+                    cohort,
+                    round,
                 )
-                rows.put(taken, known)
-                clients.put(taken, done.clients)
+                tree.put(job.rows, taken, known)
+                tree.put(job.clients, taken, done.clients)
+
+
+def _mean_notes(noted: Sequence[dict[str, Tensor]]) -> dict[str, Json]:
+    """Average what was noted of models."""
+    stacked: dict[str, Tensor] = tree.stack(noted) if noted else {}
+    return {name: values.double().mean(0).tolist() for name, values in stacked.items()}
 
 
 def _degrees(simulation: Simulation) -> tuple[int, ...]:

@@ -74,7 +74,8 @@ def _measured(evaluator: "Evaluator", some: Sequence[int]) -> Baseline | None:
         for (_, metric), group in groups.items()
     }
     own = found.pop("")
-    return Baseline(own, found, client_figures(evaluator, ids, groups["", ""]))
+    further = {metric: group for (_, metric), group in groups.items() if metric}
+    return Baseline(own, found, client_figures(evaluator, ids, groups["", ""], further))
 
 
 def _corrupted(evaluator: "Evaluator", group: GroupFigures) -> GroupFigures:

@@ -56,6 +56,8 @@ class Scored:
 
     metrics: Mapping[str, Accuracy] = field(default_factory=dict)
     rules: Mapping[str, RuleFigures] = field(default_factory=dict)
+    further: Mapping[str, GroupFigures] = field(default_factory=dict)
+    """What metrics describe, client by client."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +89,12 @@ class OutputScorer:
         ids: Sequence[int],
         asked: Sequence[Tensor],
         over_clients: OverClients,
-        per_client: Callable[[GroupFigures], ClientFigures],
+        per_client: Callable[[GroupFigures, Mapping[str, GroupFigures]], ClientFigures],
     ) -> Scored:
         """Return the accuracy of some clients by metric, and by rule.
 
         `asked` are, for every client, all samples that its test sets have, in ascending order;
-        `per_client` lists figures client by client.
+        `per_client` lists figures client by client, and those of further metrics.
         """
         if not self.keys:
             return Scored()
@@ -102,16 +104,20 @@ class OutputScorer:
             for (rule, metric), group in groups.items()
         }
         metrics = {name: found["", name] for name in self.metrics}
+
+        def further(rule: str) -> dict[str, GroupFigures]:
+            return {name: groups[rule, name] for name in self.metrics}
+
         rules = {
             name: RuleFigures(
                 accuracy=found[name, ""],
                 metrics={each: found[name, each] for each in self.metrics},
-                per_client=per_client(groups[name, ""]),
+                per_client=per_client(groups[name, ""], further(name)),
                 scope=scope_of(rule),
             )
             for name, rule in self.rules.items()
         }
-        return Scored(metrics, rules)
+        return Scored(metrics, rules, further(""))
 
     def described(
         self, metric: str, group: GroupFigures, ids: Sequence[int], over_clients: OverClients

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from masquerade.config.metrics import class_titles
 from masquerade.core import tree
 from masquerade.core.part import Message
 from masquerade.core.preprocess import Scale
@@ -18,6 +19,7 @@ from masquerade.results import (
     Bytes,
     ClassWeights,
     ClientFigures,
+    ClientMetric,
     Costs,
     Novel,
     Participations,
@@ -26,6 +28,7 @@ from masquerade.results import (
     Statistics,
     Summary,
 )
+from masquerade.results.json_records import Json
 from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.server import Server
@@ -66,7 +69,7 @@ def summarize(
     models, over_clients = found.models, evaluator.over_clients
     accuracy = over_clients.accuracy(found.figures, server.known)
     novel = measured.get((view, True))
-    history = _history(evaluator, state, view, accuracy.own, models)
+    curve = history(server, state, view, accuracy.own, evaluator.notes(view, models))
     return Summary(
         method=named[0],
         title=named[1],
@@ -86,10 +89,12 @@ def summarize(
         majority=majority,
         costs=_costs(evaluator, state, view, found),
         model=costs.model_size(server.task, models),
-        participation=_participations(server, state),
-        history=history,
-        rounds_to_80=_rounds_to_80(server.task.better, history),
-        per_client=client_figures(evaluator, server.known, found.figures, found.one_class),
+        participation=participations(server, state),
+        history=curve,
+        rounds_to_80=rounds_to_80(server.task.better, curve),
+        per_client=client_figures(
+            evaluator, server.known, found.figures, found.scored.further, found.one_class
+        ),
         overlap=overlap(models, shared.models if shared and view != "global" else ()),
         novel=_novel(evaluator, state, accuracy.own, novel) if novel else None,
         beside=view == "global" and view != server.method.views[0],
@@ -97,8 +102,9 @@ def summarize(
         refused=state.refused,
         data_note=note_of(spec.federation.name) or "",
         corrupted_images=evaluator.corrupted.source if evaluator.corrupted else "",
-        preprocessing=_preprocessing(evaluator.simulation.fitting),
-        class_weights=_class_weights(evaluator.simulation.weighting),
+        preprocessing=preprocessing(evaluator.simulation.fitting),
+        class_weights=class_weights(evaluator.simulation.weighting),
+        lead=evaluator.lead,
     )
 
 
@@ -116,11 +122,11 @@ def _costs(evaluator: "Evaluator", state: RunState, view: str, found: Measured) 
 
     held = costs.on_device(server, state, found.models, as_received)
     adapt = costs.before_use(server, state, view, found.flops, as_received)
-    initial = _initial_bytes(evaluator.simulation.spec)
+    initial = initial_bytes(evaluator.simulation.spec)
     return costs.total(server, state, adapt, held, initial)
 
 
-def _preprocessing(fitting: Fitting) -> Preprocessing | None:
+def preprocessing(fitting: Fitting) -> Preprocessing | None:
     """Say what is done to samples, and what fitting it cost, where that is not the default."""
     if type(fitting.preprocess) is Scale:
         return None
@@ -128,13 +134,14 @@ def _preprocessing(fitting: Fitting) -> Preprocessing | None:
     return Preprocessing(fitting.text, spent, fitting.sent, bool(fitting.own))
 
 
-def _class_weights(found: Weighting) -> ClassWeights | None:
+def class_weights(found: Weighting) -> ClassWeights | None:
+    """Say what classes weigh and what that cost to find out, where they differ."""
     if found.weights is None:
         return None
     return ClassWeights(tuple(found.weights.tolist()), Bytes(found.down, found.up))
 
 
-def _initial_bytes(spec: "TrainingSpec") -> float:
+def initial_bytes(spec: "TrainingSpec") -> float:
     """Return what the initial weights cost a client: a seed, or a download."""
     # A program's weights are its own affair; those of a named network are drawn from a seed.
     seeded = spec.data is not None and not spec.train.weights
@@ -146,9 +153,10 @@ def client_figures(
     evaluator: "Evaluator",
     ids: Sequence[int],
     group: GroupFigures,
+    further: Mapping[str, GroupFigures],
     one_class: tuple[int, ...] = (),
 ) -> ClientFigures:
-    """List the figures of some clients, one by one."""
+    """List the figures of some clients, one by one, also of `further` metrics."""
     names, tests = evaluator.simulation.federation.names, evaluator.over_clients.samples
     return ClientFigures(
         ids=tuple(ids),
@@ -156,13 +164,32 @@ def client_figures(
         own=tuple(group.own),
         names=tuple(names[id] for id in ids) if names else (),
         tests=tuple(tests[id] for id in ids),
-        shift=_by_step(group.shift),
-        pooled=_by_step(group.pooled),
+        shift=by_step(group.shift),
+        pooled=by_step(group.pooled),
         one_class=one_class,
+        metrics={name: _metric(name, each) for name, each in further.items()},
+        classes=_classes(evaluator, ids),
     )
 
 
-def _by_step(figures: Figures) -> dict[str, tuple[Figure, ...]]:
+def _metric(name: str, group: GroupFigures) -> ClientMetric:
+    """List the figures of a further metric; under shift those of single classes would be many."""
+    if ":" in name:
+        return ClientMetric(tuple(group.own))
+    return ClientMetric(tuple(group.own), by_step(group.shift), by_step(group.pooled))
+
+
+def _classes(evaluator: "Evaluator", ids: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Count the test samples that each client has of every class."""
+    if not evaluator.has_classes:
+        return {}
+    data, own = evaluator.simulation.federation, evaluator.own
+    counts = [data.y[own[id]].bincount(minlength=data.classes or 0).tolist() for id in ids]
+    return dict(zip(class_titles(data), zip(*counts, strict=True), strict=True))
+
+
+def by_step(figures: Figures) -> dict[str, tuple[Figure, ...]]:
+    """List clients' figures by degree of shift, and their average over these."""
     return {step: tuple(values) for step, values in with_average(figures).items()}
 
 
@@ -170,7 +197,9 @@ def _novel(evaluator: "Evaluator", state: RunState, own: Statistics, found: Meas
     ids = evaluator.server.novel
     theirs = evaluator.over_clients.accuracy(found.figures, ids)
     return Novel(
-        clients=client_figures(evaluator, ids, found.figures, found.one_class),
+        clients=client_figures(
+            evaluator, ids, found.figures, found.scored.further, found.one_class
+        ),
         accuracy=theirs,
         gap=own.mean - theirs.own.mean,
         refused={str(id): code for id, code in sorted(state.refused_novel.items())},
@@ -178,7 +207,7 @@ def _novel(evaluator: "Evaluator", state: RunState, own: Statistics, found: Meas
     )
 
 
-def _participations(server: Server, state: RunState) -> Participations:
+def participations(server: Server, state: RunState) -> Participations:
     """Say how often a client was asked on average, and how many never were, or never answered."""
     eligible = server.participation.eligible
     return Participations(
@@ -188,15 +217,15 @@ def _participations(server: Server, state: RunState) -> Participations:
     )
 
 
-def _history(
-    evaluator: "Evaluator",
+def history(
+    server: Server,
     state: RunState,
     view: str,
     own: Statistics,
-    models: Sequence[Message],
+    notes: Mapping[str, Json],
 ) -> tuple[Point, ...]:
     """Return the curve of a view; one that trains has its last point only."""
-    first = view == evaluator.server.method.views[0]
+    first = view == server.method.views[0]
     points = [
         Point(
             round=record.round,
@@ -210,16 +239,16 @@ def _history(
         for record in state.history
         if view in record.views and record.round < state.number
     ]
-    spent = costs.so_far(state, len(evaluator.server.known))
-    last = Point(state.number, own.mean, own.std, **spent, notes=evaluator.notes(view, models))
+    spent = costs.so_far(state, len(server.known))
+    last = Point(state.number, own.mean, own.std, **spent, notes=notes)
     return (*points, last)
 
 
-def _rounds_to_80(better: str, history: Sequence[Point]) -> int:
+def rounds_to_80(better: str, curve: Sequence[Point]) -> int:
     """Return the first round that was evaluated and has 80 % of the final figure."""
-    final, last = history[-1].own, history[-1].round
+    final, last = curve[-1].own, curve[-1].round
     if better == "higher":
-        reached = [point.round for point in history if point.own >= 0.8 * final]
+        reached = [point.round for point in curve if point.own >= 0.8 * final]
     else:
-        reached = [point.round for point in history if 0.8 * point.own <= final]
+        reached = [point.round for point in curve if 0.8 * point.own <= final]
     return reached[0] if reached else last

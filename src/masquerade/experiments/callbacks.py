@@ -1,6 +1,7 @@
 """Callbacks: objects that are told what happens in a run; progress, commits and files are some."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,9 @@ class Callback:
     def on_end(self, run: Run, result: "Result") -> None:
         """All rounds are done and every view is evaluated."""
 
+    def on_error(self, run: Run, error: BaseException) -> None:
+        """The training ends here, in an error or because it was stopped; nothing else follows."""
+
 
 def check_callbacks(callbacks: object) -> None:
     """Refuse what are no callbacks."""
@@ -86,3 +90,21 @@ class Callbacks(Callback):
         """Tell all of the end."""
         for each in self.told:
             each.on_end(run, result)
+
+    def on_error(self, run: Run, error: BaseException) -> None:
+        """Tell all of an error; what goes wrong with that is noted of it, and hides nothing."""
+        for each in self.told:
+            try:
+                each.on_error(run, error)
+            except Exception as further:
+                name = type(each).__name__
+                error.add_note(f"and {name} failed, when told: {type(further).__name__}: {further}")
+
+    @contextmanager
+    def told_of_errors(self, run: Run) -> Iterator[None]:
+        """Tell all if what is done inside ends in an error, or is stopped."""
+        try:
+            yield
+        except BaseException as error:
+            self.on_error(run, error)
+            raise

@@ -3,9 +3,12 @@
 How a commit lies on the disk is `storage/run_directory.py`, what it holds `simulation/state.py`.
 """
 
+import hashlib
+import json
+import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,14 +16,20 @@ from itertools import zip_longest
 import torch
 
 from masquerade.core.part import Part
-from masquerade.cost import memory
+from masquerade.engine.ranks import Ranks
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.results import RoundRecord
 from masquerade.results.json_records import Json, from_json, to_json
 from masquerade.simulation.build import Simulation
-from masquerade.simulation.state import RunState, StateFacts
-from masquerade.storage.run_directory import RunDirectory, Tensors
+from masquerade.simulation.state import RunState, Snapshot, StateFacts
+from masquerade.storage.run_directory import (
+    Commit,
+    RunDirectory,
+    Tensors,
+    decode_tensors,
+    encode_tensors,
+)
 from masquerade.wire import digest
 
 
@@ -38,6 +47,14 @@ class Origin:
         """Take them from a simulation, and the text of its `config.toml`."""
         initial = int(digest(Part(simulation.server.task.initial)))
         return cls(config, simulation.federation.fingerprint(), initial, torch.__version__)
+
+    def check_alike(self, simulation: Simulation) -> None:
+        """Refuse processes that were started with other settings or data than the first."""
+        mine = hashlib.sha256(repr(self).encode()).hexdigest()
+        first, *others = (each["origin"] for each in simulation.ranks.tell({"origin": mine}))
+        if wrong := [number for number, each in enumerate(others, 1) if each != first]:
+            text = f"process {wrong[0]} has other settings, data, initial weights or another torch"
+            raise MasqueradeError("E506", f"{text} than process 0; start all with the same")
 
     def check(self, now: "Origin") -> None:
         """Refuse other settings or data than the run began with; warn of another torch."""
@@ -66,6 +83,8 @@ def check_text(directory: RunDirectory, text: str) -> None:
 
 
 def _check_settings(began: str, now: str) -> None:
+    # The number of processes changes nothing.
+    began, now = (re.sub(r"(?m)^processes = \d+\n", "", text) for text in (began, now))
     if began != now:
         pairs = zip_longest(began.splitlines(), now.splitlines(), fillvalue="nothing")
         changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
@@ -81,13 +100,43 @@ class CommitFacts:
     origin: Origin
 
 
-def restore(state: RunState, directory: RunDirectory, now: Origin) -> None:
-    """Put a state to the newest commit of its directory, if that is one of the same run."""
-    commit = directory.latest()
+def restore(
+    simulation: Simulation, state: RunState, directory: RunDirectory | None, now: Origin
+) -> None:
+    """Put a state to the newest commit of its directory, if that is one of the same run.
+
+    Where several processes do the run, the first has the directory, and hands out what is there.
+    """
+    commit = directory.latest() if directory is not None else None
+    if commit is not None:
+        from_json(CommitFacts, commit.facts).origin.check(now)
+    ranks = simulation.ranks
+    if ranks.several:
+        known = b"" if commit is None else json.dumps([commit.number, commit.facts]).encode()
+        found = ranks.hand_out(known)
+        tensors = ranks.hand_out(b"" if commit is None else encode_tensors(commit.tensors))
+        if found:
+            pieces = _handed_out(ranks, iter(commit.pieces) if commit else None)
+            commit = (commit or handed_out(found, tensors))._replace(pieces=pieces)
     if commit is not None:
         facts = from_json(CommitFacts, commit.facts)
-        facts.origin.check(now)
-        state.restore(commit.number, commit.tensors, facts.state)
+        state.restore(commit.number, commit.tensors, facts.state, commit.pieces)
+
+
+def _handed_out(ranks: Ranks, own: Iterator[Tensors] | None) -> Iterator[Tensors]:
+    """Hand out clients' states piece by piece, or take those that the first process has."""
+    while True:
+        piece = None if own is None else next(own, None)
+        data = ranks.hand_out(b"" if piece is None else encode_tensors(piece))
+        if not data:
+            return
+        yield piece or decode_tensors(data, "what another process has")
+
+
+def handed_out(found: bytes, tensors: bytes) -> Commit:
+    """Return the commit that another process has."""
+    number, facts = json.loads(found)
+    return Commit(number, decode_tensors(tensors, "what another process has"), facts)
 
 
 class Checkpoints(Callback):
@@ -107,7 +156,7 @@ class Checkpoints(Callback):
         state = run.state
         if state.number < run.rounds and not self._committer.due():
             return
-        state.memory = memory.most(state.memory, memory.peak(state.rows.device))
+        state.note_memory()
         number = state.number
         with state.clock.measure("commits"):
             self._committer.submit(
@@ -148,7 +197,7 @@ class Committer:
     def submit(
         self,
         number: int,
-        fetch: Callable[[], Tensors],
+        snapshot: Snapshot,
         facts: Json,
         lines: Sequence[Json] = (),
         then: Callable[[], None] = lambda: None,
@@ -159,9 +208,12 @@ class Committer:
         """
         self._settle()
         self._since, self._then = time.monotonic(), then
-        self._running = self._thread.submit(
-            lambda: self.directory.commit(number, fetch(), facts, lines)
-        )
+
+        def commit() -> None:
+            tensors, *pieces = snapshot.fetch()
+            self.directory.commit(number, tensors, facts, lines, pieces, snapshot.whole)
+
+        self._running = self._thread.submit(commit)
 
     def close(self) -> None:
         """Wait until all that was handed over is committed, or raise why it is not."""

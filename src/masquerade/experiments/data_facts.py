@@ -14,6 +14,7 @@ from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.results.json_records import from_json, to_json
+from masquerade.tables.layout import PLAIN, Layout
 from masquerade.wire import digest
 
 FILE = "data.json"
@@ -36,9 +37,10 @@ class DataFacts:
     """A digest of the tensors of a program's own preprocessing; 0 where it has none."""
     classes: int | None = None
     class_names: tuple[str, ...] = ()
+    worded: bool = False
+    """Whether classes were given as words, though their names may look like numbers."""
     features: tuple[Feature, ...] = ()
-    other_columns: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    layout: Layout = PLAIN
     partition: str = ""
     fingerprint: str = ""
     """Of all samples and splits: models are used with the data that they were trained on."""
@@ -55,9 +57,9 @@ class DataFacts:
             constants=_constants(task.preprocess),
             classes=federation.classes,
             class_names=federation.class_names,
+            worded=federation.worded,
             features=federation.features,
-            other_columns=federation.other_columns,
-            missing=federation.missing,
+            layout=federation.layout,
             partition=federation.partition,
             fingerprint=federation.fingerprint(),
         )

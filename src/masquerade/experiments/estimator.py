@@ -19,17 +19,22 @@ from masquerade.core.method import Method
 from masquerade.core.preprocess import Scale, Standardize
 from masquerade.core.task import Task
 from masquerade.data import ByClient, Federation, from_arrays, partition
-from masquerade.errors import MasqueradeError, listed, nearest
+from masquerade.errors import MasqueradeError, listed, nearest, warn
 from masquerade.experiments.from_python import run
 from masquerade.experiments.personal import Personal
 from masquerade.experiments.result import Result
 from masquerade.methods import METHODS
 from masquerade.models import build
+from masquerade.tables.frame import is_frame, table_of
 
 Array = npt.NDArray[Any]
 SHARED = ("global", "full")
 """Views that are one model for everybody, and so serve groups that were not trained on."""
 SEEDS = 2**31 - 1
+WITHOUT_GROUPS = (
+    "W206 samples without groups are answered by the shared model, not by a group's own: give"
+    " `groups`. scikit-learn's scorers give none; scoring=mq.scorer(METRIC) does"
+)
 
 
 class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
@@ -43,11 +48,12 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
 
     `fit` without groups takes all samples for those of one. `predict`, `predict_proba` and `score`
     answer with the group's own model. Groups that were not trained on, and samples without a group
-    where there were several, get the shared model, where the method has one. `result_` has the
-    figures of a run on the training samples, since all of them are trained on.
+    where there were several (W206), get the shared model, where the method has one. `result_` has
+    the figures of a run on the training samples, since all of them are trained on.
 
     Cross-validation, searches and pipelines hand `groups` on where scikit-learn's metadata routing
     is on and they are asked for: `set_fit_request(groups=True)`, `set_score_request(groups=True)`.
+    Metrics beside accuracy need a scorer that hands groups on, `mq.scorer("roc_auc")`.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on samples X [samples, features], labels y and, of each sample, its group."""
+        _check_numbers(X)
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -106,6 +113,7 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any, groups: Any = None) -> Array:
         """Return the probability of every class for every sample [samples, classes]."""
         check_is_fitted(self)
+        _check_numbers(X)
         X = validate_data(self, X, dtype=np.float32, reset=False)
         owners = _groups(X, groups)
         shares = np.empty((len(X), len(self.classes_)))
@@ -127,6 +135,8 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
         if not given and len(self.groups_) == 1:
             yield self.result_.client(0, self._view), np.arange(len(owners))
             return
+        if not given:
+            warn(WITHOUT_GROUPS)
         known = {name: place for place, name in enumerate(self.groups_.tolist())} if given else {}
         for owner in dict.fromkeys(owners.tolist()):
             place = known.get(owner)
@@ -175,6 +185,26 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
             raise MasqueradeError("E201", f"unknown method `{self.method}`{known}")
         entry = METHODS[self.method]
         return entry.method(**dict(entry.settings) | dict(self.settings or {})), entry.view
+
+
+def _check_numbers(X: Any) -> None:
+    """Refuse a frame with columns of words, and name them."""
+    if not is_frame(X):
+        return
+    words = [each.name for each in table_of(X, "X").columns if not _are_numbers(each.values)]
+    if words:
+        text = f"features are numbers, and these columns hold words: {listed(words)}"
+        how = "leave them out, or encode them: make_pipeline(make_column_transformer("
+        how += f"(OneHotEncoder(), {words!r}), remainder='passthrough'), PersonalizedClassifier())"
+        raise MasqueradeError("E302", f"{text}; {how}")
+
+
+def _are_numbers(values: Array) -> bool:
+    try:
+        values.astype(np.float64)
+    except ValueError:
+        return False
+    return True
 
 
 def _groups(X: Array, groups: Any) -> Array:

@@ -15,7 +15,7 @@ from masquerade.config.arguments import check_kind, check_known, check_method, c
 from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.config.normalize import with_default
-from masquerade.config.resolve import TrainingSpec, check_novel, row_names
+from masquerade.config.resolve import TrainingSpec, check_novel, row_names, task_for
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
@@ -26,7 +26,7 @@ from masquerade.experiments.callbacks import Callback, check_callbacks
 from masquerade.experiments.checkpoints import check_text
 from masquerade.experiments.progress import shown
 from masquerade.experiments.result import Comparison, Result
-from masquerade.experiments.run import complete, directory_at, running, write_comparison
+from masquerade.experiments.run import complete, directory_at, held, running, write_comparison
 from masquerade.experiments.run_files import folder_of
 from masquerade.results.alarms import warn_of
 from masquerade.simulation.build import Simulation
@@ -89,7 +89,8 @@ def run(
 ) -> Result:
     """Train a method on a federation and evaluate it.
 
-    - `model`: any module, or a `Task` where classification by cross entropy is not the problem.
+    - `model`: any module, or a `Task` with a loss and a metric of its own. Classes are learned by
+      cross entropy, numbers by squared error.
       Its weights are where training begins.
     - `seed` decides cohorts, batches and shift partners.
     - `participation`: the share of the clients sampled in a round, or `clients_per_round` of them,
@@ -178,7 +179,8 @@ def compare(
         if out is not None:
             text = toml.write(tables)
             opened = directory_at(Path(out), begun=True, mark=COMPARISON)
-            directory = stack.enter_context(opened(text))
+            directory = stack.enter_context(held(partial(opened, text)))
+        if directory is not None:
             check_text(directory, text)
             _name_program(directory)
         bar = stack.enter_context(shown(progress))
@@ -247,7 +249,7 @@ def _specified(
     check_novel(novel, federation.clients)
     return TrainingSpec(
         method=method,
-        task=with_default(model if isinstance(model, Task) else Task(model), federation),
+        task=with_default(task_for(model, federation.classes), federation),
         federation=federation,
         train=train,
         evaluate=evaluate,
@@ -317,6 +319,8 @@ def _program(simulation: Simulation) -> toml.Tables:
     spec = simulation.spec
     records = {"train": spec.train, "evaluate": spec.evaluate, "compute": spec.compute}
     tables = {name: toml.plain(record) for name, record in records.items()}
+    # No name leads to a network that is an object; the page tells what it was.
+    tables["train"]["model"] = f"{type(spec.task.module).__name__} of the program"
     facts = {
         "method": repr(spec.method),
         "views": spec.views,

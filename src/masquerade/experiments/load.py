@@ -10,10 +10,12 @@ from torch import nn
 
 from masquerade.config import toml
 from masquerade.config.arguments import check_method, check_model
+from masquerade.config.resolve import task_for
 from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.preprocess import describe
 from masquerade.core.task import Task
+from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
 from masquerade.experiments import data_facts
 from masquerade.experiments.data_facts import DataFacts
@@ -21,6 +23,7 @@ from masquerade.experiments.personal import Models
 from masquerade.experiments.report_page import as_run
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
+from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results
 from masquerade.storage.run_directory import CONFIG
 from masquerade.storage.saved_folder import Folder
@@ -33,8 +36,8 @@ def load_result(
 
     Summaries, tables, pages and frames need nothing else. Models of a run that the command made
     are found by the names in its settings, when one is asked for. Those of a Python program need
-    its objects: give `method` and `model` as `mq.run` was given them, with the same initial
-    weights.
+    its objects: give `method` and `model` as `mq.run` was given them. The network's weights do not
+    matter: those that the run began with are in the folder.
     """
     path = Path(path)
     if not is_comparison(path):
@@ -145,7 +148,9 @@ def _given(
     if done is not None and done.per_client:
         text = "each client fitted preprocessing of its own, which only the run itself has"
         raise MasqueradeError("E202", f"{text}; call mq.run again with out={str(path)!r}")
-    task = model if isinstance(model, Task) else Task(model)
+    task, initial = task_for(model, facts.classes), _initial(path)
+    if initial is not None:
+        task = task.with_initial(initial)
     program = settings.get("python", {})
     began = {"method": repr(method)}
     if not facts.preprocess:
@@ -155,6 +160,14 @@ def _given(
             text = f"`{name}` was {program[name]} in this run, and is {now}; give the same"
             raise MasqueradeError("E402", text)
     return Models(method, facts.fit(task), _stored(path, summaries, facts.clients), facts)
+
+
+def _initial(path: Path) -> Tree | None:
+    """Read the initial weights, which are kept where models are."""
+    if not (path / model_files.INITIAL).is_file():
+        return None
+    data = Folder.open(path).read(model_files.INITIAL)
+    return model_files.decode(data, model_files.INITIAL)["params"].values
 
 
 def _stored(

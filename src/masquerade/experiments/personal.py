@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,11 +23,15 @@ from masquerade.errors import MasqueradeError
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.results import Summary
 from masquerade.results.alarms import warn_of_client
+from masquerade.tables.columns import WHOLE
 from masquerade.tables.schema import Schema
 
 if TYPE_CHECKING:
     from masquerade.export.from_run import Found
     from masquerade.export.sparse import Origin
+
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +111,9 @@ class Personal:
         facts = models.facts
         if not facts.features:
             return None
-        nothing = np.empty((0, len(facts.features)))
-        return Schema.of(facts.features, nothing, impute, facts.other_columns, facts.missing)
+        nothing, listed = np.empty((0, len(facts.features))), self.summary.per_client
+        name = listed.names[self.place] if listed and listed.names else str(self.id)
+        return Schema.of(facts.features, nothing, impute, facts.layout, name)
 
     def _outputs(self, samples: Tensor) -> Tensor:
         device = tree.leaves(self.parts)[0].device
@@ -119,12 +125,17 @@ class Personal:
         self._check_classifies()
         return self.predict(x).softmax(-1)
 
-    def predict_label(self, x: Any) -> list[str]:
-        """Return for every input what its most probable class is called."""
+    def predict_label(self, x: Any) -> Array:
+        """Return the most probable class of every input, as the data had it.
+
+        Classes are whole numbers, booleans, or words, so that they can be compared with labels.
+        """
         self._check_classifies()
         labels = self._labels()
         assert labels is not None
-        return [labels[best] for best in self.predict(x).argmax(-1).tolist()]
+        best = self.predict(x).argmax(-1).numpy(force=True)
+        found: Array = _as_given(labels, self.models.facts.worded)[best]
+        return found
 
     def export(
         self,
@@ -184,3 +195,13 @@ class Personal:
         if not self.task.classifies or self.models.facts.classes is None:
             text = "the task has a loss of its own, so outputs are no logits; use `predict`"
             raise MasqueradeError("E202", text)
+
+
+def _as_given(names: Sequence[str], worded: bool) -> Array:
+    """Return names of classes as the data had them: those that look like numbers are numbers."""
+    truths = {"False": False, "True": True}
+    if worded:
+        return np.array(names)
+    if all(name in truths or WHOLE.fullmatch(name) for name in names):
+        return np.array([truths[name] if name in truths else int(name) for name in names])
+    return np.array(names)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from masquerade.config import toml
 from masquerade.config.toml import Tables
@@ -14,6 +14,7 @@ from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError, counted, listed, nearest
 from masquerade.experiments.personal import Models, Personal
 from masquerade.results import Summary
+from masquerade.results.lead import led, with_lead
 from masquerade.storage.saved_folder import File
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ class Reported:
     """In the form of `config.toml`."""
     partition: str
     """How samples were given to clients; empty where that is not known."""
+
+    def by_metric(self, metric: str) -> Self:
+        """Return the same result, of which tables, pages, frames and cards put a metric first.
+
+        By default that is the first of `evaluate.metrics`, or the metric of the task.
+        """
+        return replace(self, summaries=tuple(with_lead(self.summaries, metric)))
 
     def table(self) -> None:
         """Print the table of results, seeds taken together."""
@@ -89,8 +97,10 @@ class Result(Reported):
     """Models that lie on the disk are opened when one is asked for."""
 
     def __repr__(self) -> str:
-        own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in self.summaries)
-        return f"<Result of {counted(self.summaries[0].rounds, 'round')}, on own data: {own}>"
+        shown = led(self.summaries)
+        own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in shown)
+        rounds = counted(shown[0].rounds, "round")
+        return f"<Result of {rounds}, {shown[0].metric} on own data: {own}>"
 
     @cached_property
     def models(self) -> Models:

@@ -17,8 +17,10 @@ from masquerade.config.resolve import (
     resolved,
     settle,
     trainings,
+    with_partition,
 )
 from masquerade.config.settings import Config
+from masquerade.engine.ranks import group
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments.callbacks import Callback, Callbacks, Run
 from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, restore
@@ -54,7 +56,7 @@ class Running:
         """Tell whether all rounds are done and their results written."""
         done = self.state.number == self.simulation.server.rounds
         there = self.directory is not None and (self.directory.path / "summary.json").is_file()
-        return done and there
+        return self.simulation.ranks.decide(done and there)
 
 
 @contextmanager
@@ -66,20 +68,23 @@ def running(
     """Build a run, at its beginning or at its last commit.
 
     `describe` gives the tables of its `config.toml`, and `opened` its directory from their text.
+    Of several processes the first alone has a directory, and callbacks.
     """
     with simulating(spec) as simulation, ExitStack() as stack:
         state = simulation.begin()
         with state.clock.measure("start-up"):
             evaluator = Evaluator.of(simulation)
         settings = describe(simulation)
-        if opened is None:
+        if opened is None and not simulation.ranks.several:
             yield Running(simulation, evaluator, state, settings, None, None)
             return
-        text = toml.write(settings)
-        directory = stack.enter_context(opened(text))
-        check_text(directory, text)
+        text, directory = toml.write(settings), None
+        if opened is not None and simulation.ranks.first:
+            directory = stack.enter_context(opened(text))
+            check_text(directory, text)
         origin = Origin.of(simulation, text)
-        restore(state, directory, origin)
+        origin.check_alike(simulation)
+        restore(simulation, state, directory, origin)
         yield Running(simulation, evaluator, state, settings, directory, origin)
 
 
@@ -96,10 +101,19 @@ def complete(
 
     It is training `place` of several. Its models are kept, and its page written, if asked.
     """
+    spec = made.simulation.spec
+    name, rounds = spec.titles[0][0], made.simulation.server.rounds
+    run = Run(name, spec.seed, rounds, made.state, place, of, _settings(spec))
+    with Callbacks(callbacks).told_of_errors(run):
+        return _completed(made, run, callbacks, models, page)
+
+
+def _completed(
+    made: Running, run: Run, callbacks: Sequence[Callback], models: bool, page: bool
+) -> Result:
     spec, server, state = made.simulation.spec, made.simulation.server, made.state
+    callbacks = callbacks if made.simulation.ranks.first else ()
     told = list(callbacks)
-    name = spec.titles[0][0]
-    run = Run(name, spec.seed, server.rounds, state, place, of, _settings(spec))
     with ExitStack() as stack:
         if made.directory is not None and made.origin is not None:
             every = spec.compute.commit_every
@@ -165,14 +179,27 @@ def start(
 
 
 def resume(
-    path: Path, callbacks: Sequence[Callback] = (), *, models: bool = True, page: bool = False
+    path: Path,
+    callbacks: Sequence[Callback] = (),
+    *,
+    models: bool = True,
+    page: bool = False,
+    processes: int | None = None,
 ) -> Sequence[Summary]:
-    """Continue the run in a directory, to the same bits as if it had never stopped."""
-    with RunDirectory.open(path) as directory:
-        config = _loaded(directory.path)
+    """Continue the run in a directory, to the same bits as if it had never stopped.
+
+    It may have another number of `processes` now.
+    """
+    with held(partial(RunDirectory.open, path)) as directory:
+        config = _loaded(path, processes)
         (training,) = trainings(config)
         spec = LoadedConfig.of(config).resolve(training)
-        with running(spec, _tables_of(config, training), lambda text: directory) as made:
+
+        def here(text: str) -> RunDirectory:
+            assert directory is not None
+            return directory
+
+        with running(spec, _tables_of(config, training), here) as made:
             if made.finished:
                 return read_results(path)
             found = complete(made, callbacks, models=models, page=page).summaries
@@ -180,41 +207,62 @@ def resume(
     return found
 
 
-def compare(path: Path, config: Config | None, callbacks: Sequence[Callback] = ()) -> list[Summary]:
+def compare(
+    path: Path,
+    config: Config | None,
+    callbacks: Sequence[Callback] = (),
+    processes: int | None = None,
+) -> list[Summary]:
     """Train everything that a configuration names, in a new directory.
 
-    Without one, do what is left of the comparison that the directory holds: finished trainings are
-    read, others resumed or begun. Data are loaded and partitioned once.
+    Without one, do what is left of the comparison that the directory holds, with another number of
+    `processes` if that is given: finished trainings are read, others resumed or begun. Data are
+    loaded and partitioned once.
     """
     if config is not None:
         loaded = settle(LoadedConfig.of(config))
         # What cannot begin leaves no directory behind.
         rehearse(loaded)
-        opened = RunDirectory.create(path, toml.dump(loaded.config), COMPARISON)
+        text = toml.dump(with_partition(loaded, loaded.config))
+        opened = partial(RunDirectory.create, path, text, COMPARISON)
     else:
-        loaded = LoadedConfig.of(_loaded(path))
-        opened = RunDirectory.open(path)
-    with opened as directory:
+        loaded = LoadedConfig.of(_loaded(path, processes))
+        opened = partial(RunDirectory.open, path)
+    ranks = group()
+    with held(opened) as directory:
         planned, results = trainings(loaded.config), []
         for place, training in enumerate(planned):
-            folder = directory.path / training.folder
-            if (folder / "summary.json").is_file():
-                results += read_results(folder)
+            folder = (directory.path if directory else path) / training.folder
+            if ranks.decide((folder / "summary.json").is_file()):
+                results += read_results(folder) if ranks.first else []
                 continue
             with configured(loaded, training, folder, begun=True) as made:
                 result = complete(made, callbacks, place=place, of=len(planned))
             results += result.summaries
         order = {name: place for place, name in enumerate(loaded.config.methods)}
         results.sort(key=lambda summary: (summary.seed, order[summary.method]))
-        write_comparison(directory, results)
+        if directory is not None:
+            write_comparison(directory, results)
     warn_of(results)
     return results
 
 
-def _loaded(path: Path) -> Config:
+@contextmanager
+def held(opened: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
+    """Hold a directory, where this is the process that writes."""
+    if not group().first:
+        yield None
+        return
+    with opened() as directory:
+        yield directory
+
+
+def _loaded(path: Path, processes: int | None) -> Config:
     """Read the configuration in a directory; refuse that of a program."""
     tables = toml.read_file(path / "config.toml")
     refuse_program(path, tables, "it goes on where it stopped")
+    if processes is not None:
+        tables.setdefault("compute", {})["processes"] = processes
     return toml.parse(tables, str(path / "config.toml"))
 
 

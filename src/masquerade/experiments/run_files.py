@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from itertools import chain
 
 from masquerade.config import toml
+from masquerade.core.part import Part
 from masquerade.experiments import data_facts
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.experiments.report_page import write_report
@@ -69,8 +70,12 @@ def _files(result: Result, models: bool = True) -> Iterator[File]:
     """Yield the files of a run; the summary comes last, because a run that has one is finished."""
     listed, facts = result.summaries[0].per_client, result.models.facts
     assert listed is not None
-    for view, own in result.personal.items() if models else ():
+    personal = result.personal if models else {}
+    for view, own in personal.items():
         for id, model in zip(listed.ids, own, strict=True):
             yield model_files.client_file(id, view, facts.clients), model_files.encode(model)
+    if personal and "python" in result.settings:
+        # No seed makes them again, and the models of some methods are made of them.
+        yield model_files.INITIAL, model_files.encode({"params": Part(result.task.initial)})
     yield data_facts.FILE, facts.to_bytes()
     yield "summary.json", json_of(result.summaries)

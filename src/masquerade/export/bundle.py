@@ -23,6 +23,15 @@ from masquerade.storage.manifest import fingerprint, seal
 from masquerade.tables.schema import Schema
 
 DENSE, MASKED = "dense.onnx", "masked.onnx"
+NEEDED = """\
+# With the package itself (pip install --no-deps), all that `masquerade predict` needs.
+click>=8.1,<9
+numpy>=1.26
+onnxruntime>=1.20,<2
+rich>=13,<15
+typer>=0.15,<0.21
+"""
+"""What a machine installs that answers; it has no torch."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,7 @@ def write(
     _check_labels(model, labels)
     whole = model.masked()
     files = {predict.MODEL: model.onnx(sliced.cut(whole)), predict.CARD: card.text().encode()}
+    files[predict.REQUIREMENTS] = NEEDED.encode()
     if compare:
         dense = model.dense()
         files |= {DENSE: onnx.encode(dense, model.x, dense(model.x)), MASKED: model.onnx(whole)}

@@ -7,7 +7,8 @@ from masquerade.config.settings import Data
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Fact, Model
-from masquerade.results import AVERAGED, Statistics, Summary
+from masquerade.results import AVERAGED, ClientFigures, Statistics, Summary
+from masquerade.results.lead import led, with_lead
 from masquerade.results.metric_names import metric_title
 
 
@@ -22,19 +23,22 @@ def describe(
 
     `made` says how samples were given to clients, as far as that is known.
     """
+    (summary,) = led([summary])
     listed = summary.per_client
     assert listed is not None
     client = str(listed.ids[place])
     if listed.names:
         client += f" ({listed.names[place]})"
-    own, mine = summary.accuracy.own, listed.own[place]
-    metric, unit = metric_title(summary.metric), "mean over clients ± std"
+    figures = _figures(summary, place)
+    over = "mean over clients ± std"
+    metric = metric_title(summary.metric) + _unit(summary.percent)
     facts: dict[str, dict[str, Fact]] = {
         "Model": {
             "method": f"{summary.title} (`{summary.method}`, view `{summary.view}`)",
             "settings": f"`{model.method}`",
             "inputs": model.meaning,
             **_fitted(summary),
+            **_weighted(summary, class_names),
             "network": f"{summary.network}, {summary.model.parameters:,} parameters",
             "density, mean over clients": summary.model.density,
             **_density(model),
@@ -49,13 +53,9 @@ def describe(
             "training seed": summary.seed,
             "masquerade": __version__,
         },
-        f"{metric} on test data": {
-            "this client": "no test data" if mine is None else float(mine),
-            **_majority(summary, place),
-            unit: _shown(own),
-            "bottom decile": own.bottom_decile if own.bottom_decile is not None else "none",
-        },
-        f"{metric} under shift, {unit}": {
+        **_tested(listed, place),
+        **figures,
+        f"{metric} under shift, {over}": {
             f"{degree} % of other clients' data": _shown(each)
             for degree, each in summary.accuracy.shift.items()
             if degree != AVERAGED
@@ -72,20 +72,73 @@ def describe(
     return Card(f"{summary.title}, client {client}, on {summary.data}", facts)
 
 
-def _majority(summary: Summary, place: int) -> dict[str, Fact]:
-    """Say what this client would get without a model, and whether its model answers alike."""
-    listed = summary.per_client
+def _figures(summary: Summary, place: int) -> dict[str, dict[str, Fact]]:
+    """Say what every metric is on test data, the one that leads first: a table for each."""
+    found: dict[str, dict[str, Fact]] = {}
+    for name in (summary.metric, *summary.metrics):
+        (each,) = led(with_lead([summary], name))
+        listed, own = each.per_client, each.accuracy.own
+        assert listed is not None
+        what, _, label = name.partition(":")
+        if label:
+            # One table for all classes: they may be many.
+            heading = f"{metric_title(what)}{_unit(each.percent)} of every class on test data"
+            shown = f"{_shown_figure(listed.own[place])}; mean over clients ± std {_shown(own)}"
+            found.setdefault(heading, {})[label] = shown
+            continue
+        facts: dict[str, Fact] = {
+            "this client": _figure(listed.own[place]),
+            **_majority(each, listed.ids[place]),
+            "mean over clients ± std": _shown(own),
+            "bottom decile": own.bottom_decile if own.bottom_decile is not None else "none",
+        }
+        found[f"{metric_title(name)}{_unit(each.percent)} on test data"] = facts
+    return found
+
+
+def _figure(value: float | None) -> Fact:
+    return "not defined for its test data" if value is None else float(value)
+
+
+def _shown_figure(value: float | None) -> str:
+    return "not defined for its test data" if value is None else f"this client {value:.4g}"
+
+
+def _unit(percent: bool) -> str:
+    return " (%)" if percent else ""
+
+
+def _majority(summary: Summary, client: int) -> dict[str, Fact]:
+    """Say what this client would get without a model."""
     known = summary.majority.per_client if summary.majority else None
-    assert listed is not None
-    client, facts = listed.ids[place], dict[str, Fact]()
-    if known is not None and client in known.ids:
-        figure = known.own[known.ids.index(client)]
-        facts["this client, if it answered its most frequent label"] = (
-            "no test data" if figure is None else float(figure)
-        )
-    if client in listed.one_class:
-        facts["warning"] = "the model answered all test samples with one class"
-    return facts
+    if known is None or client not in known.ids:
+        return {}
+    figure = known.own[known.ids.index(client)]
+    return {"this client, if it answered its most frequent label": _figure(figure)}
+
+
+def _tested(listed: ClientFigures, place: int) -> dict[str, dict[str, Fact]]:
+    """Say what this client's model was tested on, and whether it answers all of that alike."""
+    facts: dict[str, Fact] = {}
+    if listed.tests:
+        facts["test samples"] = listed.tests[place]
+    facts |= {f"of class {name}": each[place] for name, each in listed.classes.items()}
+    if listed.ids[place] in listed.one_class:
+        what = "class" if listed.classes else "answer"
+        facts["warning"] = f"the model answered all test samples with one {what}"
+    return {"Test data of this client": facts} if facts else {}
+
+
+def _weighted(summary: Summary, class_names: Sequence[str]) -> dict[str, Fact]:
+    """Say what classes weighed in the loss, where they differ."""
+    found = summary.class_weights
+    if found is None:
+        return {}
+    names = class_names or range(len(found.weights))
+    shown = (f"{name} {one:.3g}" for name, one in zip(names, found.weights, strict=False))
+    bytes = f"{found.bytes.up:,.0f} bytes up and {found.bytes.down:,.0f} down per client"
+    sent = f"from label counts that each sent; {bytes}"
+    return {"class weights in the loss": f"{', '.join(shown)} (`train.class_weights`, {sent})"}
 
 
 def _shown(found: Statistics) -> str:

@@ -9,24 +9,27 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from masquerade.errors import MasqueradeError, require
+from masquerade.errors import MasqueradeError
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, unseal
-from masquerade.tables.csv_text import parsed
+from masquerade.tables.columns import Table
+from masquerade.tables.csv_text import check_text, parsed, ways
+from masquerade.tables.faults import Places, rows_by_number
 from masquerade.tables.frame import table_of
 from masquerade.tables.schema import Schema
 
 Array = npt.NDArray[Any]
 
 MANIFEST, MODEL, CARD = "manifest.json", "model.onnx", "card.md"
-VERSION = 2
+REQUIREMENTS = "requirements.txt"
+VERSION = 3
 BATCH = 256
 """Samples that are answered at a time."""
 
@@ -136,7 +139,7 @@ def runtime() -> Any:
     try:
         import onnxruntime
     except ImportError:
-        text = "onnxruntime is not installed; install `masquerade[predict]`"
+        text = "onnxruntime is not installed; pip install -r the requirements.txt of the bundle"
         raise MasqueradeError("E202", text) from None
     return onnxruntime
 
@@ -184,62 +187,135 @@ def predict(bundle: Bundle, x: Array) -> Array:
     return found
 
 
+def probabilities(found: Array) -> Array:
+    """Return the probability of every class for logits [samples, classes]."""
+    shifted = np.exp(found - found.max(-1, keepdims=True))
+    shares: Array = shifted / shifted.sum(-1, keepdims=True)
+    return shares
+
+
 def answers(bundle: Bundle, found: Array) -> list[dict[str, Any]]:
     """Return for every output the class that it names with its probability, or its numbers."""
     labels = bundle.manifest["labels"]
     if labels is None:
         return [{"output": row.tolist()} for row in found]
-    shifted = np.exp(found - found.max(-1, keepdims=True))
-    shares = shifted / shifted.sum(-1, keepdims=True)
+    shares = probabilities(found)
     return [
         {"class": int(best), "label": labels[best], "probability": float(row[best])}
         for best, row in zip(shares.argmax(-1), shares, strict=True)
     ]
 
 
-def write_answers(path: Path, answers: list[dict[str, Any]], found: Array) -> None:
-    """Write answers as CSV where a path ends so, and the model's outputs as an npy file if not."""
-    if path.suffix.lower() == ".csv":
-        rows = [
-            {"label": each["label"], "probability": each["probability"]}
-            if "label" in each
-            else {f"output {place}": value for place, value in enumerate(each["output"])}
-            for each in answers
-        ]
-        lines = io.StringIO(newline="")
-        writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        atomic.write_file(path, lines.getvalue().encode())
+def check_answers(path: Path) -> None:
+    """Refuse a name of which nobody knows what kind of file it means."""
+    if path.suffix.lower() not in (".csv", ".npy"):
+        text = f"`--out {path}`: answers are written as .csv, and outputs of the model as .npy"
+        raise MasqueradeError("E201", text)
+
+
+def write_answers(bundle: Bundle, path: Path, samples: "Samples", found: Array) -> None:
+    """Write answers as CSV, or the model's outputs as an npy file.
+
+    A CSV file has where every sample stands in its file, columns of it that the model does not
+    read, and what the model answers: label and probability, or outputs.
+    """
+    check_answers(path)
+    if path.suffix.lower() == ".npy":
+        array = io.BytesIO()
+        np.save(array, found, allow_pickle=False)
+        atomic.write_file(path, array.getvalue())
         return
-    array = io.BytesIO()
-    np.save(array, found, allow_pickle=False)
-    # As numpy names its files.
-    named = path if path.name.endswith(".npy") else path.with_name(f"{path.name}.npy")
-    atomic.write_file(named, array.getvalue())
+    own = _answer_columns(bundle, found)
+    # A column of the data may have the name of one of these.
+    others = {f"{name} (input)" if name in own else name: v for name, v in samples.others.items()}
+    columns = {samples.places.word: samples.places.numbers, **others, **own}
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    atomic.write_file(path, lines.getvalue().encode())
 
 
-def read_inputs(bundle: Bundle, path: Path) -> Array:
-    """Read samples from a file of arrays, a table or an image, shaped as the model takes them.
+def _answer_columns(bundle: Bundle, found: Array) -> dict[str, Array]:
+    labels = bundle.manifest["labels"]
+    if labels is None:
+        flat = found.reshape(len(found), -1)
+        return {f"output {place}": values for place, values in enumerate(flat.T)}
+    shares = probabilities(found)
+    columns = {"label": np.array(labels)[shares.argmax(-1)], "probability": shares.max(-1)}
+    named = zip(labels, shares.T, strict=True)
+    return columns | {f"probability of {label}": values for label, values in named}
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples of a file, shaped as the model takes them, and where in it they stand."""
+
+    x: Array
+    places: Places
+    others: dict[str, Array] = field(default_factory=dict)
+    """Columns of a table that the model does not read, by name."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person says of a file of samples."""
+
+    sep: str = ""
+    """What separates the fields of a line; "" finds it, as it was in training where that fits."""
+    encoding: str = ""
+    """How a text file is encoded; "" finds it likewise."""
+    own_rows: bool = False
+    """Whether rows of other clients are left out."""
+
+    def __post_init__(self) -> None:
+        check_text(self.sep, self.encoding)
+
+
+NOTHING = Asked()
+"""The defaults."""
+
+
+def read_samples(bundle: Bundle, path: Path, asked: Asked = NOTHING) -> Samples:
+    """Read samples from a file of arrays, a table or an image.
 
     Rows of a table are found by the names of its columns, and checked.
     """
     suffix = path.suffix.lower()
-    readers = {".npz": _npz, ".npy": _npy, ".png": _image, ".jpg": _image}
-    readers |= {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
-    if suffix not in readers:
-        raise MasqueradeError("E301", f"{path}: give one of {', '.join(readers)}")
+    arrays = {".npz": _npz, ".npy": _npy, ".png": _image, ".jpg": _image, ".jpeg": _image}
+    tables = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
+    if suffix not in arrays | tables:
+        raise MasqueradeError("E301", f"{path}: give one of {', '.join(arrays | tables)}")
     try:
-        read = readers[suffix](bundle, path)
+        if bundle.schema is not None and suffix in tables:
+            return _checked(bundle, path, *tables[suffix](bundle.schema, path, asked))
+        if asked != NOTHING:
+            text = f"{path} is no table by column names; leave out --sep, --encoding and --own-rows"
+            raise MasqueradeError("E201", text)
+        if suffix == ".parquet":
+            raise ValueError("the model reads no table; give its samples as an npz or npy file")
+        read = np.loadtxt(path, delimiter=_between(path), ndmin=2) if suffix in tables else None
+        return _checked(bundle, path, arrays[suffix](bundle, path) if read is None else read)
     except (OSError, ValueError, KeyError) as fault:
         raise MasqueradeError("E301", f"{path} cannot be read: {fault}") from None
+    except ImportError as fault:
+        text = f"{path} is read by `{fault.name}`, which is not installed; pip install it"
+        raise MasqueradeError("E202", text) from None
+
+
+def _checked(bundle: Bundle, path: Path, read: Array, table: Table | None = None) -> Samples:
+    """Shape samples, and check them as rows where they are such."""
     if read.dtype == np.uint8 and np.issubdtype(bundle.type, np.floating) and bundle.divides_bytes:
         # Bytes are pixels, whatever file they come in; this model takes them from 0 to 1.
         read = read / 255
     x = _fitting(bundle, read, path)
-    if bundle.schema is not None:
-        bundle.schema.check(x, str(path))
-    return x
+    schema, places = bundle.schema, table.places if table else rows_by_number(len(x))
+    if schema is None:
+        return Samples(x, places)
+    schema.check(x, str(path), places)
+    others = table.columns if table else ()
+    kept = {each.name: each.texts for each in others if each.name in schema.layout.ignored}
+    return Samples(x, places, kept)
 
 
 def _npz(bundle: Bundle, path: Path) -> Array:
@@ -255,22 +331,37 @@ def _npy(bundle: Bundle, path: Path) -> Array:
     return found
 
 
-def _csv(bundle: Bundle, path: Path) -> Array:
-    """Read one sample per line: by column names, or numbers as in the flattened array."""
-    schema = bundle.schema
-    if schema is None:
-        return np.loadtxt(path, delimiter=",", ndmin=2)
-    data, further = path.read_bytes(), schema.missing
-    read = parsed(data, str(path), encoding=None, drop=schema.ignored, missing=further)
-    return schema.samples(read)
+def _between(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
 
 
-def _parquet(bundle: Bundle, path: Path) -> Array:
+def _csv(schema: Schema, path: Path, asked: Asked) -> tuple[Array, Table]:
+    """Read rows by column names: as told, or in the way of which the file has no faults."""
+    data, faults = path.read_bytes(), []
+    told = [(asked.sep, asked.encoding)]
+    for sep, encoding in told if any(told[0]) else ways(data, schema.layout):
+        try:
+            table = parsed(
+                data, str(path), sep=sep, encoding=encoding, missing=schema.layout.missing
+            )
+            return _rows(schema, table, asked)
+        except MasqueradeError as fault:
+            faults.append(fault)
+    raise faults[0]
+
+
+def _parquet(schema: Schema, path: Path, asked: Asked) -> tuple[Array, Table]:
     """Read the rows of a table by column names."""
-    if bundle.schema is None:
-        raise ValueError("the model reads no table; give its samples as an npz or npy file")
-    arrow = require("pyarrow.parquet", "parquet")
-    return bundle.schema.samples(table_of(arrow.read_table(path), str(path), bundle.schema.missing))
+    from pyarrow.parquet import read_table
+
+    found = table_of(read_table(path), str(path), schema.layout.missing)
+    return _rows(schema, found, asked)
+
+
+def _rows(schema: Schema, table: Table, asked: Asked) -> tuple[Array, Table]:
+    if asked.own_rows:
+        table = table.where(schema.is_own(table))
+    return schema.samples(table), table
 
 
 def _image(bundle: Bundle, path: Path) -> Array:

@@ -29,6 +29,8 @@ from masquerade.models import build
 
 KEEP, VALUES, BITS = "/keep", "/values", "/bits"
 UNIT = Scale()
+DRAWING = ("weights", "scores", "density", "pruned_layers", "real")
+"""The settings of FedMask that decide what its frozen weights are."""
 PLACES = 2 ** torch.arange(8, dtype=torch.uint8)
 
 
@@ -105,7 +107,8 @@ def seeded(method: Method, task: Task, parts: Message, origin: Origin) -> bytes:
     for name, bits in parts["bits"].values.items():
         shapes[name] = list(bits.shape)
         found[name + BITS] = pack(bits.reshape(-1))
-    facts = {"form": "seeded", "origin": json.dumps(asdict(origin)), "weights": method.weights}
+    facts = {"form": "seeded", "origin": json.dumps(asdict(origin))}
+    facts["drawing"] = json.dumps({name: getattr(method, name) for name in DRAWING})
     (whole,) = networks(method, task, parts, task.sample)
     facts |= {"shapes": json.dumps(shapes), "sha256": _digest(whole)}
     return _save(found, facts | _normalize(task.preprocess))
@@ -171,7 +174,9 @@ def _unpacked(held: Tree, facts: Mapping[str, str]) -> Tree:
 
 def _drawn(held: Tree, facts: Mapping[str, str]) -> Tree:
     task = Origin(**json.loads(facts["origin"])).task()
-    frozen = FedMask(weights=facts["weights"], real=()).frozen(task)
+    # Version 0.1 wrote `weights` alone, when nothing else decided.
+    drawing = json.loads(facts.get("drawing", "{}")) or {"weights": facts["weights"], "real": ()}
+    frozen = FedMask(**drawing).frozen(task)
     shapes = json.loads(facts["shapes"])
     bits = {name: unpack(held[name + BITS], shape) for name, shape in shapes.items()}
     numbers = {name: value for name, value in held.items() if not name.endswith(BITS)}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from masquerade.config import toml
 from masquerade.config.arguments import check_method, check_problem
 from masquerade.config.normalize import preprocess_for, with_default
-from masquerade.config.resolve import SEEN, task_of
+from masquerade.config.resolve import SEEN, task_for, task_of
 from masquerade.config.settings import Data, Train
 from masquerade.core.method import Method
 from masquerade.core.padding import couples
@@ -21,15 +21,20 @@ from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.laws import toy
-from masquerade.laws.law import DoesNotApply, Law, LawBroken, Where
+from masquerade.laws.law import DoesNotApply, Law, LawBroken, Where, summary
 from masquerade.laws.problem import Problem
 from masquerade.laws.table import LAWS
 from masquerade.methods import METHODS, MethodEntry
+from masquerade.simulation import preflight
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-HOLDS, BROKEN, DOES_NOT_APPLY = "holds", "broken", "does not apply"
+HOLDS, BROKEN, DOES_NOT_APPLY, UNTRIED = "holds", "broken", "does not apply", "not tried"
+BEGINS = "A client's round runs from its beginning to its end."
+"""What has to be so before any law can be tried; it has the number 0."""
+MISTAKES = ("E204", "E205", "E206")
+"""Refusals of what a method's functions do."""
 EVEN = 8
 """Training samples of every client where batches may not be padded."""
 
@@ -41,7 +46,7 @@ class Finding:
     number: int
     sentence: str
     result: str
-    """"holds", "broken" or "does not apply"."""
+    """"holds", "broken", "does not apply", or "not tried" where no round runs."""
     why: str = ""
     """What was seen, or why it does not apply."""
     where: Where = field(default_factory=Where)
@@ -72,6 +77,8 @@ class Report:
     def heading(self) -> str:
         """Say in a line how it went."""
         found = [each.result for each in self.findings]
+        if UNTRIED in found:
+            return f"{self.method} cannot begin, so no law was tried."
         kept, broken, rest = (found.count(each) for each in (HOLDS, BROKEN, DOES_NOT_APPLY))
         return f"{self.method} keeps {kept} laws and breaks {broken}; {rest} do not apply."
 
@@ -96,7 +103,7 @@ class Report:
         table.add_column("", justify="right")
         table.add_column("Law", overflow="fold")
         table.add_column("Result", no_wrap=True)
-        styles = {HOLDS: "green", BROKEN: "bold red", DOES_NOT_APPLY: "dim"}
+        styles = {HOLDS: "green", BROKEN: "bold red", DOES_NOT_APPLY: "dim", UNTRIED: "dim"}
         for each in self.findings:
             said = Text.assemble(each.sentence, *((f"\n{line}", "dim") for line in each.details))
             table.add_row(str(each.number), said, Text(each.result, styles[each.result]))
@@ -112,16 +119,16 @@ def check(
     It is trained for a few rounds on a small problem: `model` in double precision, and a few
     clients and samples of `federation`. Without a federation these are a toy's, which has samples
     of six features and three classes; without a model, a small network that fits. Nothing is
-    written, and torch's settings stay as they are. A method that cannot begin at all is refused.
+    written, and torch's settings stay as they are. Of a method whose functions fail before a round
+    is done, that is the one finding. What is no method, or does not fit the model, is refused.
     """
     check_method(method)
     toml.check(method=method)
     # What is drawn in here, by a network that is made or by a method's mistake, leaves no trace.
     with torch.random.fork_rng(devices=[]), _listening() as heard:
         problem = problem_of(method, model, federation)
-        with problem.simulating(1) as made:
-            made.begin()
-        findings = tuple(_finding(law, problem) for law in LAWS)
+        fault = _fault(problem)
+        findings = _unable(fault) if fault else tuple(_finding(law, problem) for law in LAWS)
     # Of each kind of warning the first: every law runs into the same ones.
     first = {text.split()[0]: text for text in reversed(heard)}
     return Report(type(method).__name__, findings, tuple(first.values()))
@@ -139,6 +146,26 @@ def _listening() -> Iterator[list[str]]:
             heard.append(str(each.message))
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _fault(problem: Problem) -> str:
+    """Try whether a round can begin; say what a function of the method did, if it cannot."""
+    try:
+        with problem.simulating(1) as made:
+            made.begin()
+    except MasqueradeError as error:
+        if error.code not in MISTAKES:
+            raise
+        return str(error)
+    except Exception as error:
+        return summary(error)
+    return ""
+
+
+def _unable(fault: str) -> tuple[Finding, ...]:
+    """Return what is found of a method that cannot begin."""
+    untried = (Finding(law.number, law.sentence, UNTRIED) for law in LAWS)
+    return Finding(0, BEGINS, BROKEN, fault), *untried
 
 
 def _finding(law: Law, problem: Problem) -> Finding:
@@ -165,8 +192,10 @@ def problem_of(
         preprocess = preprocess_for(Data(), federation)
         _, model = task_of(Train(), entry, federation, 1, preprocess)
     check_problem(model, federation)
-    task = with_default(model if isinstance(model, Task) else Task(model), federation).double()
-    even = couples(task.fitted_on(federation.x[:SEEN]), federation.x)
+    task = with_default(task_for(model, federation.classes), federation).double()
+    fitted = task.fitted_on(federation.x[:SEEN]).with_example(federation.x)
+    preflight.try_out(fitted, federation)
+    even = couples(fitted, federation.x)
     small = few(federation, even)
     size = int(small.samples.min())
     return Problem(

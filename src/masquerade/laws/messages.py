@@ -29,7 +29,7 @@ def counted_bytes_are_encoded_bytes(problem: Problem) -> None:
         state = after(made, 4)
         for exchange in exchanges(made, state, two_clients(made)):
             with at(**exchange.place):
-                messages += _is_counted(exchange, tree.take(state.session, exchange.id))
+                messages += _is_counted(exchange, state.session.one(exchange.id))
     if not messages:
         raise DoesNotApply("it sends nothing")
 

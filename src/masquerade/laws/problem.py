@@ -53,14 +53,16 @@ class Problem:
         """Return how many rounds show every phase."""
         return ROUNDS if len(phases(self.method)) > 1 else ONE_PHASE
 
-    def simulating(self, rounds: int, **compute: Any) -> AbstractContextManager[Simulation]:
+    def simulating(
+        self, rounds: int, drop: float = 0.0, **compute: Any
+    ) -> AbstractContextManager[Simulation]:
         """Build a simulation to be entered; `compute` says how it is run, by loop unless stated."""
         views = self.method.views
         spec = TrainingSpec(
             method=self.method,
             task=self.task,
             federation=self.federation,
-            train=Train("", rounds, self.batch_size, PARTICIPATION, LR_DECAY, (SEED,)),
+            train=Train("", rounds, self.batch_size, PARTICIPATION, LR_DECAY, (SEED,), drop=drop),
             evaluate=Evaluate(every=0, degrees=(0, 50), draws=2),
             compute=Compute(**({"engine": "loop", "device": "cpu"} | compute)),
             seed=SEED,

@@ -4,7 +4,7 @@
 
 `setup`      one epoch, then the last layers keep the share p_r where W · m^r changed most: the
              structure
-`train`      bits become scores ±c, scores are trained under a group lasso (Eq. 9–10), bits are sent
+`train`      bits become scores, scores are trained under a group lasso (Eq. 9–10), bits are sent
 `aggregate`  the rounded mean bit where two structures overlap or more; elsewhere nothing changes
 
 W is `task.initial`, which a seed gives, so what a client uses is a seed and its bits.
@@ -44,9 +44,18 @@ class FedMask(Method):
     # Differs: Algorithm 1 multiplies by the pruned bits (line 11), so that zeros among them stay.
     keep_off: bool = False
     """Whether bits of pruned layers that are off after pruning stay off for good."""
-    # Differs: the paper does not say what scores a round begins with.
+    # Differs: the paper does not say what m^0 is, and what scores a round begins with. Where all
+    # bits are on and all scores equal, many flip in the same step, and all that can flip go off.
+    scores: str = "equal"
+    """How scores begin: "equal", all ±scale, bits being on at first; or "spread", from near zero to
+    twice their mean by the sizes drawn, half of the bits being on at first."""
     scale: float = 0.001
-    """Bits begin a round as the scores ±scale (c); lr / scale decides how soon they flip."""
+    """The mean size of the scores that begin a round (c): scale if they are "equal", and
+    scale / √entries of their tensor if they are "spread"; lr / c decides how soon bits flip."""
+    # Differs: the paper gives no learning rate. At a constant one the last batches decide the bits.
+    lr_schedule: str = "constant"
+    """How the learning rate of scores runs over the epochs of a round: "constant", or down by a
+    "cosine"."""
     # Differs: the paper's text has a hard forward pass, its Algorithm 1 a soft one.
     forward: str = "hard"
     """What weights are multiplied by in training: "hard" bits, or "soft" σ(m^r)."""
@@ -55,7 +64,8 @@ class FedMask(Method):
     # Differs: the paper draws weights at random and says no more. With torch's own draw the signal
     # shrinks from layer to layer, and bits cannot make up for it as trained weights do.
     weights: str = "signed"
-    """Frozen weights: "signed" ±√(2 / inputs), the signs being those drawn, or all as "drawn"."""
+    """Frozen weights: the signs drawn times √(2 / inputs), the inputs being all ("signed") or those
+    that are used at first ("scaled"); or all as "drawn"."""
     real: tuple[str, ...] = ("*lstm*.output",)
     """Layers without bits, by patterns of names: they are trained and averaged as in FedAvg."""
     # Differs: the paper does not round, but reports the bytes of one bit per weight each way.
@@ -74,7 +84,9 @@ class FedMask(Method):
     choices: ClassVar[Choices] = {
         "prune_by": ("size", "change", "value"),
         "forward": ("hard", "soft"),
-        "weights": ("signed", "drawn"),
+        "scores": ("equal", "spread"),
+        "lr_schedule": ("constant", "cosine"),
+        "weights": ("signed", "scaled", "drawn"),
         "receive": ("current", "last"),
     }
 
@@ -96,7 +108,14 @@ class FedMask(Method):
     def frozen(self, task: Task) -> Tree:
         """Return the weights that bits choose from."""
         drawn = {name: task.initial[name] for name in self.masked(task)}
-        return drawn if self.weights == "drawn" else tree.each(_signed, drawn)
+        if self.weights == "drawn":
+            return drawn
+        kept = self.counts(task) if self.weights == "scaled" else {}
+        on = 0.5 if self.weights == "scaled" and self.scores == "spread" else 1.0
+        return {
+            name: _signed(value, on * kept.get(name, value.numel()))
+            for name, value in drawn.items()
+        }
 
     def counts(self, task: Task) -> dict[str, int]:
         """Return how many entries of every pruned weight are kept; biases stay whole."""
@@ -107,25 +126,40 @@ class FedMask(Method):
 
     def server_init(self, task: Task) -> State:
         """Hold the aggregated bits, where they are defined, and what is averaged as numbers."""
-        bits = self._ones(task)
+        bits = self._first_bits(task)
         params = {name: value for name, value in task.initial.items() if name not in bits}
-        nowhere = tree.each(torch.logical_not, bits)
+        nowhere = tree.each(torch.zeros_like, bits)
         return {"params": params, "bits": self._means(task, bits), "defined": nowhere}
 
     def row_init(self, task: Task, info: ClientInfo) -> State:
         """Remember a client's structure, at first all weights, and its bits."""
-        ones = self._ones(task)
-        structure = {name: ones[name] for name in self.counts(task)}
-        return {"structure": structure, "bits": self._means(task, ones)}
+        bits = self._first_bits(task)
+        structure = mask.full({name: task.initial[name] for name in self.counts(task)})
+        return {"structure": structure, "bits": self._means(task, bits)}
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold its structure and bits, and what is trained as numbers."""
         known, params = self.row_init(task, info), self.server_init(task)["params"]
-        return {**known, "bits": self._ones(task), "params": params}
+        return {**known, "bits": self._first_bits(task), "params": params}
 
-    def _ones(self, task: Task) -> Tree:
-        # Differs: the paper does not say what m^0 is; with all ones the network begins as drawn.
-        return mask.full({name: task.initial[name] for name in self.masked(task)})
+    def _first_bits(self, task: Task) -> Tree:
+        """Return m^0: bits are on where drawn weights are large, or all."""
+        drawn = {name: task.initial[name] for name in self.masked(task)}
+        if self.scores == "equal":
+            return mask.full(drawn)
+        return {name: _beyond(value) >= 0 for name, value in drawn.items()}
+
+    def _sizes(self, task: Task) -> Tree:
+        """Return the sizes of the scores that a round begins with."""
+        drawn = {name: task.initial[name] for name in self.masked(task)}
+        if self.scores == "equal":
+            return tree.each(lambda value: torch.full_like(value, self.scale), drawn)
+        # The more entries a tensor has, the less the loss asks of each.
+        kept = self.counts(task)
+        return {
+            name: _beyond(value).abs() * (self.scale / math.sqrt(kept.get(name, value.numel())))
+            for name, value in drawn.items()
+        }
 
     def _means(self, task: Task, bits: Tree) -> Tree:
         """Return bits as the server holds means of them: as bits, or as fractions."""
@@ -143,16 +177,24 @@ class FedMask(Method):
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Turn bits into scores (line 14)."""
         # Differs: 0 and 1 as scores would turn every zero into a one, because σ(0) = ½.
-        scores = {
-            name: (2 * bits.to(task.dtype) - 1) * self.scale
-            for name, bits in message["bits"].values.items()
-        }
+        scores = tree.each(
+            lambda bits, size: (2 * bits.to(task.dtype) - 1) * size,
+            message["bits"].values,
+            self._sizes(task),
+        )
         held = {"params": message["params"].values, "structure": client["structure"]}
         return {**held, "scores": scores, "first": scores}
 
     def plan(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train the scores inside the structure, and what is real beside them."""
-        return (Stage("train", self._step(task), self.local_epochs, masks=self._cost),)
+        if self.lr_schedule == "constant":
+            return (Stage("train", self._step(task), self.local_epochs, masks=self._cost),)
+        turns = [math.pi * epoch / self.local_epochs for epoch in range(self.local_epochs)]
+        steps = [self._step(task, (1 + math.cos(turn)) / 2) for turn in turns]
+        return tuple(
+            Stage(f"train {epoch}", step, epoch=epoch, masks=self._cost)
+            for epoch, step in enumerate(steps)
+        )
 
     def setup(self, task: Task, round: Round) -> tuple[Stage, ...]:
         """Train for one epoch and prune (lines 21–28)."""
@@ -170,8 +212,11 @@ class FedMask(Method):
         value = weight * (scores - first if self.prune_by == "change" else scores)
         return value if self.prune_by == "value" else value.abs()
 
-    def _step(self, task: Task) -> SGDStep:
-        """Build the SGD step on scores, straight through the threshold, and on real weights."""
+    def _step(self, task: Task, share: float = 1.0) -> SGDStep:
+        """Build the SGD step on scores, straight through the threshold, and on real weights.
+
+        Scores take that share of the learning rate, real weights all of it.
+        """
         frozen = self.frozen(task)
 
         def loss(work: State, batch: Batch, round: Round) -> Losses:
@@ -184,8 +229,8 @@ class FedMask(Method):
             losses = task.losses({**weights, **work["params"]}, batch)
             return *losses, self.group_lasso * group_norms(soft)
 
-        on = ("scores", "params")
-        return self.sgd_step(task, loss, on=on, within=lambda work: work["structure"])
+        on, lr = ("scores", "params"), (share * self.lr, self.lr)
+        return self.sgd_step(task, loss, on=on, lr=lr, within=lambda work: work["structure"])
 
     def _cost(self, work: State) -> tuple[Tree, Tree]:
         """Return what runs forward, and whose gradient is taken: all of the structure."""
@@ -253,9 +298,20 @@ class FedMask(Method):
         return {"use": whole | counts, "setup": counts, "upload": {}}
 
 
-def _signed(drawn: Tensor) -> Tensor:
-    """Return ±√(2 / inputs), which keeps the scale of what passes a ReLU; biases as drawn."""
-    return drawn.sign() * math.sqrt(2 / drawn[0].numel()) if drawn.ndim > 1 else drawn
+def _signed(drawn: Tensor, used: float) -> Tensor:
+    """Return ±√(2 / inputs), which keeps the scale of what passes a ReLU; biases as drawn.
+
+    So many weights are used, and so a mean number of inputs for each output.
+    """
+    return drawn.sign() * math.sqrt(2 * len(drawn) / used) if drawn.ndim > 1 else drawn
+
+
+def _beyond(drawn: Tensor) -> Tensor:
+    """Return how far sizes are above their mean, as a share of it; 1 for biases."""
+    if drawn.ndim < 2:
+        return torch.ones_like(drawn)
+    sizes = drawn.abs()
+    return sizes / sizes.mean().clamp_min(TINY) - 1
 
 
 def _bits(work: State) -> Tree:

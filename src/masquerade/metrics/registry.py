@@ -19,6 +19,11 @@ BINS = 15
 """Bins of the calibration error, of equal width from 0 to 1."""
 
 
+def accuracy(outputs: Tensor, y: Tensor) -> float:
+    """Return the share of samples that is right."""
+    return 100 * float((outputs.argmax(-1) == y).double().mean())
+
+
 def balanced_accuracy(outputs: Tensor, y: Tensor) -> float | None:
     """Return the mean over the classes of a set of the share of each that is right.
 
@@ -110,6 +115,7 @@ def rmse(outputs: Tensor, y: Tensor) -> float:
 
 
 METRICS: dict[str, SetMetric] = {
+    "accuracy": SetMetric(accuracy, targets="classes"),
     "balanced_accuracy": SetMetric(balanced_accuracy, targets="classes"),
     "macro_f1": SetMetric(macro_f1, targets="classes"),
     "auroc": SetMetric(auroc, targets="classes"),

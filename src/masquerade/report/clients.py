@@ -1,28 +1,40 @@
-"""What clients get from every method, each of them, and what they gain from one for another."""
+"""What clients get from every method, each of them, and what they gain from one for another.
+
+Whatever is said here of the metric is said of the one that leads, and then of every further one.
+"""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from masquerade.errors import MasqueradeError, nearest
+from masquerade.report import decimals, frames
 from masquerade.report.intervals import Interval, of_difference
 from masquerade.report.tables import (
     ABSENT,
     Results,
     by_row,
     columns,
+    further,
+    is_percent,
     lower_is_better,
+    markdown_table,
     number_format,
     of_clients,
+    title_of,
     trainings,
 )
 from masquerade.results import ClientFigures, Summary
+from masquerade.results.lead import led, with_lead
+from masquerade.results.metric_names import metric_title
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
+
+NAMED = 6
+"""Classes, at most, whose test samples stand beside each client."""
 
 
 def of_one_partition(results: Results) -> list[Summary]:
@@ -47,7 +59,7 @@ def own(results: Results) -> dict[str, dict[int, float]]:
     Novel clients are among them.
     """
     found: dict[str, dict[int, float]] = {}
-    for name, seeds in by_row(of_one_partition(results)).items():
+    for name, seeds in by_row(of_one_partition(led(results))).items():
         values: dict[int, list[float]] = {}
         for id, value in chain(*map(_listed, seeds)):
             if value is not None:
@@ -84,6 +96,27 @@ def names(results: Results) -> dict[int, str]:
     return found
 
 
+def by_metric(results: Results) -> dict[str, list[Summary]]:
+    """Return by metric the results that have it, led by it: the one that leads, and then others."""
+    first = led(results)
+    found = {}
+    for name in (first[0].metric, *further(first)):
+        having = [each for each in first if name in (each.metric, *each.metrics)]
+        found[name] = led(with_lead(having, name))
+    return found
+
+
+def tests(results: Results) -> dict[int, str]:
+    """Return by client how many samples of its own it is tested on: of all, and of few classes."""
+    found: dict[int, str] = {}
+    for group in chain(*map(_groups, of_one_partition(results))):
+        several = len(group.classes) <= NAMED
+        for place, (id, count) in enumerate(zip(group.ids, group.tests, strict=False)):
+            of = [f"{each[place]} {name}" for name, each in group.classes.items() if several]
+            found.setdefault(id, f"{count}" + (f" ({', '.join(of)})" if of else ""))
+    return found
+
+
 def _called(id: int, kept_out: set[int], known: dict[int, str]) -> str:
     called = f"{id}: {known[id]}" if id in known else str(id)
     return f"{called} (novel)" if id in kept_out else called
@@ -106,6 +139,7 @@ class Difference:
 
 def difference(results: Results, left: str, right: str) -> Difference:
     """Compare two methods client by client; positive where `left` is better."""
+    results = led(results)
     found = own(results)
     _check_names(results, left, right)
     sign = -1 if results[0].better == "lower" else 1
@@ -131,6 +165,7 @@ def gains(results: Results, left: str, right: str) -> dict[str, Interval]:
 
     Columns in which nothing can be paired are left out.
     """
+    results = led(results)
     _check_names(results, left, right)
     groups, behind, lower = by_row(results), of_clients(results), lower_is_better(results)
     found = {}
@@ -142,57 +177,91 @@ def gains(results: Results, left: str, right: str) -> dict[str, Interval]:
     return found
 
 
-def rows(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Return the metric of every client on its own data as texts: headings, and a row for each."""
+@dataclass(frozen=True)
+class Listing:
+    """A table of texts: its title, its headings, its rows, and a line below."""
+
+    title: str
+    headings: list[str]
+    body: list[list[str]]
+    note: str = ""
+
+
+def listings(results: Results) -> list[Listing]:
+    """Return a table of every client for each metric: a row per client, a column per method.
+
+    Metrics that no client has a figure of are left out, as in files of older versions.
+    """
+    drawn = [_listing(each) for each in by_metric(results).values()]
+    return [each for each in drawn if each.body]
+
+
+def _listing(results: Results) -> Listing:
     found, form = own(results), number_format(results)
-    kept_out, known = novel(results), names(results)
+    kept_out, known, tested = novel(results), names(results), tests(results)
     titles = {name: seeds[0].title for name, seeds in by_row(results).items()}
     body = []
     for id in sorted({id for values in found.values() for id in values}):
         values = (given.get(id) for given in found.values())
         shown = (ABSENT if value is None else format(value, form) for value in values)
-        body.append([_called(id, kept_out, known), *shown])
-    return ["client", *(titles[name] for name in found)], body
+        of = [tested.get(id, ABSENT)] * bool(tested)
+        body.append([_called(id, kept_out, known), *of, *shown])
+    headings = ["client", *["test samples"] * bool(tested), *(titles[name] for name in found)]
+    title = f"{_metric(results)} of each client on its own data{_whose(results)}"
+    return Listing(title, headings, body)
 
 
-def title(results: Results) -> str:
-    """Say what these rows are."""
-    return f"Each client on its own data{_whose(results)}"
+def _metric(results: Results) -> str:
+    return metric_title(results[0].metric) + (" (%)" if is_percent(results) else "")
 
 
-def table(results: Results) -> "Table":
-    """Return the metric of every client as a table for the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    headings, body = rows(results)
-    drawn = Table(title=title(results))
-    for heading in headings:
-        drawn.add_column(heading, justify="right")
-    for row in body:
-        drawn.add_row(*map(Text, row))
-    return drawn
+def records(results: Results) -> list[dict[str, object]]:
+    """Return the clients of all results for programs: the rows of `to_frame(clients=True)`."""
+    return frames.client_rows(results)
 
 
-def difference_table(results: Results, left: str, right: str) -> "Group":
+def table(results: Results) -> "Group":
+    """Return every metric of every client as tables for the terminal."""
+    return _drawn(listings(results))
+
+
+def markdown(results: Results) -> str:
+    """Return every metric of every client as tables in Markdown."""
+    return _written(listings(results))
+
+
+def differences(results: Results, left: str, right: str) -> dict[str, Difference]:
+    """Compare two methods client by client in every metric that both have figures of."""
+    found = {}
+    for name, those in by_metric(results).items():
+        if {left, right} <= by_row(those).keys():
+            found[name] = difference(those, left, right)
+    return {name: each for name, each in found.items() if each.clients}
+
+
+def difference_listings(results: Results, left: str, right: str) -> list[Listing]:
     """Return what one method gains over another: by column, and client by client."""
-    from rich.console import Group
-
-    found, by_column = difference(results, left, right), gains(results, left, right)
-    if not found.clients and not by_column:
+    _check_names(led(results), left, right)
+    by_column, found = gains(results, left, right), differences(results, left, right)
+    if not found and not by_column:
         text = f"no client has figures of both `{left}` and `{right}`, and no three seeds do"
         raise MasqueradeError("E202", f"{text}; take methods whose clients are listed")
     title = f"{left} instead of {right}"
-    drawn = [_gains_table(results, title, by_column)] if by_column else []
-    drawn += [_clients_table(results, title, found)] if found.clients else []
-    return Group(*drawn)
+    drawn = [_gains(led(results), title, by_column)] if by_column else []
+    return drawn + ([_client_gains(results, title, found)] if found else [])
 
 
-def _gains_table(results: Results, title: str, found: dict[str, Interval]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
+def difference_table(results: Results, left: str, right: str) -> "Group":
+    """Return what one method gains over another as tables for the terminal."""
+    return _drawn(difference_listings(results, left, right))
 
-    form = number_format(results)
+
+def difference_markdown(results: Results, left: str, right: str) -> str:
+    """Return what one method gains over another as tables in Markdown."""
+    return _written(difference_listings(results, left, right))
+
+
+def _gains(results: Results, title: str, found: Mapping[str, Interval]) -> Listing:
     by = {gain.by for gain in found.values()}
     notes = ["Positive where it is better off; an interval without 0 separates the two."]
     if "seeds" in by:
@@ -202,28 +271,67 @@ def _gains_table(results: Results, title: str, found: dict[str, Interval]) -> "T
             "By clients: the differences of the same clients, by bootstrap; it says nothing about"
             " other trainings or partitions."
         )
-    drawn = Table(title=f"{title}, paired", caption="\n".join(notes))
-    for heading in ("", "gain", "95 % interval", "paired by"):
-        drawn.add_column(heading, justify="right" if heading else "left")
+    plain = {metric_title(n) for each in results for n, m in each.metrics.items() if not m.percent}
+    body = []
     for name, gain in found.items():
+        form = ".1f" if is_percent(results) and name not in plain else _form([gain.value, gain.low])
         interval = f"{gain.low:+{form}} to {gain.high:+{form}}"
-        drawn.add_row(Text(name), f"{gain.value:+{form}}", interval, gain.by)
-    return drawn
+        body.append([title_of(results, name), f"{gain.value:+{form}}", interval, gain.by])
+    headings = ["", "gain", "95 % interval", "paired by"]
+    return Listing(f"{title}, paired", headings, body, "\n".join(notes))
 
 
-def _clients_table(results: Results, title: str, found: Difference) -> "Table":
-    """Return what each client gains, the worst off first."""
+def _form(values: Sequence[float]) -> str:
+    return decimals.number_format(values)
+
+
+def _client_gains(results: Results, title: str, found: Mapping[str, Difference]) -> Listing:
+    """Return what each client gains in every metric, the worst off in the first one first."""
+    shown = by_metric(results)
+    forms = {
+        name: ".1f" if is_percent(shown[name]) else _form([*each.clients.values()])
+        for name, each in found.items()
+    }
+    kept_out, known, tested = novel(results), names(results), tests(results)
+    listed = list(dict.fromkeys(id for each in found.values() for id in each.clients))
+    body = []
+    for id in listed:
+        gained = (
+            f"{each.clients[id]:+{forms[name]}}" if id in each.clients else ABSENT
+            for name, each in found.items()
+        )
+        of = [tested.get(id, ABSENT)] * bool(tested)
+        body.append([_called(id, kept_out, known), *of, *gained])
+    notes = [
+        f"{metric_title(name)}: better for {each.better}, worse for {each.worse} of"
+        f" {len(each.clients)} clients; on average {each.mean:+{forms[name]}}"
+        for name, each in found.items()
+    ]
+    titles = [_metric(shown[name]) for name in found]
+    headings = ["client", *["test samples"] * bool(tested), *titles]
+    whose = f"{title}, gain of each client{_whose(results)}"
+    return Listing(whose, headings, body, "\n".join(notes))
+
+
+def _drawn(listings: Sequence[Listing]) -> "Group":
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    form, kept_out, known = number_format(results), novel(results), names(results)
-    drawn = Table(
-        title=f"{title}, client by client{_whose(results)}",
-        caption=f"better for {found.better}, worse for {found.worse} of {len(found.clients)} "
-        f"clients; on average {found.mean:+{form}}",
-    )
-    drawn.add_column("client", justify="right")
-    drawn.add_column("gain", justify="right")
-    for id, gain in found.clients.items():
-        drawn.add_row(Text(_called(id, kept_out, known)), f"{gain:+{form}}")
-    return drawn
+    drawn = []
+    for each in listings:
+        table = Table(title=each.title, caption=Text(each.note, justify="left"))
+        for place, heading in enumerate(each.headings):
+            table.add_column(heading, justify="right" if heading or place else "left")
+        for row in each.body:
+            table.add_row(*map(Text, row))
+        drawn.append(table)
+    return Group(*drawn)
+
+
+def _written(listings: Sequence[Listing]) -> str:
+    parts = []
+    for each in listings:
+        below = f"\n{each.note.replace(chr(10), ' ')}\n" if each.note else ""
+        parts.append(f"{each.title}:\n\n{markdown_table(each.headings, each.body)}\n{below}")
+    return "\n".join(parts)

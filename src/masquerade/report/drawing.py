@@ -143,14 +143,21 @@ def standalone(svg: str) -> str:
     return f"{head}><style>{style}</style>{rest}"
 
 
-def paint_bands(axes: "Axes", lines: list[Line], stds: list[Line]) -> None:
-    """Paint a band around each line, as wide as its standard deviations."""
+def paint_bands(
+    axes: "Axes", lines: list[Line], stds: list[Line], within: tuple[float, float]
+) -> None:
+    """Paint a band around each line, as wide as its standard deviations, `within` two values."""
+    least, most = within
     widths = {line.number: dict(line.points) for line in stds}
     for line in lines:
         around = widths.get(line.number, {})
         x = [place for place, _ in line.points if place in around]
         low, high = (
-            [value + side * around[place] for place, value in line.points if place in around]
+            [
+                min(max(value + side * around[place], least), most)
+                for place, value in line.points
+                if place in around
+            ]
             for side in (-1, 1)
         )
         axes.fill_between(x, low, high, color=line.color, alpha=0.08, linewidth=0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from masquerade.errors import MasqueradeError
 from masquerade.report.tables import Results, bytes_before, under_rules
 from masquerade.results import Accuracy, ClientFigures, Costs, Summary
+from masquerade.results.lead import led
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,19 +25,32 @@ def to_frame(results: Results, clients: bool = False) -> "DataFrame":
 
 
 def rows(results: Results) -> list[Row]:
-    """Return a row for every method, view and seed; under a rule on outputs it has one more."""
-    return [_row(each) for each in under_rules(results)]
+    """Return a row for every method, view and seed; under a rule on outputs it has one more.
+
+    The majority class comes first, as in a table; it has no costs.
+    """
+    return [_row(each) for each in _in_order(results)]
 
 
 def client_rows(results: Results) -> list[Row]:
     """Return a row for every client of every method, view and seed, novel clients too."""
     return [
         _called(each) | row
-        for each in under_rules(results)
+        for each in _in_order(results)
         for group, novel in ((each.per_client, False), (_novel(each), True))
         if group is not None
         for row in _clients(group, novel)
     ]
+
+
+def _in_order(results: Results) -> list[Summary]:
+    """Return the majority class of every seed, if it is known, and then all results."""
+    first, found = led(results), dict[int, Summary]()
+    for each in first:
+        row = each.majority_row()
+        if row is not None:
+            found.setdefault(row.seed, row)
+    return [*found.values(), *under_rules(first)]
 
 
 def _novel(summary: Summary) -> ClientFigures | None:
@@ -47,8 +61,9 @@ def _called(summary: Summary) -> Row:
     return {
         "method": summary.method,
         "title": summary.title,
-        "view": summary.view,
+        "view": None if summary.scope == "baseline" else summary.view,
         "seed": summary.seed,
+        "metric": summary.metric,
     }
 
 
@@ -58,25 +73,22 @@ def _row(summary: Summary) -> Row:
         "network": summary.network,
         "clients": summary.clients,
         "rounds": summary.rounds,
-        "metric": summary.metric,
     }
     others = {name: found.own.mean for name, found in summary.metrics.items()}
     defined = {f"{name}_clients": found.own.defined for name, found in summary.metrics.items()}
     found = summary.novel
     novel = {} if found is None else {"novel": found.accuracy.own.mean, "novel_gap": found.gap}
     ended = {"diverged": summary.diverged is not None, "refused": summary.refused}
-    return (
-        _called(summary)
-        | run
-        | _accuracy(summary.accuracy)
-        | others
-        | defined
-        | novel
-        | _costs(summary.costs)
+    spent = (
+        _costs(summary.costs)
         | {"bytes_before": bytes_before(summary)}
         | {"parameters": summary.model.parameters, "density": summary.model.density}
-        | ended
     )
+    if summary.scope == "baseline":
+        spent, run["network"] = dict.fromkeys(spent), None
+    return (
+        _called(summary) | run | _accuracy(summary.accuracy) | others | defined | novel | spent
+    ) | ended
 
 
 def _accuracy(found: Accuracy) -> Row:
@@ -126,6 +138,8 @@ def _clients(group: ClientFigures, novel: bool) -> Iterator[Row]:
             "samples": group.samples[place],
             "test_samples": group.tests[place] if group.tests else None,
             "own": group.own[place],
+            **{name: metric.own[place] for name, metric in group.metrics.items()},
+            **{f"test_samples:{name}": each[place] for name, each in group.classes.items()},
             "one_class": id in group.one_class,
             **_steps("shift", {step: found[place] for step, found in group.shift.items()}),
             **_steps("pooled", {step: found[place] for step, found in group.pooled.items()}),

@@ -10,6 +10,7 @@ from masquerade.report import plots, tables
 from masquerade.report.page import TITLES, results_table
 from masquerade.report.tables import Results
 from masquerade.results.alarms import alarms
+from masquerade.results.lead import led
 
 SHOWN = ("rounds", "clients", "shift")
 """The figures that are drawn; the page has all of them."""
@@ -31,23 +32,26 @@ _CSS = """
 def fragment(results: Results) -> str:
     """Return the table of results and the main figures, without figures where none can be drawn."""
     warned = "".join(f"<p>{html.escape(text)}.</p>\n" for text in alarms(results))
-    results = tables.under_rules(results)
+    results = tables.under_rules(led(results))
     # Machines that only train have no matplotlib.
     drawn = plots.figures(results, FEDMASK, SHOWN) if find_spec("matplotlib") else {}
+    bold = "".join(f"<p>{html.escape(note)}</p>\n" for note in tables.about_bold(results))
     figures = "".join(
         f"<div><strong>{TITLES[name]}</strong><br>{_alone(svg)}</div>"
         for name, svg in drawn.items()
     )
     return (
         f'<div class="masquerade"><style>{_CSS}</style>\n'
-        f"<p>{html.escape(tables.heading(results))}</p>\n{warned}{results_table(results)}\n"
+        f"<p>{html.escape(tables.heading(results))}</p>\n{warned}{results_table(results)}\n{bold}"
         f'<div class="figures">{figures}</div>\n{_notes(results)}</div>'
     )
 
 
 def _notes(results: Results) -> str:
     """Fold what a reader of the table needs once, and not under every cell."""
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in tables.footnotes(results))
+    above = tables.about_bold(results)
+    folded = [note for note in tables.footnotes(results) if note not in above]
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in folded)
     return f"<details><summary>How to read this</summary>{notes}</details>"
 
 

@@ -11,6 +11,7 @@ from masquerade.report.tables import Pick, Results
 from masquerade.results import AVERAGED, Accuracy, Summary
 from masquerade.results.accuracy import ByStep
 from masquerade.results.alarms import alarms
+from masquerade.results.lead import led
 from masquerade.results.metric_names import metric_title
 
 _CSS = """
@@ -106,7 +107,8 @@ _SECTIONS = {
 }
 
 _READING = {
-    "Own data": "The mean over clients, each tested on its own test data.",
+    "Own data": "The mean over clients, each tested on its own test data. Beside further metrics"
+    " the column has the name of the one that leads.",
     tables.BY_SAMPLES: "The mean over all test samples: a client counts by how many it has.",
     "Bottom decile": "Nine clients in ten do at least this well.",
     "Majority class": "Each client answers the most frequent label of its own training samples,"
@@ -124,6 +126,8 @@ _READING = {
     "±, parentheses": "How different clients are, and how sure the mean is: half of its 95 %"
     " interval, over three or more seeds by Student's t. Of fewer it is a bootstrap over clients,"
     " which says nothing about other trainings or partitions.",
+    "Cannot be tested": "A paired interval takes three seeds, or ten clients. With fewer, figures"
+    " may differ by chance, and no row is said to lead.",
     "Bold": "The best of its column, if a paired 95 % interval separates it from every other row:"
     " that of the differences between trainings of the same seed or, with fewer than three seeds,"
     " between the same clients. Where nothing is bold, no lead is separated.",
@@ -160,7 +164,7 @@ def page(
     `rate` is the bandwidth that clients are taken to have.
     """
     notes = [*alarms(results), *notes]
-    results = tables.under_rules(results)
+    results = tables.under_rules(led(results))
     groups = list(tables.by_method(results).values())
     rows = list(tables.by_row(results).values())
     drawn = {
@@ -203,11 +207,12 @@ def _element(tag: str, text: str, kind: str = "") -> str:
 def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
     names = list(tables.columns(results))
     full = [name for name in names if name.endswith(" % shift")][-1:]
-    asked = {"Own data": "On own data", "All shifts": "Averaged over shifts"}
+    of = f"{metric_title(results[0].metric)} on" if tables.further(results) else "On"
+    asked = {"Own data": f"{of} own data", "All shifts": "Averaged over shifts"}
     asked |= {name: f"At {name}" for name in full}
     found, ahead = tables.figures(results), tables.leads(results)
     tiles = [
-        _tile(results, asked[name], [row[name] for row in found], ahead[name].rows)
+        _tile(results, asked[name], [row[name] for row in found], ahead[name])
         for name in names
         if name in asked
     ]
@@ -224,20 +229,42 @@ def _headline(results: Results, title: str, notes: Sequence[str]) -> str:
     )
 
 
+TOLD = 6
+"""Methods, at most, whose figures stand above the table where they cannot be compared."""
+
+
+def _higher(results: Results) -> bool:
+    return results[0].better == "higher"
+
+
 def _tile(
-    results: Results, label: str, found: Sequence[tables.Figure | None], ahead: frozenset[int]
+    results: Results, label: str, found: Sequence[tables.Figure | None], ahead: tables.Lead
 ) -> str:
-    """Say who, without a rule, is ahead of all others by an interval, or that nobody is."""
+    """Say who, without a rule, is ahead of all others by an interval, or that nobody is.
+
+    Where there is too little to test it with, figures stand without a finding.
+    """
     form, unit = tables.number_format(results), " %" if tables.is_percent(results) else ""
     groups = list(tables.by_row(results).values())
     plain = [place for place, seeds in enumerate(groups) if not seeds[0].scope]
     titles = [seeds[0].title for seeds in groups]
     shown = [found[place] for place in plain]
-    values = sorted(each.mean for each in shown if each is not None and not each.lost)
-    leaders = plain if len(plain) == 1 else [place for place in plain if place in ahead]
+    known = {
+        title: each.mean
+        for title, each in zip((titles[place] for place in plain), shown, strict=True)
+        if each is not None and not each.lost
+    }
+    values = sorted(known.values())
+    leaders = plain if len(plain) == 1 else [place for place in plain if place in ahead.rows]
     place = leaders[0] if leaders else None
     if place is not None:
         who, value = titles[place], tables.split(tables.show(found[place], form))[0] + unit
+    elif not ahead.by and values:
+        who = "Cannot be tested: too few seeds and clients"
+        best = sorted(known, key=known.__getitem__, reverse=_higher(results))
+        figures = {title: f"{known[title]:{form}}{unit}".replace(" ", "\u00a0") for title in best}
+        value = ", ".join(f"{title} {figures[title]}" for title in best[:TOLD])
+        value += f" and {len(best) - TOLD} more" if len(best) > TOLD else ""
     else:
         who = "No lead is separated"
         value = f"{values[0]:{form}} to {values[-1]:{form}}{unit}" if values else tables.ABSENT
@@ -292,16 +319,16 @@ CLIENTS = 200
 
 
 def _clients(results: Results) -> str:
-    """Return a folded table of every client, by the name that the data give it."""
-    headings, body = clients.rows(results)
-    if not body:
-        return ""
-    cells = [[_cell(text) for text in row] for row in body[:CLIENTS]]
-    more = len(body) - CLIENTS
-    note = f"{more} more clients are not shown; masquerade report --clients lists all of them."
-    left_out = _element("p", note, "soft") if more > 0 else ""
-    summary = _element("summary", clients.title(results))
-    return f"<details>{summary}{_table(headings, cells)}{left_out}</details>"
+    """Return a folded table of every client for each metric, by the names that data give them."""
+    pieces = []
+    for listing in clients.listings(results):
+        cells = [[_cell(text) for text in row] for row in listing.body[:CLIENTS]]
+        more = len(listing.body) - CLIENTS
+        note = f"{more} more clients are not shown; masquerade report --clients lists all of them."
+        left_out = _element("p", note, "soft") if more > 0 else ""
+        summary = _element("summary", listing.title)
+        pieces.append(f"<details>{summary}{_table(listing.headings, cells)}{left_out}</details>")
+    return "\n".join(pieces)
 
 
 def _shift(results: Results, groups: list[list[Summary]]) -> str:
@@ -448,11 +475,9 @@ def _further(
     def of_metric(name: str) -> Pick:
         return lambda summary: tables.own_of(seen(summary)[1].get(name))
 
-    picks = {name: of_accuracy(pick) for name, pick in tables.of_accuracy(results).items()}
-    picks |= {
-        metric_title(name): of_metric(name)
-        for name in dict.fromkeys(name for each in results for name in seen(each)[1])
-    }
+    first, *rest = ((name, of_accuracy(pick)) for name, pick in tables.of_accuracy(results).items())
+    named = dict.fromkeys(name for each in results for name in seen(each)[1])
+    picks = dict((first, *((metric_title(name), of_metric(name)) for name in named), *rest))
     rows = []
     for seeds in groups:
         found = {name: tables.figure(seeds, pick) for name, pick in picks.items()}
@@ -463,7 +488,8 @@ def _further(
         return ""
     defined = tables.about_defined(results, lambda s: seen(s)[0], lambda s: seen(s)[1], count)
     notes = "".join(_element("p", note, "soft") for note in defined)
-    return _element("p", about, "soft") + _table(["Method", *picks], rows) + notes
+    titles = [tables.title_of(results, name) for name in picks]
+    return _element("p", about, "soft") + _table(["Method", *titles], rows) + notes
 
 
 def _configuration(text: str) -> str:

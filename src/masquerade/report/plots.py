@@ -21,10 +21,11 @@ from masquerade.report.drawing import (
     paint_rows,
     paint_traffic,
 )
-from masquerade.report.tables import Pick, Results, by_method, kinds, mean, steps
+from masquerade.report.tables import Pick, Results, by_method, is_percent, kinds, mean, steps
 from masquerade.results import AVERAGED, Accuracy, Statistics, Summary
 from masquerade.results.accuracy import ByStep
 from masquerade.results.json_records import Json
+from masquerade.results.lead import led, with_lead
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +55,14 @@ def figures(
 
 def over_rounds(results: Results) -> str:
     """Draw the metric on own data against rounds; empty where every method has one point alone."""
-    lines = lines_of(results, _history)
+    # Between rounds the metric of the task is measured, also where another one leads.
+    measured = led(with_lead(results, results[0].measured or results[0].metric))
+    lines = lines_of(measured, _history)
     if all(len(line.points) < 2 for line in lines):
         return ""
 
     def paint(axes: "Axes") -> None:
-        axes.set(xlabel="Round", ylabel=metric(results, "on own data"))
+        axes.set(xlabel="Round", ylabel=metric(measured, "on own data"))
         paint_lines(axes, lines)
         axes.locator_params(axis="x", integer=True)
 
@@ -122,7 +125,9 @@ def _over_steps(
 
     def paint(axes: "Axes") -> None:
         axes.set(xlabel=label, ylabel=metric(results))
-        paint_bands(axes, lines, stds)
+        # A standard deviation may be more than is left to 100 %.
+        within = (0.0, 100.0) if is_percent(results) else (-math.inf, math.inf)
+        paint_bands(axes, lines, stds, within)
         paint_lines(axes, lines)
         axes.set_xticks(list(picks))
 

@@ -5,13 +5,15 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from masquerade.errors import MasqueradeError, counted
-from masquerade.report import blocks
-from masquerade.report.intervals import ENOUGH, Trained, of_difference, of_mean, over_seeds
+from masquerade.report import blocks, decimals
+from masquerade.report.intervals import ENOUGH, FEWEST, Trained, of_difference, of_mean, over_seeds
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
 from masquerade.results.alarms import alarms
+from masquerade.results.lead import led
 from masquerade.results.metric_names import metric_title
 from masquerade.results.summary import MAJORITY
 
@@ -108,13 +110,21 @@ def _check(result: Summary, first: Summary) -> None:
 
 
 def is_percent(results: Results) -> bool:
-    """Tell whether the metric is an accuracy, which is given in percent."""
-    return results[0].metric == "accuracy"
+    """Tell whether the metric is given in percent, as accuracy is."""
+    return results[0].percent
 
 
 def number_format(results: Results) -> str:
-    """Return the format of the metric's values."""
-    return ".1f" if is_percent(results) else ".3g"
+    """Return the format of the metric's values: of percent one decimal, else by their spread."""
+    if is_percent(results):
+        return ".1f"
+    return _by_spread([each.accuracy for seeds in by_row(results).values() for each in seeds])
+
+
+def _by_spread(found: Sequence[Accuracy]) -> str:
+    """Return the format that tells apart what accuracies have on own data and over shifts."""
+    known = [at for each in found for at in (each.own, each.shift.get(AVERAGED)) if at is not None]
+    return decimals.number_format([at.mean for at in known], [at.std for at in known])
 
 
 def _number(value: Value) -> float | None:
@@ -238,7 +248,13 @@ def of_clients(results: Results) -> dict[str, ClientPick]:
         "Pooled shifts": client_step("pooled", AVERAGED),
     }
     degrees = steps(results, lambda found: found.shift)
-    return picks | {f"{at} % shift": client_step("shift", str(at)) for at in degrees}
+    picks |= {f"{at} % shift": client_step("shift", str(at)) for at in degrees}
+    return picks | {metric_title(name): _client_metric(name) for name in further(results)}
+
+
+def _client_metric(name: str) -> ClientPick:
+    """Pick clients' figures of a further metric."""
+    return lambda found: (found.metrics[name].own if name in found.metrics else (), ())
 
 
 def client_step(kind: str, step: str) -> ClientPick:
@@ -247,7 +263,10 @@ def client_step(kind: str, step: str) -> ClientPick:
 
 
 def columns(results: Results) -> dict[str, Pick]:
-    """Return the columns of the metric: heading → what of a summary stands there."""
+    """Return the columns of the metric: heading → what of a summary stands there.
+
+    What further metrics were asked for stands right beside it, and shift behind them.
+    """
 
     def of_summary(pick: Callable[[Accuracy], Value]) -> Pick:
         return lambda summary: pick(summary.accuracy)
@@ -255,8 +274,9 @@ def columns(results: Results) -> dict[str, Pick]:
     def of_metric(name: str) -> Pick:
         return lambda summary: own_of(summary.metrics.get(name))
 
-    picks = {heading: of_summary(pick) for heading, pick in of_accuracy(results).items()}
-    picks |= {metric_title(name): of_metric(name) for name in _metrics(results)}
+    own, *rest = ((heading, of_summary(pick)) for heading, pick in of_accuracy(results).items())
+    asked = ((metric_title(name), of_metric(name)) for name in further(results))
+    picks = dict((own, *asked, *rest))
     if any(result.novel for result in results):
         picks["Novel clients"] = lambda s: own_of(s.novel.accuracy if s.novel else None)
     return picks
@@ -269,7 +289,8 @@ def own_of(found: Accuracy | None) -> Statistics | None:
     return found.own
 
 
-def _metrics(results: Results) -> list[str]:
+def further(results: Results) -> list[str]:
+    """Name the further metrics that any of the results has."""
     return list(dict.fromkeys(name for result in results for name in result.metrics))
 
 
@@ -328,8 +349,12 @@ def _costs(seeds: Results) -> dict[str, str]:
 
 def formats(results: Results) -> dict[str, str]:
     """Return the formats of columns that are in another unit than the rest."""
-    further = ((name, found) for each in results for name, found in each.metrics.items())
-    return {metric_title(name): ".3g" for name, found in further if not found.percent}
+    found: dict[str, list[Accuracy]] = {}
+    for each in chain(*by_row(results).values()):
+        for name, metric in each.metrics.items():
+            if not metric.percent:
+                found.setdefault(metric_title(name), []).append(metric)
+    return {heading: _by_spread(those) for heading, those in found.items()}
 
 
 def figures(results: Results) -> list[dict[str, Figure | None]]:
@@ -394,9 +419,9 @@ def _lead(rows: Mapping[int, Mapping[int, Trained]], sign: int) -> tuple[int | N
 
 def lower_is_better(results: Results) -> set[str]:
     """Return the columns in which a smaller figure is the better one."""
-    further = {metric_title(n): m for each in results for n, m in each.metrics.items()}
-    own = columns(results).keys() - further.keys() if results[0].better == "lower" else set()
-    return own | {heading for heading, metric in further.items() if metric.better == "lower"}
+    others = {metric_title(n): m for each in results for n, m in each.metrics.items()}
+    own = columns(results).keys() - others.keys() if results[0].better == "lower" else set()
+    return own | {heading for heading, metric in others.items() if metric.better == "lower"}
 
 
 def heading(results: Results) -> str:
@@ -416,7 +441,8 @@ def footnotes(results: Results) -> list[str]:
         " the partners drawn."
     )
     groups = by_method(results).values()
-    notes = [" ".join([spread, *_about_intervals(results)]), *_about_bold(results)]
+    notes = [" ".join([spread, *_about_intervals(results)]), *about_bold(results)]
+    notes += _about_lead(results)
     if BY_SAMPLES in columns(results):
         notes.append(
             "Own data is the mean over clients; by samples it is the mean over the test samples of"
@@ -471,13 +497,13 @@ def footnotes(results: Results) -> list[str]:
 def about_defined(
     results: Results,
     own: Callable[[Summary], Accuracy | None],
-    further: Callable[[Summary], Mapping[str, Accuracy]],
+    others: Callable[[Summary], Mapping[str, Accuracy]],
     clients: Callable[[Summary], int] = lambda summary: summary.clients,
 ) -> list[str]:
     """Say over how many clients means are taken, where that is not over all of them."""
     counts: dict[str, set[tuple[int, int]]] = {}
     for summary in results:
-        named = {metric_title(name): found for name, found in further(summary).items()}
+        named = {metric_title(name): found for name, found in others(summary).items()}
         for heading, found in ({"Own data": own(summary)} | named).items():
             if found is not None and found.own.defined is not None:
                 counts.setdefault(heading, set()).add((found.own.defined, clients(summary)))
@@ -577,17 +603,29 @@ def _about_intervals(results: Results) -> list[str]:
     return notes
 
 
+UNTESTED = f"a paired interval takes {ENOUGH} seeds, or {FEWEST} clients"
 _PAIRS = {"seeds": "trainings of the same seed", "clients": "the same clients of a training"}
 
 
-def _about_bold(results: Results) -> list[str]:
+def _about_lead(results: Results) -> list[str]:
+    """Say what the columns of a table are of, where there are further metrics."""
+    if not further(results):
+        return []
+    name = metric_title(results[0].metric)
+    return [
+        f"{name} leads: shift, the bottom decile and figures of clients are of it too. The first of"
+        " evaluate.metrics does, or that of report --metric; all metrics are of own data."
+    ]
+
+
+def about_bold(results: Results) -> list[str]:
     """Say what is bold and why, or why nothing is; of a single method there is nothing to say."""
     if len(by_method(results)) < 2:
         return []
     found = leads(results).values()
     pairs = " or ".join(_PAIRS[by] for by in _PAIRS if any(by in lead.by for lead in found))
     if not pairs:
-        return ["Nothing is bold: there are too few seeds and clients for a paired interval."]
+        return [f"Nothing is bold, as leads cannot be tested: {UNTESTED}."]
     if not any(lead.rows for lead in found):
         return [
             "Nothing is bold: in no column does a paired 95 % interval separate the best row from"
@@ -621,7 +659,14 @@ def cells(results: Results) -> tuple[list[str], list[list[Cell]]]:
                 for name, part in parts.items()
             ]
         )
-    return list(body[0]), table
+    return [title_of(results, heading) for heading in body[0]], table
+
+
+def title_of(results: Results, heading: str) -> str:
+    """Return what stands above a column: beside further metrics the first has its name."""
+    if heading != "Own data" or not further(results):
+        return heading
+    return metric_title(results[0].metric)
 
 
 def between(headings: Iterable[str]) -> list[str]:
@@ -637,6 +682,7 @@ def split(text: str) -> tuple[str, str]:
 
 def markdown(results: Results) -> str:
     """Return the table in Markdown, values that lead bold, with its footnotes."""
+    results = led(results)
     headings, body = cells(results)
     lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
     parts = blocks.parted(body, by_row(results).values())
@@ -649,6 +695,14 @@ def markdown(results: Results) -> str:
     warned = [f"{text}." for text in alarms(results)]
     notes = " ".join([f"{heading(results)}.", *warned, *footnotes(results)])
     return "\n".join([*lines, "", notes, "", *_markdown_kinds(results)])
+
+
+def markdown_table(headings: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Return a table of texts in Markdown, its first column to the left."""
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *body]
+    return "\n".join(
+        "| " + " | ".join(text.replace("|", r"\|") for text in row) + " |" for row in lines
+    )
 
 
 def by_kind(results: Results) -> dict[str, list[Figure | None]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from masquerade.report import blocks, tables
 from masquerade.report.tables import Cell, Results
 from masquerade.results.alarms import alarms
+from masquerade.results.lead import led
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -91,6 +92,7 @@ def _below(cell: Cell) -> str:
 
 def terminal(results: Results) -> Fitted:
     """Return the table for a terminal of any width."""
+    results = led(results)
     headings, body = tables.cells(results)
     parts = blocks.parted(body, tables.by_row(results).values())
     sizes = {title: len(part) for title, part in parts.items()}

@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import json
 import platform
 import sys
 import time
@@ -76,7 +75,9 @@ def perform(job: Job) -> None:
     by_method = {summary.method: summary for summary in summaries}
     for run, path in job.runs:
         summary = by_method[run.method]
-        _write(path, RowRecord(job.table, run.row, facts, summary, settings(run.config)))
+        if run.is_try:
+            summary = raw.of_try(summary)
+        write(path, RowRecord(job.table, run.row, facts, summary, settings(run.config)))
         if not job.quiet:
             own = summary.accuracy.own.mean
             _say(f"{run.name}: {own:.2f} on own data, {facts.wall_seconds:.0f} s, {path}")
@@ -112,11 +113,11 @@ def _circumstances(config: Config, at_a_time: int, seconds: float) -> Circumstan
     )
 
 
-def _write(path: Path, record: RowRecord) -> None:
+def write(path: Path, record: RowRecord) -> None:
     """Write a result, and before it what clients reached: what has a result is done."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw.write(path, record.result)
-    atomic.write_file(path, f"{json.dumps(record.to_json(), indent=1)}\n".encode())
+    atomic.write_file(path, record.text().encode())
 
 
 def _say(text: str) -> None:

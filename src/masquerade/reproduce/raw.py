@@ -43,9 +43,22 @@ def write(result: Path, summary: Summary) -> None:
 
 
 def without(summary: Summary) -> Summary:
-    """Return a summary as its own file has it: clients' figures lie beside it."""
+    """Return a summary as its own file has it: clients' figures lie beside it.
+
+    What no page of a table shows is left out: the majority class and overlaps client by client.
+    """
     rules = {name: replace(rule, per_client=None) for name, rule in summary.rules.items()}
-    return replace(summary, per_client=None, rules=rules)
+    majority = summary.majority and replace(summary.majority, per_client=None)
+    overlap = summary.overlap and replace(summary.overlap, pairs={})
+    return replace(summary, per_client=None, rules=rules, majority=majority, overlap=overlap)
+
+
+def of_try(summary: Summary) -> Summary:
+    """Return what is kept of a try: how good its settings are, on own data, and what it cost."""
+    clients = summary.per_client and replace(summary.per_client, shift={}, pooled={})
+    accuracy = replace(summary.accuracy, shift={}, pooled={})
+    bare = replace(summary, accuracy=accuracy, per_client=clients)
+    return replace(bare, majority=None, overlap=None, global_view=None, history=())
 
 
 def read(result: Path, summary: Summary) -> Summary:

@@ -1,5 +1,6 @@
 """A row's result as a file: the summary, the settings, and the machine that made it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -40,6 +41,16 @@ class RowRecord:
         found = to_json(self)
         assert isinstance(found, dict)
         return {**found, "result": raw.without(self.result).to_json()}
+
+    def text(self) -> str:
+        """Return the text of its file: a line for everything that is said, so that it is short."""
+        lines = []
+        for name, found in self.to_json().items():
+            inner = found if isinstance(found, dict) else {}
+            parts = [f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in inner.items()]
+            value = "{\n" + ",\n".join(parts) + "\n }" if parts else json.dumps(found)
+            lines.append(f" {json.dumps(name)}: {value}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, data: Json) -> Self:

@@ -25,6 +25,8 @@ from masquerade.results.json_records import Json
 
 FILE = "table.toml"
 INFINITE = "inf"
+TRIES = "search/"
+"""Where results of tries lie, among those of a table."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,11 @@ class Run:
         """Name the method."""
         return self.config.methods[0]
 
+    @property
+    def is_try(self) -> bool:
+        """Tell whether it chooses settings, on validation data."""
+        return self.name.startswith(TRIES)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -181,7 +188,7 @@ class Table:
         """List the runs that choose a row's settings."""
         tables = toml.merged(self.tables(row), self.search.over)
         return [
-            Run(row, f"search/{row}-{trial.name}", toml.parse(_with(tables, trial)))
+            Run(row, f"{TRIES}{row}-{trial.name}", toml.parse(_with(tables, trial)))
             for trial in self.search.all_trials
         ]
 

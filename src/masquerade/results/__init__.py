@@ -2,11 +2,12 @@
 
 from masquerade.results.accuracy import AVERAGED, Accuracy, Statistics
 from masquerade.results.costs import Bytes, Costs, Flops, PaperCosts, Spent, Storage
-from masquerade.results.rounds import EvaluationRecord, RoundRecord
+from masquerade.results.rounds import Attendance, EvaluationRecord, Preparation, RoundRecord
 from masquerade.results.summary import (
     Baseline,
     ClassWeights,
     ClientFigures,
+    ClientMetric,
     ModelSize,
     Novel,
     Overlap,
@@ -20,10 +21,12 @@ from masquerade.results.summary import (
 __all__ = [
     "AVERAGED",
     "Accuracy",
+    "Attendance",
     "Baseline",
     "Bytes",
     "ClassWeights",
     "ClientFigures",
+    "ClientMetric",
     "Costs",
     "EvaluationRecord",
     "Flops",
@@ -33,6 +36,7 @@ __all__ = [
     "PaperCosts",
     "Participations",
     "Point",
+    "Preparation",
     "Preprocessing",
     "RoundRecord",
     "RuleFigures",

@@ -30,9 +30,10 @@ def warn_of_client(summary: Summary, place: int) -> None:
     """Warn whoever takes the model of one client, by its place, if it answers all alike."""
     clients = summary.per_client
     if clients is not None and clients.ids[place] in clients.one_class:
+        what, differ, advice = _words(summary)
         text = f"{ONE_CLASS} The model of client {_called(clients, place)} answered all of its own"
-        text += " test samples with one class, though the labels differ; see what it answers before"
-        text += f" you use it. {_TRY}"
+        text += f" test samples with one {what}, though the {differ} differ; see what it answers"
+        text += f" before you use it. {advice}"
         warnings.warn(text, MasqueradeWarning, stacklevel=3)
 
 
@@ -40,24 +41,40 @@ _TRY = (
     "Compare with the majority class; check that inputs are normalized (data.normalize), and try"
     " train.class_weights=balanced, another method.lr, or more rounds"
 )
+_TRY_NUMBERS = (
+    "Check that inputs are normalized (data.normalize) and targets of moderate size, and try"
+    " another method.lr, or more rounds"
+)
+
+
+def _words(summary: Summary) -> tuple[str, str, str]:
+    """Say what a model answers with, what it should tell apart, and what to try.
+
+    Classification has a majority class, and regression has none.
+    """
+    if summary.majority is None and summary.metric != "accuracy":
+        return "number", "targets", _TRY_NUMBERS
+    return "class", "labels", _TRY
 
 
 def _one_class(rows: Iterable[Sequence[Summary]]) -> list[str]:
     """Say whose models answer all samples of a client alike, and name the clients."""
-    found = []
+    found, first = [], None
     for seeds in rows:
+        first = first or seeds[0]
         groups = [group for seed in seeds for group in _groups(seed)]
         alike, clients = sum(len(g.one_class) for g in groups), sum(len(g.ids) for g in groups)
         if alike:
             # The clients of all seeds have the same names where they are the same clients.
             names = dict.fromkeys(name for group in groups for name in _alike(group))
             found.append(f"{seeds[0].title} {alike} of {clients} ({listed(names)})")
-    if not found:
+    if not found or first is None:
         return []
+    what, differ, advice = _words(first)
     return [
-        f"{ONE_CLASS} Models answer all of a client's own test samples with one class, though the"
-        f" labels differ (clients, over all seeds): {'; '.join(found)}. Of few test samples that"
-        f" can be the best answer. {_TRY}"
+        f"{ONE_CLASS} Models answer all of a client's own test samples with one {what}, though the"
+        f" {differ} differ (clients, over all seeds): {'; '.join(found)}. Of few test samples that"
+        f" can be the best answer. {advice}"
     ]
 
 
@@ -108,7 +125,7 @@ def _figures(seeds: Sequence[Summary]) -> object:
     every = {value for _, own, *_ in found for value in own if value is not None}
     known = len(found) == len(seeds) and every and all(map(math.isfinite, every))
     # Two methods that are right about everything need not be one.
-    perfect = seeds[0].metric == "accuracy" and every == {100.0}
+    perfect = seeds[0].percent and every == {100.0}
     # And one client's few figures agree by chance.
     single = max((len(own) for _, own, *_ in found), default=0) < 2
     return tuple(found) if known and not perfect and not single else None

@@ -24,6 +24,47 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """What was done with some clients before a round."""
+
+    kind: str
+    """"setup", or "renewed": they had lost their states, and began anew."""
+    clients: tuple[int, ...]
+    back: tuple[int, ...] = ()
+    """Of a setup: those whose answer came."""
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """Who took part in a round of real clients: what it takes to simulate the round again."""
+
+    eligible: tuple[int, ...]
+    """Clients that may take part."""
+    asked: tuple[int, ...]
+    back: tuple[int, ...]
+    """Clients whose answer came in time and could be read; none if they were fewer than the quorum.
+    """
+    prepared: tuple[Preparation, ...] = ()
+    """Setups and new beginnings before the round, in their order."""
+    joined: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    """Clients that were removed since the round before."""
+    quorum: int = 0
+    """How many answers the round needed."""
+    answers: int = 0
+    """How many came, though they may have been too few."""
+    faults: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What came and was not taken, or did not come: by code and client, how often."""
+    seconds: float = 0.0
+    """From the first question to the last answer, or the deadline."""
+
+    @property
+    def below_quorum(self) -> bool:
+        """Tell whether the round changed nothing because too few answered."""
+        return self.answers < self.quorum
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     """What happened in a round."""
 
@@ -41,3 +82,5 @@ class RoundRecord:
     """The same of the setup before the first round."""
     evaluation: EvaluationRecord | None = None
     """What was measured after it, if anything was."""
+    attendance: Attendance | None = None
+    """Of clients that are real: who took part, and what came that was not taken."""

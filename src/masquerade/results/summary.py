@@ -44,6 +44,15 @@ class Participations:
 
 
 @dataclass(frozen=True)
+class ClientMetric:
+    """A further metric, client by client, as `ClientFigures` has the first one."""
+
+    own: tuple[float | None, ...]
+    shift: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    pooled: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ClientFigures:
     """Clients, each with the metric on its own data, and under shift; all in the order of `ids`."""
 
@@ -61,7 +70,12 @@ class ClientFigures:
     pooled: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """The same with samples of all other clients."""
     one_class: tuple[int, ...] = ()
-    """Clients whose test labels differ, and whose model answers all of them with one class."""
+    """Clients whose test labels differ, and whose model answers all of them with one class; of a
+    regression with one number."""
+    metrics: Mapping[str, ClientMetric] = field(default_factory=dict)
+    """Further metrics by name; those of one class on own data alone."""
+    classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By the name of a class: the test samples of it that each client has."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +212,19 @@ class Summary:
     """What classes weigh in the loss, where they differ."""
     corrupted_images: str = ""
     """Whether corrupted images are "published" or "generated"."""
+    lead: str = ""
+    """The metric that reports put first (`results/lead.py`); "" is `metric`."""
+    measured: str = ""
+    """The metric of the task, which `history` is of, where another has been put first."""
 
     def __repr__(self) -> str:
         own = f"{self.metric} {self.accuracy.own.mean:.4g} on own data"
         return f"<Summary of {self.title}, view {self.view}, seed {self.seed}: {own}>"
+
+    @property
+    def percent(self) -> bool:
+        """Tell whether the metric is given in percent; of the tasks' own accuracy alone is."""
+        return self.accuracy.percent if self.measured else self.metric == "accuracy"
 
     def to_json(self) -> dict[str, Json]:
         """Return the summary as JSON, with the version of its schema."""

@@ -1,9 +1,11 @@
 """From a specification to a simulation: the server, and the engine that does its clients' work."""
 
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 
@@ -20,19 +22,22 @@ from masquerade.data import Federation
 from masquerade.data.loader import BatchLoader
 from masquerade.engine import select
 from masquerade.engine.base import Engine, EngineContext
+from masquerade.engine.divided import Divided
 from masquerade.engine.precision import numbers
+from masquerade.engine.ranks import Ranks, forked, launched
+from masquerade.engine.store import Place
 from masquerade.errors import MasqueradeError
 from masquerade.simulation import contract, preflight
 from masquerade.simulation.class_weights import Weighting, weigh
 from masquerade.simulation.fitting import Fitting, eligible, fit
-from masquerade.simulation.participation import Participation
+from masquerade.simulation.participation import Drawn, Participation
 from masquerade.simulation.server import Server, train
 from masquerade.simulation.state import RunState
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A federation in one process: its server, and all clients' data and work."""
+    """A federation, as each process of it sees it: its server, and all clients' data and work."""
 
     spec: TrainingSpec
     """With the engine and the device that "auto" stands for."""
@@ -47,6 +52,8 @@ class Simulation:
     """What classes weigh in the loss."""
     seconds: float
     """Seconds that building took."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """The processes that do it together."""
 
     def begin(self) -> RunState:
         """Return the state before round 0."""
@@ -63,17 +70,23 @@ class Simulation:
         own = (moved(self.fitting.of(id), device) for id in self.server.known)
         return tuple(task.with_preprocess(each).with_example(raw) for each in own)
 
+    def divided(self, ranks: Ranks) -> "Simulation":
+        """Return it with clients' work divided among the processes that do it."""
+        if not ranks.several:
+            return self
+        return replace(self, engine=Divided(self.engine, self.context, ranks), ranks=ranks)
+
     def advance(self, state: RunState) -> None:
         """Do one round, and nothing else."""
         train(self.server, self.engine, state, until=state.number + 1)
 
     def close(self) -> None:
-        """End the engine's processes."""
+        """Let go of what the engine holds."""
         self.engine.close()
 
 
 def build(spec: TrainingSpec) -> Simulation:
-    """Build a simulation; what cannot work is refused before any work."""
+    """Build a simulation of one process; what cannot work is refused before any work."""
     begun = time.monotonic()
     device = _device(spec.compute)
     participation = _participation(spec)
@@ -83,26 +96,19 @@ def build(spec: TrainingSpec) -> Simulation:
     fitted = spec.task.with_preprocess(fitting.preprocess).with_class_weights(weighting.weights)
     task = fitted.to(device).with_example(federation.x)
     preflight.try_out(task, federation)
-    context = EngineContext(
-        method=spec.method,
-        task=task,
-        loader=BatchLoader(federation, spec.seed, spec.train.batch_size),
-        meter=Meter(task),
-        rounds=spec.train.rounds,
-        lr_decay=spec.train.lr_decay,
-        precision=spec.compute.precision,
-        message_dtype=spec.train.message_dtype,
-    )
-    torch.set_num_threads(spec.compute.threads)
+    context = context_of(spec, task, federation)
+    # A fork of a process that has used several would wait for them forever.
+    torch.set_num_threads(spec.compute.threads if spec.compute.processes == 1 else 1)
     memory.keep_freed()
-    server = _server(spec, task, participation, context.meter, device)
+    place = _place(spec.compute.store, device)
+    counts = spec.federation.samples.tolist()
+    server = server_of(spec, task, counts, participation, context.meter, place)
     busiest = int(federation.samples.argmax())
     contract.check(context, server.clients[busiest], spec.compute.engine)
     engine = select.make(
         context,
         spec.compute.engine,
         clients=participation.asked,
-        workers=spec.compute.workers,
         clients_per_chunk=spec.compute.clients_per_chunk,
         replay=spec.compute.replay,
     )
@@ -113,15 +119,40 @@ def build(spec: TrainingSpec) -> Simulation:
     return Simulation(spec, server, engine, context, federation, fitting, weighting, seconds)
 
 
+def context_of(spec: TrainingSpec, task: Task, federation: Federation) -> EngineContext:
+    """Return what clients' work depends on, with samples as they are preprocessed by their owners.
+
+    The task's own preprocessing is fitted.
+    """
+    return EngineContext(
+        method=spec.method,
+        task=task,
+        loader=BatchLoader(federation, spec.seed, spec.train.batch_size),
+        meter=Meter(task),
+        rounds=spec.train.rounds,
+        lr_decay=spec.train.lr_decay,
+        precision=spec.compute.precision,
+        message_dtype=spec.train.message_dtype,
+    )
+
+
 @contextmanager
 def simulating(spec: TrainingSpec) -> Iterator[Simulation]:
-    """Build a simulation; afterwards end its processes and put torch's settings back."""
+    """Build a simulation in all of its processes; afterwards end them, and put torch as it was."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]), numbers(spec.compute.precision), ExitStack() as stack:
         stack.callback(torch.set_num_threads, threads)
+        if spec.compute.memory:
+            device = _device(spec.compute)
+            memory.bound(device, spec.compute.memory)
+            stack.callback(memory.bound, device, 0.0)
+        ranks = stack.enter_context(launched(spec.compute.device))
         simulation = build(spec)
-        stack.callback(simulation.close)
         memory.watch(simulation.server.device)
+        if spec.compute.processes > 1 and not ranks.several:
+            ranks = stack.enter_context(forked(spec.compute.processes, simulation.server.device))
+        simulation = simulation.divided(ranks)
+        stack.callback(simulation.close)
         yield simulation
 
 
@@ -130,10 +161,20 @@ def _device(compute: Compute) -> torch.device:
     device = torch.device(found if compute.device == "auto" else compute.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise MasqueradeError("E503", "there is no CUDA device here; take compute.device=cpu")
+    if compute.memory and device.type != "cuda":
+        text = "`compute.memory` bounds the memory of a CUDA device, and this run is on a CPU"
+        raise MasqueradeError("E503", f"{text}; leave it out, or take compute.device=cuda")
     return device
 
 
-def _participation(spec: TrainingSpec) -> Participation:
+def _place(store: str, device: torch.device) -> Place:
+    """Say where clients' states lie between rounds."""
+    if store == "disk":
+        return Path(tempfile.gettempdir())
+    return device if store == "device" else torch.device("cpu")
+
+
+def _participation(spec: TrainingSpec) -> Drawn:
     """Say who takes part; refuse a federation in which nobody can, or nobody can be evaluated."""
     train, trained = spec.train, eligible(spec)
     if not len(trained):
@@ -144,30 +185,32 @@ def _participation(spec: TrainingSpec) -> Participation:
         raise MasqueradeError("E304", text)
     check_available(train.available, spec.federation.clients)
     how = (train.participation, train.clients_per_round, train.available, train.drop)
-    return Participation.of(trained, *how, spec.seed)
+    return Drawn.of(trained, *how, spec.seed)
 
 
-def _server(
+def server_of(
     spec: TrainingSpec,
     task: Task,
+    samples: Sequence[int],
     participation: Participation,
     meter: Meter,
-    device: torch.device,
+    place: Place,
 ) -> Server:
-    counts, kept_out = spec.federation.samples.tolist(), set(spec.novel)
-    budgets = spec.budgets or [1.0] * len(counts)
+    """Make the server of a training whose clients have so many training samples."""
+    kept_out = set(spec.novel)
+    budgets = spec.budgets or [1.0] * len(samples)
     return Server(
         method=spec.method,
         task=task,
         clients=tuple(
             ClientInfo(id, count, fold(spec.seed, Label.CLIENT, id), budgets[id])
-            for id, count in enumerate(counts)
+            for id, count in enumerate(samples)
         ),
         participation=participation,
         rounds=spec.train.rounds,
         lr_decay=spec.train.lr_decay,
-        novel=tuple(id for id in spec.novel if counts[id]),
-        known=tuple(id for id in range(len(counts)) if id not in kept_out),
+        novel=tuple(id for id in spec.novel if samples[id]),
+        known=tuple(id for id in range(len(samples)) if id not in kept_out),
         meter=meter,
-        place=device if spec.compute.store == "device" else torch.device("cpu"),
+        place=place,
     )

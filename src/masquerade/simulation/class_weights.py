@@ -1,5 +1,6 @@
 """Class weights that clients' labels decide: found before training, from messages like others."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -33,9 +34,14 @@ def weigh(spec: TrainingSpec) -> Weighting:
     data = spec.federation
     assert data.classes is not None
     uploads = [upload(data.y[data.train[id]], data.classes) for id in eligible(spec).tolist()]
+    return merged(uploads, spec.task.dtype, data.clients - len(spec.novel))
+
+
+def merged(uploads: Sequence[Message], dtype: torch.dtype, clients: int) -> Weighting:
+    """Find weights from what clients sent; the cost is the mean over so many clients."""
     counts = reduce(torch.add, (message["labels"].values["counts"] for message in uploads))
-    weights = balanced(counts).to(spec.task.dtype)
-    up = sum(int(nbytes(message)) for message in uploads) / (data.clients - len(spec.novel))
+    weights = balanced(counts).to(dtype)
+    up = sum(int(nbytes(message)) for message in uploads) / clients
     return Weighting(weights, float(nbytes(download(weights))), up)
 
 

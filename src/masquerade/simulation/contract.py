@@ -20,7 +20,7 @@ from masquerade.core.sgd import SGDStep
 from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.engine.base import EngineContext
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest, told
+from masquerade.errors import MasqueradeError, listed, nearest, told, warn
 
 SAMPLES = 4
 """Samples of a client that a step is tried on."""
@@ -53,6 +53,9 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
             error.add_note(f"in client {info.id}, {trial.at}, tried before the first round")
             raise
         except Exception as error:
+            if isinstance(error, TypeError) and "'Round'" in str(error):
+                text = f"{trial.at} computes with `round`, which is a record; its number is"
+                raise MasqueradeError("E205", f"{text} `round.number`, a tensor") from error
             error.add_note(f"in client {info.id}, {trial.at}, tried before the first round")
             raise
 
@@ -77,11 +80,9 @@ def _plain(name: str) -> str:
 
 def _warn_of_misspelt(method: Method) -> None:
     for name, meant in misspelt(type(method)).items():
-        warnings.warn(
+        warn(
             f"W205 `{name}` of {type(method).__name__} is no function that a method has, and is "
             f"never called by the library: `{meant}` is, so write that (or another name)",
-            MasqueradeWarning,
-            stacklevel=2,
         )
 
 

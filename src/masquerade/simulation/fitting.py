@@ -1,6 +1,6 @@
 """Preprocessing that is fitted to clients' data before training, from messages like all others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -82,14 +82,20 @@ def fit(spec: TrainingSpec) -> Fitting:
         sums = (statistics(unfitted, data.x[own]) for own in data.train)
         fitted = (moved(unfitted.fitted(each), spec.task.dtype) for each in sums)
         return Fitting(Raw(), own=tuple(fitted))
+    uploads = (upload(unfitted, data.x[data.train[id]]) for id in eligible(spec).tolist())
+    return merged(unfitted, uploads, spec.task.dtype, data.clients - len(spec.novel))
+
+
+def merged(
+    unfitted: Unfitted, uploads: Iterable[Message], dtype: torch.dtype, clients: int
+) -> Fitting:
+    """Fit preprocessing to what clients sent; its cost is the mean over so many clients."""
     total, up = Tree(), 0
-    for id in eligible(spec).tolist():
-        message = upload(unfitted, data.x[data.train[id]])
+    for message in uploads:
         sent = message["statistics"].values
         total = _merge(unfitted)(total, sent) if total else sent
         up += int(nbytes(message))
-    everybodys = moved(unfitted.fitted(total), spec.task.dtype)
-    clients = data.clients - len(spec.novel)
+    everybodys = moved(unfitted.fitted(total), dtype)
     return Fitting(everybodys, float(nbytes(download(everybodys))), up / clients, tuple(total))
 
 

@@ -19,7 +19,7 @@ from masquerade.core.task import Task
 from masquerade.core.tree import State
 from masquerade.cost.flops import Meter
 from masquerade.engine.base import Engine, Job, Outcome
-from masquerade.engine.store import Store
+from masquerade.engine.store import Place, Store
 from masquerade.errors import MasqueradeWarning
 from masquerade.results import EvaluationRecord, RoundRecord
 from masquerade.simulation.participation import Participation
@@ -75,8 +75,8 @@ class Server:
     known: tuple[int, ...]
     """All clients that are not kept out."""
     meter: Meter
-    place: torch.device
-    """Where the states of all clients lie between rounds."""
+    place: Place
+    """Where the states of clients lie between rounds."""
     holds_clients: bool = True
     """Whether it simulates clients, and has their states; else they have them."""
     _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
@@ -101,20 +101,19 @@ class Server:
         server = self.method.server_init(self.task)
         row = self.method.row_init(self.task, self.clients[0])
         download = self.method.download(self.task, server, row, self.round("train", 0))
-        sessions = session.begin(self.task.initial, len(self.clients), download)
+        begun = tree.take(session.begin(self.task.initial, 1, download), 0)
+        client_init = self.method.client_init if self.holds_clients else _no_state
         return RunState(
             0,
             server,
-            self._stored(self.method.row_init),
-            self._stored(self.method.client_init if self.holds_clients else _no_state),
-            Store.at(sessions, self.device, self.place).state,
+            self._store(lambda id: self.method.row_init(self.task, self.clients[id])),
+            self._store(lambda id: client_init(self.task, self.clients[id])),
+            self._store(lambda id: begun),
             *torch.zeros(2, len(self.clients), dtype=torch.int64),
         )
 
-    def _stored(self, init: Callable[[Task, ClientInfo], State]) -> Store:
-        """Keep the states that all clients begin with."""
-        states = (init(self.task, info) for info in self.clients)
-        return Store.of(states, len(self.clients), self.device, self.place)
+    def _store(self, first: Callable[[int], State]) -> Store:
+        return Store(first, len(self.clients), self.device, self.place)
 
     def round(self, kind: str, number: int, phase: object = None) -> Round:
         """Make a round as methods see it; the phase of a training round is its schedule's."""
@@ -127,20 +126,19 @@ class Server:
         return bool(self.method.setup(self.task, self.round("setup", 0)))
 
     def choose(self, state: RunState) -> Turn:
-        """Choose who is asked next: everybody for the setup, else the cohort of a round."""
+        """Choose who is asked next: those who have a setup to do, else the cohort of a round."""
         number, chosen = state.number, self.participation
-        if number == 0 and not state.set_up and self.has_setup():
-            everybody = torch.arange(len(chosen.eligible))
-            return Turn("setup", 0, self.round("setup", 0), chosen.eligible, everybody)
+        new = chosen.setup(number, state.set_up) if self.has_setup() else chosen.eligible[:0]
+        if len(new):
+            return Turn("setup", number, self.round("setup", number), new, torch.arange(len(new)))
         asked = chosen.cohort(number)
         back = chosen.returning(number, asked)
         return Turn("train", number, self.round("train", number), asked, back)
 
     def make_job(self, state: RunState, ids: Tensor, round: Round, lend: bool = False) -> Job:
         """Return what some clients are to do, with all that it depends on."""
-        sessions = Store(state.session, self.device, self.place).take(ids)
         rows, clients = state.rows.take(ids), state.clients.take(ids, lend)
-        return Job(state.server, rows, clients, sessions, ids, round, state.number)
+        return Job(state.server, rows, clients, state.session.take(ids), ids, round, state.number)
 
     def prepare(self, engine: Engine, number: int) -> None:
         """Let an engine prepare a round to come, while it works on one."""
@@ -203,7 +201,7 @@ def train(
     """
     while state.number < (server.rounds if until is None else until):
         turn = server.choose(state)
-        with state.clock.measure("training", lap=turn.kind == "train"):
+        with state.spending("training", lap=turn.kind == "train"):
             record = federated_round(server, engine, state, turn)
         if record is not None:
             after_round(state, replace(record, evaluation=evaluate(state)))
@@ -231,9 +229,12 @@ def federated_round(
     if len(answers.ids):
         cohort = server.cohort(answers.ids, len(turn.asked))
         uploads = answers.accepted.uploads
-        state.server, rows = server.method.aggregate(
+        changed, rows = server.method.aggregate(
             server.task, state.server, answers.rows, uploads, cohort, turn.round
         )
+        # Of clients that come later the server keeps what it knows of them, and learns nothing.
+        if turn.kind == "train" or not turn.number:
+            state.server = changed
         state.keep(answers.ids, rows, answers.accepted)
         finite = all_finite([state.server, answers.accepted.clients])
     # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
@@ -253,6 +254,7 @@ def _finish_turn(
         return None
     state.number += 1
     back = turn.asked[turn.back]
+    state.changed[turn.asked] = True
     state.sampled[turn.asked] += 1
     state.answered[back] += 1
     at_setup, state.refused_setup = state.refused_setup, {}

@@ -1,7 +1,8 @@
 """The state of a run: everything that changes from round to round, and how it is written down."""
 
 import copy
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +11,34 @@ from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.tree import State
+from masquerade.cost import memory
 from masquerade.engine.base import Outcome, astuple
 from masquerade.engine.store import Store
 from masquerade.results import EvaluationRecord
 from masquerade.simulation.clock import Clock
 from masquerade.wire import session
-from masquerade.wire.session import Session
 
 COSTS = ("down", "up", "values_down", "values_up", "dense", "masked", "executed", "paper")
 WAYS = ("dense", "masked", "executed")
 SENT_UP = ("up", "values_up")
 
+IDS = "ids"
+"""The name under which a piece of a snapshot says whose states it has."""
+PIECE = 2**26
+"""Bytes of clients' states in a piece."""
+Fetch = Callable[[], list[dict[str, Tensor]]]
+
 _stream: Callable[[], Any] = torch.cuda.Stream
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a commit writes."""
+
+    fetch: Fetch
+    """Returns the server's tensors, and then pieces of clients' states, by name."""
+    whole: bool
+    """Whether the pieces have the states of all clients that have changed since round 0."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +63,7 @@ class RunState:
     server: State
     rows: Store
     clients: Store
-    session: Session
+    session: Store
     """What every client and the server hold of each other: masks and versions that went over."""
     sampled: Tensor
     """[clients]: in how many rounds each client was asked."""
@@ -62,7 +79,7 @@ class RunState:
     """Evaluations between rounds."""
     clock: Clock = field(default_factory=Clock)
     memory: dict[str, float] = field(default_factory=dict)
-    """The most bytes held at a time, of the process and on a CUDA device."""
+    """The most bytes held at a time, by kind, and by kind and what the run was doing."""
     diverged: int | None = None
     """The first round that left values which are not finite, counted from 0."""
     refused: int = 0
@@ -75,12 +92,61 @@ class RunState:
     """Clients whose setup was refused, until the next line of metrics says so."""
     warned: set[str] = field(default_factory=set)
     """What this process has warned of already."""
+    changed: Tensor = field(init=False)
+    """[clients]: whose state is another than the last snapshot's."""
+    touched: Tensor = field(init=False)
+    """[clients]: whose state is another than that before round 0."""
+    handed: int = 0
+    """States of clients in all snapshots since one was `whole`."""
+    doing: str = "start-up"
+    """The part of the run whose memory is being watched."""
+
+    def __post_init__(self) -> None:
+        self.changed, self.touched = torch.zeros(2, len(self.sampled), dtype=torch.bool)
+
+    @contextmanager
+    def spending(self, part: str, lap: bool = False) -> Iterator[None]:
+        """Count time and memory for a part of the run."""
+        if part != self.doing:
+            self.note_memory()
+            memory.again(self.rows.device)
+            self.doing = part
+        with self.clock.measure(part, lap):
+            yield
+
+    def note_memory(self) -> None:
+        """Take note of the most memory held, in all and in this part of the run."""
+        found = memory.peak(self.rows.device)
+        by_part = {f"{kind}, {self.doing}": held for kind, held in found.items()}
+        stores = (self.rows, self.clients, self.session)
+        states = {"states": float(sum(each.nbytes for each in stores))}
+        self.memory = memory.most(self.memory, found | by_part | states)
+
+    def grow(self, fresh: "RunState") -> None:
+        """Make room for clients that came since: `fresh` is the state before round 0 with them."""
+        old = len(self.sampled)
+        self.rows.grow(fresh.rows)
+        self.clients.grow(fresh.clients)
+        self.session.grow(fresh.session)
+        self.sampled = torch.cat([self.sampled, fresh.sampled[old:]])
+        self.answered = torch.cat([self.answered, fresh.answered[old:]])
+        self.changed = torch.cat([self.changed, fresh.changed[old:]])
+        self.touched = torch.cat([self.touched, fresh.touched[old:]])
+
+    def renew(self, ids: Tensor, fresh: "RunState") -> None:
+        """Have some clients begin anew: `fresh` is the state before round 0."""
+        self.rows.put(ids, fresh.rows.take(ids))
+        self.clients.put(ids, fresh.clients.take(ids))
+        self.session.put(ids, tree.stack([self.session.begun(id) for id in ids.tolist()]))
+        self.changed[ids] = True
 
     def keep(self, ids: Tensor, rows: Any, outcome: Outcome) -> None:
         """Store the new states of some clients, and the server's rows of them."""
         self.rows.put(ids, rows)
         self.clients.put(ids, outcome.clients)
-        session.put(self.session, ids, outcome.session)
+        self.session.add(session.unsent(self.session.begun(0), outcome.session))
+        self.session.put(ids, outcome.session)
+        self.changed[ids] = True
 
     def count(
         self, kind: str, phase: str, sent: Outcome, received: Outcome, layers: list[str]
@@ -100,35 +166,42 @@ class RunState:
         _add(self.costs.setdefault(kind, dict.fromkeys(COSTS, 0.0)), cost)
         return cost
 
-    def snapshot(self) -> Callable[[], dict[str, Tensor]]:
-        """Copy all tensors where they lie, and return what fetches the copies, by name.
+    def snapshot(self) -> Snapshot:
+        """Copy what changed since the last snapshot, where it lies.
 
-        A thread may fetch them while rounds go on.
+        Once snapshots hold twice as many states as there are, all are copied again.
         """
-        places = {
-            "server": self.server,
-            "rows": self.rows.state,
-            "clients": self.clients.state,
-            "session": self.session,
-            "participation": {"sampled": self.sampled, "answered": self.answered},
+        self.touched |= self.changed
+        ids = torch.nonzero(self.changed).flatten()
+        whole = self.handed + len(ids) > 2 * int(self.touched.sum())
+        if whole:
+            ids, self.handed = torch.nonzero(self.touched).flatten(), 0
+        self.handed += len(ids)
+        self.changed = torch.zeros_like(self.changed)
+        pieces = [tree.named(self._of_clients(some)) | {IDS: some} for some in self._divided(ids)]
+        return Snapshot(_fetching([tree.named({"server": _copied(self.server)}), *pieces]), whole)
+
+    def _divided(self, ids: Tensor) -> Sequence[Tensor]:
+        """Divide clients so that the states of each group are about `PIECE` bytes."""
+        if not len(ids):
+            return []
+        one = sum(leaf.nbytes for leaf in tree.leaves(self._of_clients(ids[:1])))
+        return torch.split(ids, max(1, PIECE // one))
+
+    def _of_clients(self, ids: Tensor) -> dict[str, Any]:
+        """Return copies of all that is held of some clients."""
+        return {
+            "rows": self.rows.take(ids),
+            "clients": self.clients.take(ids),
+            "session": self.session.take(ids),
+            "participation": {"sampled": self.sampled[ids], "answered": self.answered[ids]},
         }
-        copies = {name: value.detach().clone() for name, value in tree.named(places).items()}
-        on_cuda = any(value.is_cuda for value in copies.values())
-        ready = torch.cuda.current_stream().record_event() if on_cuda else None
-
-        def fetch() -> dict[str, Tensor]:
-            if ready is None:
-                return {name: value.contiguous() for name, value in copies.items()}
-            beside = _stream()
-            beside.wait_event(ready)
-            with torch.cuda.stream(beside):
-                return {name: value.cpu().contiguous() for name, value in copies.items()}
-
-        return fetch
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of all tensors, by name, in host memory."""
-        return self.snapshot()()
+        """Return a copy of all tensors, by name, in host memory; of clients, of all of them."""
+        everybody = torch.arange(len(self.sampled))
+        copies = tree.named({"server": _copied(self.server)} | self._of_clients(everybody))
+        return _fetching([copies])()[0]
 
     def facts(self) -> StateFacts:
         """Return a copy of the rest."""
@@ -142,23 +215,27 @@ class RunState:
             refused=self.refused,
         )
 
-    def restore(self, number: int, tensors: Mapping[str, Tensor], facts: StateFacts) -> None:
-        """Take over what a commit holds; this state is the one before round 0, on its devices."""
-        device, place = self.rows.device, self.rows.place
-        moved = {name: value.to(device) for name, value in tensors.items()}
-        places = {"server": self.server, "rows": self.rows.state, "clients": self.clients.state}
-        filled = tree.rebuild(places, moved)
-        self.server = filled["server"]
-        self.rows = Store.at(filled["rows"], device, place)
-        self.clients = Store.at(filled["clients"], device, place)
-        self.session = {
-            name.removeprefix("session/"): value.to(place)
-            for name, value in moved.items()
-            if name.startswith("session/")
-        }
-        self.sampled = tensors["participation/sampled"].clone()
-        self.answered = tensors["participation/answered"].clone()
-        self.number = number
+    def restore(
+        self,
+        number: int,
+        tensors: Mapping[str, Tensor],
+        facts: StateFacts,
+        pieces: Iterable[Mapping[str, Tensor]] = (),
+    ) -> None:
+        """Take over what a commit holds; this state is the one before round 0, on its devices.
+
+        Clients' states are in `pieces`, later ones after earlier ones, or all in `tensors`.
+        """
+        self.server = tree.rebuild({"server": self.server}, self._moved(tensors))["server"]
+        if "participation/sampled" in tensors:
+            self._put(torch.arange(len(self.sampled)), tensors)
+            # No piece has them: the next snapshot is whole.
+            self.changed[:] = True
+        for piece in pieces:
+            self._put(piece[IDS], piece)
+            self.handed += len(piece[IDS])
+            self.touched[piece[IDS]] = True
+        self.number, self.set_up = number, number > 0
         self.costs = {kind: dict(sums) for kind, sums in facts.costs.items()}
         self.layers = {
             phase: {layer: dict(counts) for layer, counts in layers.items()}
@@ -169,6 +246,46 @@ class RunState:
         for part, seconds in facts.seconds.items():
             # This process has a start-up of its own.
             self.clock.seconds[part] += seconds
+
+    def _moved(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.to(self.rows.device) for name, value in tensors.items()}
+
+    def _put(self, ids: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        """Write what `_of_clients` returned of some clients."""
+        moved = self._moved(tensors)
+        for name, store in (("rows", self.rows), ("clients", self.clients)):
+            store.put(ids, tree.rebuild({name: store.begun(0)}, moved)[name])
+        sent = {
+            name.removeprefix("session/"): value
+            # A file gives names in any order; processes of one run have to have the same.
+            for name, value in sorted(moved.items())
+            if name.startswith("session/")
+        }
+        self.session.add(session.unsent(self.session.begun(0), sent))
+        self.session.put(ids, sent)
+        self.sampled[ids] = tensors["participation/sampled"]
+        self.answered[ids] = tensors["participation/answered"]
+
+
+def _copied(state: State) -> State:
+    copied: State = tree.transform(lambda value: value.detach().clone(), state)
+    return copied
+
+
+def _fetching(copies: list[dict[str, Tensor]]) -> Fetch:
+    """Return what fetches copies to host memory; a thread may do so while rounds go on."""
+    on_cuda = any(value.is_cuda for piece in copies for value in piece.values())
+    ready = torch.cuda.current_stream().record_event() if on_cuda else None
+
+    def fetch() -> list[dict[str, Tensor]]:
+        if ready is None:
+            return [tree.each(Tensor.contiguous, piece) for piece in copies]
+        beside = _stream()
+        beside.wait_event(ready)
+        with torch.cuda.stream(beside):
+            return [tree.each(lambda value: value.cpu().contiguous(), piece) for piece in copies]
+
+    return fetch
 
 
 def totals(outcome: Outcome) -> dict[str, float]:

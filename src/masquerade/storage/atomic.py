@@ -16,10 +16,10 @@ TEMPORARY = ".tmp-"
 """How the name of what is unfinished begins."""
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all."""
+def write_file(path: Path, data: bytes, private: bool = False) -> None:
+    """Write a file that appears whole or not at all; only its owner can read a private one."""
     with _staged(path) as staged:
-        write_at(staged, data)
+        write_at(staged, data, private=private)
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -45,10 +45,12 @@ def new_folder(path: Path, token: str = "", replace: bool = False) -> Iterator[P
         sync(staged)
 
 
-def write_at(path: Path, data: bytes, start: int = 0) -> None:
+def write_at(path: Path, data: bytes, start: int = 0, private: bool = False) -> None:
     """Replace what lies behind byte `start` of a file, and wait until the disk has it."""
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW) as file:
         os.ftruncate(file, start)
+        if private:
+            os.fchmod(file, 0o600)
         rest = memoryview(data)
         while len(rest) > 0:
             rest = rest[os.pwrite(file, rest, start + len(data) - len(rest)) :]

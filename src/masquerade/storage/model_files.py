@@ -10,6 +10,8 @@ from masquerade.core import tree
 from masquerade.core.part import Axis, Blocks, Entry, Grain, Message, Part
 from masquerade.storage.run_directory import decode_tensors, encode_tensors
 
+INITIAL = "initial.safetensors"
+"""The file of the initial weights of a program's network, in the form of a model."""
 FACTS = "message"
 """The name under which a file says what its tensors are parts of."""
 

@@ -13,9 +13,9 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -28,10 +28,14 @@ from masquerade.storage.manifest import fingerprint, seal, unseal
 
 Tensors = Mapping[str, Tensor]
 
-VERSION = 4
+VERSION = 5
+READ = (4, 5)
+"""Formats that are read; 4 had the states of all clients in every commit."""
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 STATE = "state.safetensors"
+PIECES = "states"
+"""The folder of clients' states, which several commits may share."""
 MANIFEST = "manifest.json"
 
 
@@ -92,6 +96,8 @@ class _Manifest:
     facts: Json
     files: Mapping[str, Mapping[str, int | str]]
     """Size and hash of every file."""
+    pieces: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    """The same of files with clients' states, older ones first: what changed, commit by commit."""
 
 
 def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
@@ -105,7 +111,7 @@ def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
     found = unseal(sealed)
     if found is None:
         return f"{MANIFEST}: hash differs"
-    if found.get("version") != VERSION:
+    if found.get("version") not in READ:
         known = f"{folder} has format {found.get('version')}, but {VERSION} is read here."
         raise MasqueradeError("E402", f"{known} Use the version of Masquerade that wrote it.")
     manifest = from_json(_Manifest, found)
@@ -113,9 +119,17 @@ def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
         return f"{MANIFEST}: belongs to {manifest.number}"
     if manifest.files != {STATE: fingerprint(state)}:
         return f"{STATE}: hash differs"
+    for name, sealed_with in manifest.pieces.items():
+        if _fingerprint_at(folder.parent.parent / PIECES / check_name(name)) != sealed_with:
+            return f"{PIECES}/{name}: missing, or its hash differs"
     if metrics < manifest.metrics:
         return f"{METRICS}: {metrics} of {manifest.metrics} bytes left"
     return manifest, state
+
+
+def _fingerprint_at(path: Path) -> dict[str, int | str] | None:
+    """Return the size and hash of a file, if it is there."""
+    return fingerprint(path.read_bytes()) if path.is_file() else None
 
 
 class Commit(NamedTuple):
@@ -124,6 +138,8 @@ class Commit(NamedTuple):
     number: int
     tensors: dict[str, Tensor]
     facts: Json
+    pieces: Iterable[Tensors] = ()
+    """Clients' states, read one after another; what is in later pieces holds."""
 
 
 class RunDirectory:
@@ -134,12 +150,13 @@ class RunDirectory:
         self.path = path
         self.last: int | None = None
         self._offset = 0
+        self._pieces: dict[str, Mapping[str, int | str]] = {}
         with self._faults("opening the run"):
             os.makedirs(path, exist_ok=True)
             self.path = path.resolve()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             self._lock = os.open(self.path / "lock", flags, 0o644)
-            # A forked worker shares the lock, and would keep it if it outlived a killed run.
+            # A fork shares the lock, and would keep it if it outlived a killed run.
             os.register_at_fork(after_in_child=self.close)
             try:
                 self._claim()
@@ -177,19 +194,29 @@ class RunDirectory:
         self.close()
 
     def commit(
-        self, number: int, tensors: Tensors, facts: Json, lines: Iterable[Json] = ()
+        self,
+        number: int,
+        tensors: Tensors,
+        facts: Json,
+        lines: Iterable[Json] = (),
+        pieces: Iterable[Tensors] = (),
+        whole: bool = False,
     ) -> None:
         """Make the state after `number` rounds durable, and the metrics since the last commit.
 
-        Numbers rise. After an error, open the run again before committing a later round.
+        `pieces` have clients' states that changed since then or, if they are `whole`, of all that
+        ever did: earlier ones do not count any more. Numbers rise. After an error, open the run
+        again before committing a later round.
         """
         assert self.last is None or number > self.last
         state = encode_tensors(tensors)
         added = "".join(json.dumps(line) + "\n" for line in lines).encode()
         offset = self._offset + len(added)
-        manifest = _Manifest(VERSION, number, offset, facts, {STATE: fingerprint(state)})
-        sealed = seal(vars(manifest))
         with self._faults(f"writing checkpoint {number}"):
+            added_pieces = self._write_pieces(number, pieces)
+            counted = added_pieces if whole else self._pieces | added_pieces
+            files = {STATE: fingerprint(state)}
+            sealed = seal(vars(_Manifest(VERSION, number, offset, facts, files, counted)))
             target = self._inside("rounds") / f"{number:08d}"
             # Damaged, and passed over when the run was resumed.
             if target.exists():
@@ -197,10 +224,32 @@ class RunDirectory:
             atomic.write_at(self._inside(METRICS), added, self._offset)
             atomic.write_folder(target, {STATE: state, MANIFEST: sealed})
             kept = (number, self.last)
-            self.last, self._offset = number, offset
+            needed = self._pieces.keys() | counted.keys()
+            self.last, self._offset, self._pieces = number, offset, counted
             for folder in self._commits():
                 if int(folder.name) not in kept:
                     atomic.remove(folder)
+            self._remove_pieces(needed)
+
+    def _write_pieces(
+        self, number: int, pieces: Iterable[Tensors]
+    ) -> dict[str, Mapping[str, int | str]]:
+        """Write files with clients' states; they count when a manifest names them."""
+        found: dict[str, Mapping[str, int | str]] = {}
+        for place, tensors in enumerate(pieces):
+            data, name = encode_tensors(tensors), f"{number:08d}-{place}.safetensors"
+            if not self._inside(PIECES).is_dir():
+                os.makedirs(self._inside(PIECES))
+                atomic.sync(self.path)
+            atomic.write_file(self._inside(f"{PIECES}/{name}"), data)
+            found[name] = fingerprint(data)
+        return found
+
+    def _remove_pieces(self, needed: Container[str]) -> None:
+        """Remove the files with clients' states that no commit names."""
+        for file in sorted(self._inside(PIECES).glob("*")):
+            if file.name not in needed:
+                atomic.remove(file)
 
     def latest(self) -> Commit | None:
         """Read the newest intact commit, with a warning for each damaged one passed over."""
@@ -211,7 +260,11 @@ class RunDirectory:
         number, name = manifest.number, f"{STATE} of checkpoint {manifest.number}"
         for damage in damages:
             warnings.warn(f"E401 {damage} Using {number}.", MasqueradeWarning, stacklevel=2)
-        return Commit(number, decode_tensors(state, name), manifest.facts)
+        pieces = (
+            decode_tensors((self._inside(PIECES) / each).read_bytes(), each)
+            for each in manifest.pieces
+        )
+        return Commit(number, decode_tensors(state, name), manifest.facts, pieces)
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a file such as `summary.json`, which appears whole or not at all."""
@@ -248,11 +301,21 @@ class RunDirectory:
         manifest, _, _ = self._newest()
         if manifest is not None:
             self.last, self._offset = manifest.number, manifest.metrics
+            self._pieces = dict(manifest.pieces)
+            needed = set(manifest.pieces)
             for folder in self._commits():
-                # A kill may have come while an old commit was being removed.
-                if int(folder.name) < self.last and isinstance(_inspect(folder), str):
-                    atomic.remove(folder)
-        for folder in (self.path, self._inside("rounds"), self._inside("clients")):
+                if int(folder.name) < self.last:
+                    older = _inspect(folder)
+                    # A kill may have come while an old commit was being removed.
+                    if isinstance(older, str):
+                        atomic.remove(folder)
+                    else:
+                        needed |= older[0].pieces.keys()
+                elif int(folder.name) > self.last:
+                    # Damaged, and left as it is until it is written anew.
+                    needed |= {file.name for file in self._inside(PIECES).glob(f"{folder.name}-*")}
+            self._remove_pieces(needed)
+        for folder in (self.path, *map(self._inside, ("rounds", "clients", PIECES))):
             # `check_name` lets no other name begin so.
             for leftover in folder.glob(f"{atomic.TEMPORARY}*"):
                 atomic.remove(leftover)

@@ -10,6 +10,7 @@ from masquerade.results.json_records import Json
 from masquerade.sweeps.objective import Objective
 
 BEST, CLOSE, BEHIND, LOST = "best", "not separated", "behind", "diverged"
+UNTESTED = "cannot be tested"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Row:
     standing: str = BEHIND
     difference: Interval | None = None
     """How far the best is ahead, paired by seeds or by clients."""
+    behind: float | None = None
+    """How far the mean of the best is ahead, also where it cannot be tested."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,16 @@ def stand(trials: Sequence[Tried], objective: Objective) -> list[Row]:
         ahead = of_difference(
             objective.trained(trials[best].seeds), objective.trained(trials[place].seeds)
         )
-        # Where seeds and clients are too few for an interval, nothing separates two trials.
-        close = ahead is None or ahead.sign == 0
-        rows[place] = replace(rows[place], standing=CLOSE if close else BEHIND, difference=ahead)
-    rows[best] = replace(rows[best], standing=BEST, difference=None)
+        behind = scores[best] - scores[place]
+        rows[place] = replace(
+            rows[place], standing=_standing(ahead, behind), difference=ahead, behind=behind
+        )
+    rows[best] = replace(rows[best], standing=BEST, difference=None, behind=None)
     return rows
+
+
+def _standing(ahead: Interval | None, behind: float) -> str:
+    """Say how a trial stands to the best; equal ones need no test."""
+    if ahead is None:
+        return UNTESTED if behind else CLOSE
+    return CLOSE if ahead.sign == 0 else BEHIND

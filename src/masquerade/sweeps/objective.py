@@ -15,6 +15,7 @@ from masquerade.report.tables import (
     trainings,
 )
 from masquerade.results import AVERAGED, Summary
+from masquerade.results.lead import led, with_lead
 
 OWN: dict[str, tuple[Pick, ClientPick | None]] = {
     "own": (lambda found: found.accuracy.own, lambda clients: (clients.own, ())),
@@ -34,7 +35,10 @@ OWN: dict[str, tuple[Pick, ClientPick | None]] = {
 
 @dataclass(frozen=True)
 class Objective:
-    """A figure by its name: one of `OWN`, or a metric of `evaluate.metrics`."""
+    """A figure by its name: one of `OWN`, or a metric of `evaluate.metrics` on own data.
+
+    `OWN` are figures of the metric that leads in reports.
+    """
 
     name: str = "own"
 
@@ -51,26 +55,30 @@ class Objective:
 
     def figure(self, seeds: Results) -> Figure:
         """Return the figure over seeds."""
-        found = figure(seeds, *self._picks)
+        found = figure(self._led(seeds), *self._picks)
         if found is None:
-            text = f"`{self.name}` was not measured on validation data"
-            raise MasqueradeError("E202", f"{text}; take another --metric")
+            raise self._missing()
         return found
 
     def trained(self, seeds: Results) -> dict[int, Trained]:
         """Return what each seed reached, and its clients."""
-        return trainings(seeds, *self._picks)
+        return trainings(self._led(seeds), *self._picks)
 
     def sign(self, seeds: Results) -> int:
         """Return 1 where higher is better, and -1 where lower is."""
-        first = seeds[0]
-        better = first.better if self.name in OWN else first.metrics[self.name].better
-        return -1 if better == "lower" else 1
+        return -1 if self._led(seeds)[0].better == "lower" else 1
 
     @property
     def _picks(self) -> tuple[Pick, ClientPick | None]:
-        return OWN.get(self.name) or (self._metric, None)
+        return OWN.get(self.name, OWN["own"])
 
-    def _metric(self, found: Summary) -> float | None:
-        metric = found.metrics.get(self.name)
-        return None if metric is None else metric.own.mean
+    def _led(self, seeds: Results) -> list[Summary]:
+        if self.name in OWN:
+            return led(seeds)
+        if any(self.name not in (each.metric, *each.metrics) for each in seeds):
+            raise self._missing()
+        return led(with_lead(seeds, self.name))
+
+    def _missing(self) -> MasqueradeError:
+        text = f"`{self.name}` was not measured on validation data"
+        return MasqueradeError("E202", f"{text}; take another --metric")

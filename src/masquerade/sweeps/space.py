@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from masquerade.config.toml import value_of
+from masquerade.config.toml import said_of, value_of
 from masquerade.errors import MasqueradeError
 from masquerade.methods import METHODS
 
@@ -59,7 +59,8 @@ def parse(texts: Iterable[str]) -> dict[str, Values | Range]:
         if key in space:
             raise _fault(text, f"`{key}` is there twice; write one list")
         if key.split(".")[0] not in SWEPT and key != "data.normalize":
-            raise _fault(text, "sweep settings of `method` or `train`, or `data.normalize`")
+            advice = "sweep settings of `method` or `train`, or `data.normalize`"
+            raise _fault(text, advice + said_of("", key))
         if key == "train.seeds":
             raise _fault(text, "write --seeds: all trials have the same seeds")
         space[key] = _dimension(text, given.strip())

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from masquerade.config import toml
-from masquerade.config.resolve import LoadedConfig, alone, rehearse, settle, trainings
+from masquerade.config.resolve import (
+    LoadedConfig,
+    alone,
+    rehearse,
+    settle,
+    trainings,
+    with_partition,
+)
 from masquerade.config.settings import Config
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.checkpoints import check_text
@@ -156,7 +163,7 @@ def run(path: Path, config: Config, order: Order, jobs: int = 1, quiet: bool = F
         rows = _rows(tried, sweep.objective)
         held = json.dumps([to_json(row) for row in rows], indent=1)
         directory.write_file(ROWS, held.encode())
-        best = best_config(config, order, rows, path.name)
+        best = best_config(with_partition(loaded, config), order, rows, path.name)
         directory.write_file(BEST_CONFIG, best.encode())
     chosen = [row.runs for row in rows if row.standing == BEST]
     # Trials are there to fail; what is alarming about the best of them matters.

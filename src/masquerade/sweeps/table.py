@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from masquerade.sweeps.choice import BEST, CLOSE, LOST, Row
+from masquerade.report.tables import UNTESTED as WHY
+from masquerade.sweeps.choice import BEST, CLOSE, LOST, UNTESTED, Row
 from masquerade.sweeps.space import written
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ def _figure(row: Row) -> str:
 
 def _difference(row: Row) -> str:
     found = row.difference
-    return ABSENT if found is None else f"{found.value:.2f} ({found.low:.2f} … {found.high:.2f})"
+    if found is None:
+        return ABSENT if row.behind is None else f"{row.behind:.2f}"
+    return f"{found.value:.2f} ({found.low:.2f} … {found.high:.2f})"
 
 
 def _standing(row: Row) -> str:
-    return row.standing if row.standing in (BEST, CLOSE) else ""
+    return row.standing if row.standing in (BEST, CLOSE, UNTESTED) else ""
 
 
 def notes(rows: Sequence[Row], metric: str) -> list[str]:
@@ -46,6 +49,8 @@ def notes(rows: Sequence[Row], metric: str) -> list[str]:
     close = sum(row.standing == CLOSE for row in rows)
     if close:
         lines.append("Not separated: no paired interval tells the trial from the best.")
+    if any(row.standing == UNTESTED for row in rows):
+        lines.append(f"Cannot be tested: {WHY}.")
     return lines
 
 

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,19 @@ Flags = npt.NDArray[np.bool_]
 
 MISSING = ("", "NA", "N/A", "NaN", "null", "?")
 """Texts that mean a missing value, in capitals or not."""
+MARKS = (
+    *("-", "--", "–", ".", "k.a.", "n.a.", "n.b.", "#n/a", "#nv", "unknown", "not known"),
+    *("missing", "unbekannt", "nichtbekannt", "keineangabe", "fehlt"),
+)
+"""Texts that may mean a missing value, in small letters and without spaces; a person has to say."""
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 COMMA = re.compile(r"[+-]?\d+,\d+")
 """A decimal comma; where all of a column are THOUSANDS, nobody knows which of the two it is."""
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+POINT = re.compile(r"[+-]?\d+\.\d+")
+POINT_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+"""A point for thousands, where other columns have decimal commas."""
 DATE = re.compile(r"(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{2,4})([T ].*)?")
 
 
@@ -55,8 +64,8 @@ class Table:
     places: Places
     faults: tuple[Fault, ...] = ()
     """What was found wrong in reading them."""
-    decimal_comma: bool = False
-    """Whether 3,5 may be a number."""
+    sep: str = ""
+    """What separates the fields of a line; "" where it is no CSV file."""
     in_python: bool = False
     """Whether options are written as arguments of a function."""
 
@@ -68,6 +77,20 @@ class Table:
         """Name the columns."""
         return [each.name for each in self.columns]
 
+    def where(self, flags: Flags) -> "Table":
+        """Return a table of some of the rows."""
+        columns = tuple(
+            replace(each, values=each.values[flags], missing=each.missing[flags])
+            for each in self.columns
+        )
+        places = Places(self.places.word, self.places.numbers[flags])
+        return replace(self, columns=columns, places=places)
+
+    @cached_property
+    def has_decimal_commas(self) -> bool:
+        """Tell whether a column has numbers with a comma that is for decimals, as far as seen."""
+        return any(map(_has_decimal_commas, self.columns))
+
 
 def missing_of(texts: Array, further: Iterable[str] = ()) -> Flags:
     """Tell which texts mean a missing value: the usual ones, and further ones."""
@@ -78,11 +101,24 @@ def missing_of(texts: Array, further: Iterable[str] = ()) -> Flags:
     return found
 
 
-def numbers_of(column: Column, decimal_comma: bool, thousands: bool = True) -> tuple[Array, Flags]:
+def marks_of(texts: Array) -> list[str]:
+    """Return those of some texts that may mean a missing value."""
+    words = np.unique(texts).tolist()
+    return [word for word in words if "".join(word.lower().split()) in MARKS]
+
+
+def _has_decimal_commas(column: Column) -> bool:
+    if column.values.dtype.kind != "U":
+        return False
+    commas = list(filter(COMMA.fullmatch, column.values.tolist()))
+    return not all(map(THOUSANDS.fullmatch, commas))
+
+
+def numbers_of(table: Table, column: Column, thousands: bool = True) -> tuple[Array, Flags]:
     """Return values as numbers, NaN where they are missing or none, and which are none.
 
-    Where commas may be decimal and may stand for `thousands`, a column that leaves it open has
-    none.
+    A column has none where its commas may be decimal and may stand for `thousands`, or its points
+    may, because other columns have decimal commas.
     """
     if column.values.dtype.kind in "fiub":
         numbers = np.where(column.missing, np.nan, column.values.astype(np.float64))
@@ -95,10 +131,13 @@ def numbers_of(column: Column, decimal_comma: bool, thousands: bool = True) -> t
         left = texts[np.isnan(numbers) & ~column.missing].tolist()
         commas = [text for text in left if COMMA.fullmatch(text)]
         doubtful = thousands and all(map(THOUSANDS.fullmatch, commas))
-        if decimal_comma and commas and not doubtful:
+        if commas and not doubtful:
             numbers = np.array(list(map(_with_comma, texts.tolist())))
     # Python reads 1_000 as a number, and people write such names.
     numbers[np.char.find(texts, "_") >= 0] = np.nan
+    points = list(filter(POINT.search, texts.tolist()))
+    if points and table.has_decimal_commas and all(map(POINT_THOUSANDS.fullmatch, points)):
+        numbers[np.char.find(texts, ".") >= 0] = np.nan
     return numbers, _beyond(numbers, column.missing)
 
 
@@ -127,8 +166,9 @@ def no_numbers(table: Table, column: Column, wrong: Flags) -> Fault:
         what = "are infinite or beyond float32"
     elif all(map(THOUSANDS.fullmatch, texts[rows].tolist())):
         what, advice = "have a comma, for thousands or for decimals", "write 1234 or 1.234"
-    elif all(map(COMMA.fullmatch, texts[rows].tolist())):
-        what, advice = "have a decimal comma, and commas separate fields", "write 1.5 for 1,5"
+    elif table.has_decimal_commas and all(map(POINT_THOUSANDS.fullmatch, texts[rows].tolist())):
+        what = "have a point, for thousands or for decimals, and other columns have decimal commas"
+        advice = "write 1234 or 1,234"
     text = f"column `{column.name}`: {column.counted(rows)} {what}"
     return Fault(f"{text} ({table.places.shown(rows, texts)})", advice=advice)
 

@@ -1,15 +1,18 @@
 """CSV: a line of column names, and a row of each sample below."""
 
+import codecs
 import csv
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from masquerade.errors import listed
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.tables.columns import Column, Table, missing_of
 from masquerade.tables.faults import SHOWN, Fault, Places, refusal, short
+from masquerade.tables.layout import Layout
 
 SEPARATORS = {",": ",", ";": ";", "\t": "\t", "|": "|", "\\t": "\t", "tab": "\t"}
 """What may separate the fields of a line, as it is typed."""
@@ -27,44 +30,64 @@ class _Rows:
     faults: list[Fault] = field(default_factory=list)
 
 
+def check_text(sep: str, encoding: str) -> None:
+    """Refuse a separator, or an encoding, that there is not."""
+    if sep and sep not in SEPARATORS:
+        text = f"`sep` is {sep!r}; choose from , ; | tab, or leave it out"
+        raise MasqueradeError("E201", text)
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError:
+        text = f"`encoding` is {encoding!r}, which is not known"
+        raise MasqueradeError("E201", f"{text}; utf-8, latin-1 and cp1252 are usual") from None
+
+
 def parsed(
     data: bytes,
     source: str,
     *,
     sep: str = "",
-    encoding: str | None = "",
+    encoding: str = "",
     drop: Sequence[str] = (),
     missing: Sequence[str] = (),
 ) -> Table:
     """Cut a file into columns of texts; what is wrong with its lines goes into the table's faults.
 
     Rows with too few or too many fields are left out, and columns of `drop` stay empty. "" is what
-    the first line has most of for `sep`, and UTF-8 for `encoding`, of which None takes the
-    likeliest. `missing` are texts that mean a missing value besides the usual ones.
+    the first line has most of for `sep`, and UTF-8 for `encoding`. `missing` are texts that mean a
+    missing value besides the usual ones.
     """
-    text, fault = _decoded(data, encoding or "")
+    text, faults = _decoded(data, encoding)
     sep = SEPARATORS[sep] if sep else guess(text)
     found = _cut(text, sep)
+    if not found.header:
+        raise refusal(source, [*faults, Fault("it is empty")], in_python=False)
     if len(found.header) == 1 and (other := guess(text)) in found.header[0]:
-        # Whatever else is wrong comes from this.
-        wrong = Fault(f"line 1 is one field, {short(found.header[0])}", (("sep", other),))
-        raise refusal(source, [wrong], in_python=False)
-    known = [fault] if fault and encoding is not None else []
+        # Whatever else is wrong is said as it is with the other one.
+        faults.append(Fault(f"line 1 is one field, {short(found.header[0])}", (("sep", other),)))
+        sep, found = other, _cut(text, other)
     if found.faults and not found.rows:
         # Without a row nothing can be said of columns.
-        raise refusal(source, known + found.faults, in_python=False)
-    found.faults[:0] = known
-    names, faults = _named(found.header)
-    found.faults += faults
+        raise refusal(source, faults + found.faults, in_python=False)
+    names, unnamed = _named(found.header)
+    faults += found.faults + unnamed
     if not found.rows:
-        found.faults.append(Fault("there are no rows below the line of column names"))
+        faults.append(Fault("there are no rows below the line of column names"))
     texts = zip(*found.rows, strict=True) if found.rows else [()] * len(names)
     columns = [
         _column(column, () if column in drop else values, missing)
         for column, values in zip(names, texts, strict=True)
     ]
     places = Places("line", np.array(found.lines, dtype=np.int64))
-    return Table(source, tuple(columns), places, tuple(found.faults), decimal_comma=sep != ",")
+    return Table(source, tuple(columns), places, tuple(faults), sep)
+
+
+def ways(data: bytes, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Yield how a file may be meant, separator and encoding: as it looks, and as a layout says."""
+    for encoding in dict.fromkeys((likely(data, layout.encoding), layout.encoding)):
+        looks = guess(_decoded(data, encoding)[0])
+        for sep in dict.fromkeys((looks, layout.sep or looks)):
+            yield sep, encoding
 
 
 def _column(name: str, given: Sequence[str], missing: Sequence[str]) -> Column:
@@ -72,20 +95,45 @@ def _column(name: str, given: Sequence[str], missing: Sequence[str]) -> Column:
     return Column(name, values, missing_of(values, missing))
 
 
-def _decoded(data: bytes, encoding: str) -> tuple[str, Fault | None]:
+def _decoded(data: bytes, encoding: str) -> tuple[str, list[Fault]]:
     """Return the text; where it is in another encoding, as far as it can be read, and the fault."""
+    utf_8 = codecs.lookup(encoding or "utf-8").name == "utf-8"
     try:
-        return data.decode(encoding or "utf-8-sig"), None
+        return data.decode("utf-8-sig" if utf_8 else encoding), []
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         bad = f"line {line}: byte 0x{data[error.start]:02x} is not {encoding or 'UTF-8'}"
+    other = likely(data) or "utf-8"
+    return data.decode(other, "replace"), [Fault(bad, (("encoding", other),))]
+
+
+def likely(data: bytes, known: str = "") -> str:
+    """Return the encoding that a text has by its bytes, "" for UTF-8, or a known one."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        likely = "utf-16"
-    else:
-        # Only Windows has letters at these places.
-        windows = any(0x80 <= byte < 0xA0 for byte in set(data))
-        likely = "cp1252" if windows else "latin-1"
-    return data.decode(likely, "replace"), Fault(bad, (("encoding", likely),))
+        return "utf-16"
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return known or ("cp1252" if _is_of_windows(data) else "latin-1")
+    return ""
+
+
+def _is_of_windows(data: bytes) -> bool:
+    """Tell whether a text has bytes that are letters and signs of Windows alone."""
+    return any(0x80 <= byte < 0xA0 for byte in set(data))
+
+
+def warn_of_windows(data: bytes, source: str, encoding: str) -> None:
+    """Warn of a text that is said to be Latin-1, and has signs that are none there (W313)."""
+    if not encoding or codecs.lookup(encoding).name != "iso8859-1" or not _is_of_windows(data):
+        return
+    place = next(place for place, byte in enumerate(data) if 0x80 <= byte < 0xA0)
+    line = data[:place].count(b"\n") + 1
+    text = (
+        f"W313 {source}: line {line} has byte 0x{data[place]:02x}, which is no sign of {encoding}"
+    )
+    text += f" and is {data[place : place + 1].decode('cp1252', 'replace')!r} on Windows"
+    warnings.warn(MasqueradeWarning(f"{text}: --encoding cp1252"), stacklevel=2)
 
 
 def guess(text: str) -> str:
@@ -123,12 +171,15 @@ def _fields(count: int) -> str:
 
 
 def _records(text: str, sep: str, faults: list[Fault]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, and the lines that they begin in."""
+    """Yield the rows that are not empty, and the lines that they begin in.
+
+    Sheets are often saved with rows of separators alone.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
     line = 1
     try:
         for row in reader:
-            if row:
+            if len(row) == 1 or any(map(str.strip, row)):
                 yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
@@ -140,9 +191,7 @@ def _named(header: list[str]) -> tuple[list[str], list[Fault]]:
     """Return a name for every column, and what is wrong with the first line."""
     names = [name.strip() or f"column {place}" for place, name in enumerate(header, 1)]
     faults = []
-    if not names:
-        faults.append(Fault("it is empty"))
-    if names and all(map(_is_number, names)):
+    if all(map(_is_number, names)):
         text = f"line 1 has numbers alone ({', '.join(map(short, names[:3]))})"
         faults.append(Fault(text, advice="put a line with the names of the columns above it"))
     for name in dict.fromkeys(names):

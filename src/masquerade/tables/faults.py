@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from masquerade.errors import MasqueradeError
@@ -44,13 +45,20 @@ class Places:
     word: str
     numbers: Array
 
-    def shown(self, rows: Sequence[int] | Array, values: Array | None = None) -> str:
+    def shown(
+        self, rows: Sequence[int] | Array, values: Array | None = None, most: int = SHOWN
+    ) -> str:
         """Write the first of some rows, with their values."""
         parts = []
-        for row in rows[:SHOWN]:
+        for row in rows[:most]:
             value = "" if values is None else f" {short(values[row])}"
             parts.append(f"{self.word} {self.numbers[row]}{value}")
-        return ", ".join([*parts, *["..."] * (len(rows) > SHOWN)])
+        return ", ".join([*parts, *["..."] * (len(rows) > most)])
+
+
+def rows_by_number(count: int) -> Places:
+    """Name rows of arrays and frames by their numbers, from 0."""
+    return Places("row", np.arange(count))
 
 
 def short(value: object) -> str:
@@ -68,17 +76,17 @@ def refusal(source: str, faults: Sequence[Fault], in_python: bool) -> Masquerade
     text = f"{source} has {count}:\n" + "\n".join(lines)
     mended = [fault.options[0] for fault in faults if fault.options and fault.sure]
     if mended:
-        text += f"\nTry: {' '.join(_written(mended, in_python))}"
+        text += f"\nTry: {' '.join(written(mended, in_python))}"
     return MasqueradeError("E302", text)
 
 
 def _advice(fault: Fault, in_python: bool) -> str:
-    said = [_written([each], in_python)[0] for each in fault.options]
+    said = [written([each], in_python)[0] for each in fault.options]
     every = ", ".join(filter(None, (" or ".join(said), fault.advice)))
     return f"; {every}" if every else ""
 
 
-def _written(options: Iterable[Option], in_python: bool) -> list[str]:
+def written(options: Iterable[Option], in_python: bool) -> list[str]:
     """Write options as they are typed, those of one name together."""
     values: dict[str, list[str]] = {}
     for name, value in options:

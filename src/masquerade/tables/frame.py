@@ -7,7 +7,7 @@ import numpy as np
 
 from masquerade.errors import MasqueradeError, told
 from masquerade.tables.columns import Column, Table, missing_of
-from masquerade.tables.faults import Places
+from masquerade.tables.faults import rows_by_number
 
 if TYPE_CHECKING:
     from narwhals.stable.v2 import DataFrame, Series
@@ -23,9 +23,11 @@ def table_of(
 ) -> Table:
     """Return the columns of a frame; `missing` are further texts that mean a missing value."""
     known = opened(frame)
-    columns = tuple(_column(known[name], missing) for name in known.columns)
-    places = Places("row", np.arange(len(known)))
-    return Table(source, columns, places, decimal_comma=True, in_python=in_python)
+    # By place: pandas may number its columns, and a number would be taken for a row.
+    every = (known[:, place] for place in range(len(known.columns)))
+    columns = tuple(_column(series, missing) for series in every)
+    _check_apart([each.name for each in columns])
+    return Table(source, columns, rows_by_number(len(known)), in_python=in_python)
 
 
 def opened(frame: Any) -> "DataFrame[Any]":
@@ -42,6 +44,14 @@ def opened(frame: Any) -> "DataFrame[Any]":
     except DuplicateError as fault:
         text = f"two columns have one name ({fault}); rename one"
         raise MasqueradeError("E302", text) from None
+
+
+def _check_apart(names: Sequence[str]) -> None:
+    """Refuse two columns whose names are one as texts: 1 and "1"."""
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        text = f"two columns are called {twice[0]} (a number and a text?); rename one"
+        raise MasqueradeError("E302", text)
 
 
 def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
@@ -61,7 +71,7 @@ def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
         return Column(name, np.array(flags, dtype=np.bool_), absent)
     if dtype not in (nw.String, nw.Categorical, nw.Enum, nw.Object):
         what = "dates" if dtype in (nw.Date, nw.Datetime) else f"values of type {dtype}"
-        return Column(name, absent, absent, refused=what)
+        return Column(name, np.array(list(map(str, values))), absent, refused=what)
     words = ["" if gone else str(value).strip() for value, gone in zip(values, absent, strict=True)]
     texts = np.array(words, dtype=str)
     absent |= missing_of(texts, missing)

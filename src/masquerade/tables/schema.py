@@ -1,6 +1,5 @@
 """What rows look like to a model: they are found by column names, and checked by what it knows."""
 
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -9,8 +8,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
-from masquerade.tables.columns import Column, Table, no_numbers, numbers_of, places_of
-from masquerade.tables.faults import Array, Fault, refusal
+from masquerade.tables.columns import Column, Flags, Table, no_numbers, numbers_of, places_of
+from masquerade.tables.faults import Array, Fault, Places, refusal, rows_by_number
+from masquerade.tables.known import KnownColumn, quantiles_of
+from masquerade.tables.layout import PLAIN, Layout
+from masquerade.tables.swapped import Found, leave_range, swapped
 
 
 class Named(Protocol):
@@ -28,39 +30,16 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True)
-class KnownColumn:
-    """A column: a number, or a category, which the model reads as its place among `categories`."""
-
-    name: str
-    categories: tuple[str, ...] = ()
-    range: tuple[float, float] | None = None
-    """The least and the largest number of the client's training samples, where it has any."""
-
-    @property
-    def text(self) -> str:
-        """Say what it holds."""
-        if self.categories:
-            return f"one of {listed(self.categories, 20)}"
-        return "a number" + (f" from {self.range[0]:g} to {self.range[1]:g}" if self.range else "")
-
-    def fits(self, values: Array) -> Array:
-        """Tell which numbers are in the range."""
-        low, high = self.range or (-math.inf, math.inf)
-        inside: Array = (values >= low) & (values <= high)
-        return inside
-
-
-@dataclass(frozen=True)
 class Schema:
     """What rows look like: their columns, in the order in which the model reads them."""
 
     columns: tuple[KnownColumn, ...]
     impute: bool = False
     """Whether values may be missing."""
-    ignored: tuple[str, ...] = ()
-    """Columns of a file that are not read, as that of the labels."""
-    missing: tuple[str, ...] = ()
-    """Texts that mean a missing value, besides the usual ones."""
+    layout: Layout = PLAIN
+    """How a file of rows is read."""
+    client: str = ""
+    """The client whose model it is, as the data name it."""
 
     @classmethod
     def of(
@@ -68,32 +47,28 @@ class Schema:
         features: Sequence[Named],
         x: Array,
         impute: bool,
-        ignored: Sequence[str] = (),
-        missing: Sequence[str] = (),
+        layout: Layout = PLAIN,
+        client: str = "",
     ) -> Self:
         """Describe the columns of training samples x [samples, columns]."""
         found = []
         for feature, values in zip(features, x.T, strict=True):
-            known = values[~np.isnan(values)]
-            numbers = len(known) and not feature.categories
-            range = (float(known.min()), float(known.max())) if numbers else None
-            found.append(KnownColumn(feature.name, tuple(feature.categories), range))
-        return cls(tuple(found), impute, tuple(ignored), tuple(missing))
+            numbers = () if feature.categories else quantiles_of(values[~np.isnan(values)])
+            found.append(KnownColumn(feature.name, tuple(feature.categories), numbers))
+        return cls(tuple(found), impute, layout, client)
 
     @classmethod
     def from_json(cls, given: Any) -> Self:
         """Read what `to_json` gave; what does not fit raises ValueError, KeyError or TypeError."""
         columns = []
         for each in given["columns"]:
-            low_high = None if each["range"] is None else tuple(map(float, each["range"]))
-            if low_high is not None and len(low_high) != 2:
-                raise ValueError("a range has two ends")
-            range = None if low_high is None else (low_high[0], low_high[1])
+            quantiles = tuple(map(float, each["quantiles"]))
+            if len(quantiles) == 1 or list(quantiles) != sorted(quantiles):
+                raise ValueError("quantiles ascend, and are two or more")
             categories = tuple(map(str, each["categories"]))
-            columns.append(KnownColumn(str(each["name"]), categories, range))
-        # Bundles that are older than the key know the usual texts alone.
-        texts = (given["ignored"], given.get("missing", []))
-        return cls(tuple(columns), bool(given["impute"]), *(tuple(map(str, t)) for t in texts))
+            columns.append(KnownColumn(str(each["name"]), categories, quantiles))
+        layout = Layout.from_json(given["layout"])
+        return cls(tuple(columns), bool(given["impute"]), layout, str(given["client"]))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a manifest holds it."""
@@ -118,11 +93,35 @@ class Schema:
         faults += [fault for each in read for fault in each[1]]
         if faults:
             raise refusal(table.source, faults, table.in_python)
+        self._warn_of_others(table)
         return np.stack([numbers for numbers, _ in read], axis=1)
+
+    def is_own(self, table: Table) -> Flags:
+        """Tell which rows are of the client whose model it is, where the table says so."""
+        if self.layout.client not in table.names:
+            text = f"{table.source} has no column that names the client of a row"
+            named = f" (`{self.layout.client}` in training)" if self.layout.client else ""
+            raise MasqueradeError("E302", f"{text}{named}; leave out --own-rows")
+        found: Flags = table[self.layout.client].texts == self.client
+        return found
+
+    def _warn_of_others(self, table: Table) -> None:
+        """Warn of rows that another client has: this model is not theirs (W314)."""
+        if self.layout.client not in table.names:
+            return
+        column = table[self.layout.client]
+        rows = np.flatnonzero(~self.is_own(table) & ~column.missing)
+        if len(rows):
+            others, counts = np.unique(column.texts[rows], return_counts=True)
+            shown = listed((f"{n} of {other}" for other, n in zip(others, counts, strict=True)), 5)
+            text = f"W314 {table.source}: {len(rows)} of {len(table.places.numbers)} rows are of"
+            text += f" other clients ({shown}), and the model is that of {self.client}"
+            own = "" if table.in_python else "; --own-rows answers its own alone"
+            warnings.warn(MasqueradeWarning(f"{text}{own}"), stacklevel=3)
 
     def _unknown(self, table: Table) -> Iterator[Fault]:
         """Find columns that are missing, and that are too many."""
-        unknown = [name for name in table.names if name not in (*self.names, *self.ignored)]
+        unknown = [name for name in table.names if name not in (*self.names, *self.layout.ignored)]
         absent = [name for name in self.names if name not in table.names]
         for name in absent:
             yield Fault(f"there is no column `{name}`{nearest(name, unknown)}")
@@ -132,23 +131,26 @@ class Schema:
         if absent or (unknown and not table.in_python):
             yield Fault(f"the model reads {listed(self.names, 30)}")
 
-    def check(self, x: Array, source: str) -> None:
+    def check(self, x: Array, source: str, places: Places | None = None) -> None:
         """Refuse samples x [rows, columns] that no training sample could be (E302).
 
-        Values may be missing where the model imputes, categories are places of theirs, and two
-        columns that fit when exchanged are swapped. Numbers outside their ranges are warned of
-        (W308).
+        Values may be missing where the model imputes, though not all of a row; categories are
+        places of theirs; columns may not be swapped. Numbers outside their ranges are warned of
+        (W308). `places` say what rows are called.
         """
+        places = places or rows_by_number(len(x))
         self._check_complete(x, source)
+        _check_known(x, source, places)
         self._check_categories(x, source)
-        numbers = [(place, each) for place, each in enumerate(self.columns) if each.range]
-        known = {each.name: x[~np.isnan(x[:, place]), place] for place, each in numbers}
-        columns = [column for _, column in numbers if len(known[column.name])]
-        for column in columns:
-            if not column.fits(known[column.name]).any():
-                _refuse_swapped(source, column, columns, known)
-        for place, column in numbers:
-            _warn_outside(source, column, x[:, place])
+        found: list[Found] = []
+        for column, values in zip(self.columns, x.T, strict=True):
+            known = values[~np.isnan(values)]
+            if column.quantiles and len(known):
+                found.append((column, known))
+        for one, other in swapped(found):
+            _refuse_swapped(source, one, other)
+        for column, values in zip(self.columns, x.T, strict=True):
+            _warn_outside(source, column, values, places)
 
     def _check_complete(self, x: Array, source: str) -> None:
         counts = np.isnan(x).sum(axis=0).tolist()
@@ -185,7 +187,7 @@ def _read(table: Table, known: KnownColumn, impute: bool) -> tuple[Array, list[F
         faults.append(Fault(text, advice=advice))
     if not known.categories:
         # Training has never taken a comma for one of thousands.
-        numbers, wrong = numbers_of(column, table.decimal_comma, thousands=False)
+        numbers, wrong = numbers_of(table, column, thousands=False)
         return numbers, faults + ([no_numbers(table, column, wrong)] if wrong.any() else [])
     places = places_of(column, known.categories)
     strange = np.flatnonzero(np.isnan(places) & ~column.missing)
@@ -203,20 +205,30 @@ def _no_category(table: Table, column: Column, known: KnownColumn, rows: Array) 
     return Fault(f"{text} ({shown}", advice=f"known are {listed(known.categories, 20)}")
 
 
-def _refuse_swapped(
-    source: str, column: KnownColumn, columns: Sequence[KnownColumn], known: dict[str, Array]
-) -> None:
-    """Refuse a column none of whose values fit, where it and another one fit when exchanged."""
-    for other in columns:
-        exchanged = other.fits(known[column.name]).all() and column.fits(known[other.name]).all()
-        if other is not column and exchanged:
-            text = f"{source}: the columns `{column.name}` and `{other.name}` seem to be swapped: "
-            text += f"no value of `{column.name}` is {column.text.removeprefix('a number ')}, its "
-            text += "range in training, and both columns fit when exchanged"
-            raise MasqueradeError("E302", f"{text}; put them right")
+def _check_known(x: Array, source: str, places: Places) -> None:
+    """Refuse rows of which nothing is known: their answer would be that of the imputed values."""
+    rows = np.flatnonzero(np.isnan(x).all(axis=1))
+    if len(rows):
+        text = f"{source}: all values are missing in {len(rows)} of {len(x)} rows"
+        raise MasqueradeError("E302", f"{text} ({places.shown(rows)}); leave them out")
 
 
-def _warn_outside(source: str, column: KnownColumn, values: Array) -> None:
+def _refuse_swapped(source: str, one: Found, other: Found) -> None:
+    """Refuse columns that hold each other's numbers; warn where these are in both ranges."""
+    outside = [
+        f"{np.sum(~column.fits(given))} of {len(given)} values of `{column.name}` are outside "
+        f"{column.range[0]:g} to {column.range[1]:g}"
+        for column, given in (one, other)
+        if column.range and not column.fits(given).all()
+    ]
+    text = f"{source}: the columns `{one[0].name}` and `{other[0].name}` seem to be swapped: "
+    like = f"exchanged, both are as in training ({'; '.join(outside) or 'all are in range'})"
+    if leave_range(one, other):
+        raise MasqueradeError("E302", f"{text}{like}; put them right")
+    warnings.warn(MasqueradeWarning(f"W308 {text}{like}: answers may be wrong"), stacklevel=3)
+
+
+def _warn_outside(source: str, column: KnownColumn, values: Array, places: Places) -> None:
     """Warn of numbers that no training sample of the client has; NaN is none."""
     rows = np.flatnonzero(~column.fits(values) & ~np.isnan(values))
     if len(rows) and column.range:
@@ -224,5 +236,7 @@ def _warn_outside(source: str, column: KnownColumn, values: Array) -> None:
         count, strange = np.sum(~np.isnan(values)), values[rows]
         text = f"W308 {source}: column `{column.name}` has {len(rows)} of {count} values"
         text += f" outside {low:g} to {high:g}, the range of the client's training samples"
-        text += f" (from {strange.min():g} to {strange.max():g}, the first in row {rows[0]})"
-        warnings.warn(MasqueradeWarning(f"{text}: answers may be wrong"), stacklevel=2)
+        text += f" (from {strange.min():g} to {strange.max():g}, the first in"
+        text += f" {places.word} {places.numbers[rows[0]]})"
+        most = "; is it in another unit, or another column?" if len(rows) * 2 > count else ""
+        warnings.warn(MasqueradeWarning(f"{text}: answers may be wrong{most}"), stacklevel=3)

@@ -29,9 +29,6 @@ class MLflow(Tracker):
 
     def begin(self, name: str, settings: Mapping[str, Any], step: int) -> None:
         """Create a run, with its settings as parameters."""
-        if self._id:
-            # A program that caught an error goes on with another training.
-            self._client.set_terminated(self._id, status="FAILED")
         found = self._client.get_experiment_by_name(self.experiment)
         place = found.experiment_id if found else self._client.create_experiment(self.experiment)
         self._id = self._client.create_run(place, run_name=name).info.run_id
@@ -49,4 +46,7 @@ class MLflow(Tracker):
         """Log the summary, and mark the run as finished."""
         self.log(values, step)
         self._client.set_terminated(self._id)
-        self._id = ""
+
+    def fail(self) -> None:
+        """Mark the run as failed."""
+        self._client.set_terminated(self._id, status="FAILED")

@@ -29,4 +29,5 @@ def _tracker(text: str) -> Tracker:
     if given and kind == "wandb":
         return WandB(given)
     known = FORMS.get(kind) or ", ".join(FORMS.values())
-    raise MasqueradeError("E201", f"`--track {text}`{nearest(kind, FORMS)}; write {known}")
+    said = "" if kind in FORMS else nearest(kind, FORMS)
+    raise MasqueradeError("E201", f"`--track {text}`{said}; write {known}")

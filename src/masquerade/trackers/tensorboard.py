@@ -20,9 +20,6 @@ class TensorBoard(Tracker):
 
     def begin(self, name: str, settings: Mapping[str, Any], step: int) -> None:
         """Open the event file of a training, with its settings as a text."""
-        if self._writer is not None:
-            # A program that caught an error goes on with another training.
-            self._writer.close()
         # What a stopped run wrote from this step on, or another run of this name, is not shown.
         self._writer = require("torch.utils.tensorboard", "tensorboard").SummaryWriter(
             str(self.folder / name), purge_step=step
@@ -40,4 +37,7 @@ class TensorBoard(Tracker):
         """Write the summary, and close the file."""
         self.log(values, step)
         self._writer.close()
-        self._writer = None
+
+    def fail(self) -> None:
+        """Close the file; it has what was logged so far."""
+        self._writer.close()

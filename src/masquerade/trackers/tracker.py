@@ -16,7 +16,7 @@ Values = Mapping[str, float]
 class Tracker(Callback, ABC):
     """Logs settings, rounds, evaluations and the final summary; every training is a run of its own.
 
-    A subclass says how a run begins, how numbers are logged, and how it ends.
+    A subclass says how a run begins, how numbers are logged, and how it ends, well or not.
     """
 
     def __init__(self) -> None:
@@ -33,6 +33,9 @@ class Tracker(Callback, ABC):
     @abstractmethod
     def end(self, values: Values, step: int) -> None:
         """Log the final summary, and end the run."""
+
+    def fail(self) -> None:
+        """End the run of a training that has no end: an error was raised, or it was stopped."""
 
     def on_evaluation(self, run: Run, record: EvaluationRecord) -> None:
         """Log what was measured between rounds."""
@@ -51,6 +54,12 @@ class Tracker(Callback, ABC):
         self.log({f"own/{view}": mean for view, mean in last.items()}, run.rounds)
         self.end(plainly_named(of_summaries(result.summaries)), run.rounds)
         self._run = None
+
+    def on_error(self, run: Run, error: BaseException) -> None:
+        """End the run, so that nothing is left open and nobody takes it for finished."""
+        if run is self._run:
+            self._run = None
+            self.fail()
 
     def _enter(self, run: Run, step: int) -> None:
         """Begin a run where this is the first that is heard of it."""

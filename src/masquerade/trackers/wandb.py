@@ -20,9 +20,6 @@ class WandB(Tracker):
 
     def begin(self, name: str, settings: Mapping[str, Any], step: int) -> None:
         """Begin a run, with its settings as configuration."""
-        if self._open is not None:
-            # A program that caught an error goes on with another training.
-            self._open.finish(exit_code=1)
         given = {"name": name, "config": dict(settings), **self._settings}
         self._open = self._wandb.init(project=self.project, **given)
 
@@ -34,4 +31,7 @@ class WandB(Tracker):
         """Put the summary into the run's, and finish it."""
         self._open.summary.update(dict(values))
         self._open.finish()
-        self._open = None
+
+    def fail(self) -> None:
+        """Finish the run as one that failed."""
+        self._open.finish(exit_code=1)

@@ -21,7 +21,7 @@ from torch import Tensor
 from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.core.random import draw, fold
-from masquerade.core.tree import Tree, onto
+from masquerade.core.tree import Tree
 from masquerade.wire.packed_bits import is_expanded
 
 Session = dict[str, Tensor]
@@ -125,16 +125,14 @@ def moved(session: Session, direction: str, masks: Mapping[str, Tensor]) -> Sess
     return session | {f"{direction}/{name}": words for name, words in masks.items()}
 
 
-def put(session: Session, ids: Tensor, new: Session) -> None:
-    """Write the sessions of some clients into those of all; the others keep theirs."""
-    there = onto(ids, session[ANY].device)
-    for name, values in new.items():
-        if name not in session:
-            first = session[ANY]
-            nothing = first.new_zeros(len(first), *values.shape[1:])
-            session[name] = first.clone() if name.startswith(ANY) else nothing
-        old = session[name]
-        old.index_copy_(0, there, values.to(old.device))
+def unsent(begun: Session, new: Session) -> Session:
+    """Return what `begun`, the session of one client, has under names that came up in `new`."""
+    first = begun[ANY]
+    return {
+        name: first.clone() if name.startswith(ANY) else first.new_zeros(values.shape[1:])
+        for name, values in new.items()
+        if name not in begun
+    }
 
 
 def base(run: str, session: Session) -> int:
@@ -143,7 +141,7 @@ def base(run: str, session: Session) -> int:
     # An end that starts afresh has an empty session.
     first = session.get(ANY, torch.zeros((), dtype=torch.int64))
     for name, values in sorted(session.items()):
-        # What was never sent is not told by whether it is written down: `put` writes zeros, and
+        # What was never sent is not told by whether it is written down: `unsent` has zeros, and
         # the version of the initial model, of all clients as soon as one of them has another.
         version = name.startswith(ANY)
         if name == ANY or (not torch.equal(values, first) if version else values.any()):

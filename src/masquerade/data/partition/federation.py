@@ -25,6 +25,7 @@ from masquerade.data.partition.rules import (
     owner_of,
 )
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told
+from masquerade.tables.layout import PLAIN, Layout
 from masquerade.tables.schema import Schema
 
 # Seed sequences pad with zeros, so a purpose is never zero: [7] and [7, 0] would be one stream.
@@ -51,15 +52,15 @@ class Federation:
     """Names of the clients, in the order of their numbers; empty where they have numbers only."""
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; empty where they have numbers only."""
+    worded: bool = False
+    """Whether classes were given as words, though their names may look like numbers."""
     features: tuple[Feature, ...] = ()
     """The columns of a table, in the order of the numbers of a sample; empty for other data."""
     impute: str = ""
     """What stands in for missing values: "mean", "median" or "most_frequent"; "" where none may be
     missing."""
-    other_columns: tuple[str, ...] = ()
-    """Columns of the table that are no features: label, client, those that were left out."""
-    missing: tuple[str, ...] = ()
-    """Texts that mean a missing value of the table, besides the usual ones."""
+    layout: Layout = PLAIN
+    """How the file of the table is laid out."""
     partition: str = ""
     """How samples were given to clients; empty where a program did so by itself."""
 
@@ -95,7 +96,8 @@ class Federation:
         if not self.features:
             return None
         own = self.x[self.train[client]].cpu().numpy()
-        return Schema.of(self.features, own, impute, self.other_columns, self.missing)
+        name = self.names[client] if self.names else str(client)
+        return Schema.of(self.features, own, impute, self.layout, name)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of samples and splits, by which a resumed run knows its data."""
@@ -133,8 +135,8 @@ def share(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
 
 def partition(
     dataset: Dataset,
-    clients: int | None,
-    by: AnyRule | str,
+    clients: int | None = None,
+    by: AnyRule | str = "client",
     seed: int = 0,
     split: Split = (0.6, 0.2, 0.2),
     merge: bool = True,
@@ -142,11 +144,12 @@ def partition(
 ) -> Federation:
     """Partition a dataset over clients and split each into training, validation and test samples.
 
-    `by` is a rule, or a text such as "dirichlet:0.3" that names one. `clients=None` takes as many
-    as the dataset names. `split` gives the three shares. A client's test samples do not depend on
-    how the rest is shared between training and validation. Samples are merged before they are
-    split, as the papers do; with `merge=False` a client is tested on those of its samples that are
-    in the dataset's original test part, however many they are.
+    `by` is a rule, or a text such as "dirichlet:0.3" that names one; by default everybody has their
+    own samples, where the data name clients. `clients=None` takes as many as these. `split` gives
+    the three shares. A client's test samples do not depend on how the rest is shared between
+    training and validation. Samples are merged before they are split, as the papers do; with
+    `merge=False` a client is tested on those of its samples that are in the dataset's original test
+    part, however many they are.
 
     With a `pool_seed` the test samples of all clients are drawn first, by this seed alone: the last
     share of every class. Federations that differ in `seed` have them in common, so that none trains
@@ -185,10 +188,11 @@ def partition(
     return Federation(
         *(dataset.name, x, y, classes, train, validation, test, names),
         class_names=dataset.class_names,
+        worded=dataset.worded,
         features=dataset.features,
         impute=dataset.impute,
-        other_columns=dataset.other_columns,
-        missing=dataset.missing,
+        # Clients that are made up have no rows by the name of theirs.
+        layout=dataset.layout if isinstance(by, ByClient) else replace(dataset.layout, client=""),
         partition=f"{by!r} over {clients} clients, seed {seed}, split {', '.join(map(str, split))}",
     )
 

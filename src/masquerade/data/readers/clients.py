@@ -19,6 +19,8 @@ WORDS = (
     *("klinik", "krankenhaus", "standort", "zentrum", "praxis", "station", "abteilung", "filiale"),
 )
 """What columns of clients are called, the likeliest first."""
+FLAGS = {"0", "1"}
+"""What is no name of a client, unless its column is called so."""
 ROWS = 5
 """Rows that half of the values have at least, where each is a client with something to learn."""
 MOST = 50
@@ -41,14 +43,18 @@ class Candidate:
         return f"`{self.name}` ({self.values} values)"
 
 
-def candidates(table: Table, left: Collection[str]) -> list[Candidate]:
+def candidates(
+    table: Table, left: Collection[str], categorical: Collection[str]
+) -> list[Candidate]:
     """Find columns that may be the client, the likeliest first; those of `left` are others.
 
-    They hold words or whole numbers, of which most come several times.
+    They hold words or whole numbers, of which most come several times. Those that were said to be
+    `categorical` may be it by their name alone.
     """
     found = [each for column in table.columns if column.name not in left for each in _seen(column)]
     named = [each for each in found if each.by_name]
-    return sorted(named, key=lambda each: _rank(each.name)) or found
+    others = [each for each in found if each.name not in categorical]
+    return sorted(named, key=lambda each: _rank(each.name)) or others
 
 
 def _seen(column: Column) -> list[Candidate]:
@@ -63,7 +69,7 @@ def _seen(column: Column) -> list[Candidate]:
     if (
         len(counts) < 2
         or np.median(counts) < ROWS
-        or not (by_name or (words and len(counts) < MOST))
+        or not (by_name or (len(counts) < MOST and not set(texts) <= FLAGS))
     ):
         return []
     return [Candidate(column.name, len(counts), by_name)]

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -11,6 +12,7 @@ import numpy as np
 from masquerade.data.dataset import Array, from_arrays
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
+from masquerade.errors import listed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
 
@@ -42,24 +44,56 @@ def decoded(paths: Sequence[str], read: Callable[[str], bytes]) -> Array:
     """Return images of one size [n, channels, height, width]; `read` gives the bytes of each."""
     from PIL import Image
 
-    sizes, kinds = set(), set()
+    sizes: dict[str, tuple[int, int]] = {}
+    kinds, faults = set(), []
     for path in paths:
-        data = read(path)
-        # Only the header is read here: one image of absurd size must not be decoded.
-        with Image.open(io.BytesIO(data)) as image:
-            sizes.add(image.size)
-            kinds.add(image.mode)
-        if image.mode not in MODES or _deep(data):
-            raise ValueError(f"{path} has pixels of more than 8 bits, or no RGB colors; convert it")
-        if len(sizes) > 1:
-            raise ValueError(f"images have different sizes ({path}: {image.size}); make them equal")
-    kind = "L" if kinds <= {"L", "1"} else "RGB"
+        try:
+            kind, sizes[path] = _header(read(path))
+            kinds.add(kind)
+        except ValueError as fault:
+            faults.append(f"{path} {fault}")
+    if sizes:
+        ((usual, _),) = Counter(sizes.values()).most_common(1)
+        others = {path: size for path, size in sizes.items() if size != usual}
+        faults += [f"{path} is {_by(size)}, most are {_by(usual)}" for path, size in others.items()]
+    gray = kinds <= {"L", "1"}
+    if faults:
+        raise _refusal(faults, len(paths))
     rows = []
     for path in paths:
-        with Image.open(io.BytesIO(read(path))) as image:
-            rows.append(np.asarray(image.convert(kind)))
+        try:
+            with Image.open(io.BytesIO(read(path))) as image:
+                rows.append(np.asarray(image.convert("L" if gray else "RGB")))
+        except OSError:
+            faults.append(f"{path} is cut off or damaged")
+    if faults:
+        raise _refusal(faults, len(paths))
     pixels = np.stack(rows)
-    return pixels[:, None] if kind == "L" else pixels.transpose(0, 3, 1, 2)
+    return pixels[:, None] if gray else pixels.transpose(0, 3, 1, 2)
+
+
+def _header(data: bytes) -> tuple[str, tuple[int, int]]:
+    """Return the kind of pixels and the size of an image, or say what is wrong with it."""
+    from PIL import Image
+
+    try:
+        # Only the header is read here: one image of absurd size must not be decoded.
+        with Image.open(io.BytesIO(data)) as image:
+            found: tuple[str, tuple[int, int]] = (image.mode, image.size)
+    except (OSError, SyntaxError, Image.DecompressionBombError):
+        raise ValueError("is no image, or damaged") from None
+    if found[0] not in MODES or _deep(data):
+        raise ValueError("has pixels of more than 8 bits, or no RGB colors; convert it")
+    return found
+
+
+def _by(size: tuple[int, int]) -> str:
+    return " x ".join(map(str, size))
+
+
+def _refusal(faults: list[str], count: int) -> ValueError:
+    text = f"{len(faults)} of {count} images are not in order ({listed(faults, 20)})"
+    return ValueError(text if len(faults) > 1 else faults[0])
 
 
 def _deep(data: bytes) -> bool:

@@ -1,13 +1,15 @@
 """What a person says of a table: which column is what, and how its file is written."""
 
-import codecs
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from masquerade.core.table import IMPUTE
 from masquerade.data.dataset import check_task
 from masquerade.errors import MasqueradeError, nearest
-from masquerade.tables.csv_text import SEPARATORS
+from masquerade.tables.csv_text import check_text
+
+OTHERS_WORDS = {"mode": "most_frequent", "mostfrequent": "most_frequent", "average": "mean"}
+"""What other libraries call ways of imputing."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,11 @@ class TableOptions:
 
     def __post_init__(self) -> None:
         if self.impute not in IMPUTE:
-            text = f"`impute` is {self.impute!r}{nearest(self.impute, IMPUTE)}"
+            meant = OTHERS_WORDS.get(self.impute.lower(), self.impute)
+            text = f"`impute` is {self.impute!r}{nearest(meant, IMPUTE)}"
             raise MasqueradeError("E201", f"{text}; choose from {', '.join(IMPUTE[1:])}")
         check_task(self.task)
-        if self.sep and self.sep not in SEPARATORS:
-            text = f"`sep` is {self.sep!r}; choose from , ; | tab, or leave it out"
-            raise MasqueradeError("E201", text)
-        try:
-            codecs.lookup(self.encoding or "utf-8")
-        except LookupError:
-            text = f"`encoding` is {self.encoding!r}, which is not known"
-            raise MasqueradeError("E201", f"{text}; utf-8, latin-1 and cp1252 are usual") from None
+        check_text(self.sep, self.encoding)
 
     @property
     def given(self) -> list[str]:
@@ -57,8 +53,8 @@ AS_IT_IS = TableOptions()
 """The defaults."""
 
 
-def names_of(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return column names; in one text commas separate them."""
+def names_of(given: str | Iterable[str | int]) -> tuple[str, ...]:
+    """Return column names; in one text commas separate them, and pandas may number them."""
     if not isinstance(given, str):
-        return tuple(given)
+        return tuple(map(str, given))
     return tuple(name for each in given.split(",") if (name := each.strip()))

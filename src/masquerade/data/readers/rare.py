@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from masquerade.errors import MasqueradeWarning, nearest
-from masquerade.tables.columns import Column, Table
+from masquerade.errors import MasqueradeWarning, listed, nearest
+from masquerade.tables.columns import Column, Table, marks_of
+from masquerade.tables.faults import written
 
 FEWEST = 3
 """Rows below which a class or a client can hardly be trained, validated and tested on."""
@@ -26,6 +27,18 @@ def warn_of_rare(table: Table, roles: Mapping[str, str], categories: Iterable[st
     if found:
         text = f"W312 {table.source}: {'; '.join(found)}"
         warnings.warn(MasqueradeWarning(f"{text}; correct them if they are mistakes"), stacklevel=3)
+
+
+def warn_of_marks(table: Table, names: Iterable[str]) -> None:
+    """Warn of words that were read as categories, and may mean a missing value (W315)."""
+    found = {name: marks_of(table[name].texts[~table[name].missing]) for name in names}
+    said = [f"`{name}` {', '.join(map(repr, marks))}" for name, marks in found.items() if marks]
+    if said:
+        words = dict.fromkeys(mark for marks in found.values() for mark in marks)
+        option = written([("missing", ",".join(words))], table.in_python)[0]
+        text = f"W315 {table.source}: words that often mean a missing value are categories"
+        text += f" ({listed(said)}); {option} says that they do"
+        warnings.warn(MasqueradeWarning(text), stacklevel=3)
 
 
 def _alike(table: Table, column: Column) -> Iterator[str]:

@@ -10,24 +10,30 @@ from masquerade.core.features import Feature
 from masquerade.data.dataset import FEW, Array, Dataset, are_few, from_arrays, numbered
 from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients, words_of
 from masquerade.data.readers.options import TableOptions
-from masquerade.data.readers.rare import warn_of_rare
+from masquerade.data.readers.rare import warn_of_marks, warn_of_rare
 from masquerade.errors import MasqueradeWarning, listed, nearest
 from masquerade.tables.columns import (
-    COMMA,
     DATE,
     NUMBER,
+    POINT_THOUSANDS,
     WHOLE,
     Column,
     Flags,
     Table,
+    marks_of,
     no_numbers,
     numbers_of,
     places_of,
 )
-from masquerade.tables.faults import Fault, refusal
+from masquerade.tables.faults import SHOWN, Fault, refusal, written
+from masquerade.tables.layout import Layout
 
+WORDS = 10
+"""Different words that are shown of a column of categories."""
 LEAST = 10
 """Rows from which a column can be said to tell nothing."""
+MANY = 100
+"""Rows in which whole numbers that measure something hardly are all different."""
 KEYS = {"id", "ids", "nr", "no", "num", "number", "mrn", "key", "uid", "index", "nummer"}
 """What columns are called that number rows."""
 TRAIN = {"true": True, "1": True, "train": True, "false": False, "0": False, "test": False}
@@ -49,7 +55,7 @@ def dataset_of(
     faults += _role_faults(table, roles)
     if "label" in roles:
         faults += _label_faults(table, table[roles["label"]], options.task)
-    clients = [] if "client" in roles else candidates(table, left)
+    clients = [] if "client" in roles else candidates(table, left, options.categorical)
     asked = _Asked("label" in roles, clients)
     found = [_feature(table, column, options, asked) for column in used]
     faults += [fault for each in found for fault in each.faults]
@@ -63,13 +69,15 @@ def dataset_of(
     y, class_names = _labels(table, table[roles["label"]], options.task)
     counted = ("client",) if y.dtype.kind == "f" else ("label", "client")
     named = {role: roles[role] for role in counted if role in roles}
-    warn_of_rare(table, named, [each.name for each in found if each.categories])
+    worded = [each.name for each in found if each.categories]
+    warn_of_rare(table, named, worded)
+    warn_of_marks(table, [*named.values(), *worded])
     if images is None:
         x = np.stack([each.numbers for each in found], axis=1).astype(np.float32)
     dataset = from_arrays(
         x if images is None else images,
         y,
-        _clients(table[roles["client"]]) if "client" in roles else None,
+        _clients(table, table[roles["client"]]) if "client" in roles else None,
         name,
         train=_train_flags(table[roles["train"]]) if "train" in roles else None,
         features=[Feature(each.name, each.categories) for each in found],
@@ -78,8 +86,9 @@ def dataset_of(
         copy=False,
     )
     others = tuple(each for each in table.names if each in left) if images is None else ()
-    names = class_names or dataset.class_names
-    return replace(dataset, class_names=names, other_columns=others, missing=options.missing)
+    names, owner = class_names or dataset.class_names, roles.get("client", "")
+    layout = Layout(others, owner, options.missing, table.sep, options.encoding)
+    return replace(dataset, class_names=names, layout=layout)
 
 
 def _roles(table: Table, options: TableOptions) -> dict[str, str]:
@@ -149,7 +158,7 @@ def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
 def _label_faults(table: Table, column: Column, task: str) -> Iterable[Fault]:
     """Find labels that are no numbers, where they have to be."""
     if task == "regression" and not column.refused:
-        _, wrong = numbers_of(column, table.decimal_comma)
+        _, wrong = numbers_of(table, column)
         if wrong.any():
             yield replace(no_numbers(table, column, wrong), options=(("task", "classification"),))
 
@@ -185,7 +194,7 @@ def _feature(table: Table, column: Column, options: TableOptions, asked: _Asked)
     if column.categories or name in options.categorical:
         numbers, categories = _places(column)
     else:
-        numbers, wrong = numbers_of(column, table.decimal_comma)
+        numbers, wrong = numbers_of(table, column)
         if wrong.any():
             faults.append(_no_numbers(table, column, wrong, asked))
     rows = np.flatnonzero(column.missing)
@@ -218,11 +227,15 @@ def _no_numbers(table: Table, column: Column, wrong: Flags, asked: _Asked) -> Fa
         if all(map(DATE.fullmatch, texts)):
             said = f"column `{column.name}`: it holds dates ({_first(table, column, rows)})"
             return Fault(said, (drop,), "or write them as numbers, such as days")
-        if not all(map(COMMA.fullmatch, texts)):
+        if not all(NUMBER.fullmatch(text) or POINT_THOUSANDS.fullmatch(text) for text in texts):
             return _words(table, column, rows, asked)
-    # A few wrong values are no reason to lose a column; one that comes again may mean none.
-    again = (("missing", texts[0]),) if len(texts) > 1 and len(set(texts)) == 1 else ()
-    return replace(fault, options=(*again, drop), advice=f"or {fault.advice}", sure=False)
+    # A few wrong values are no reason to lose a column; they may mean that there is none.
+    words = sorted(set(texts))
+    unsaid = column.values.dtype.kind == "U" and len(words) <= SHOWN and "," not in "".join(words)
+    numeric = any(map(NUMBER.fullmatch, words))
+    missing = (("missing", ",".join(words)),) if unsaid and not numeric else ()
+    sure = bool(missing) and marks_of(column.texts[rows]) == words
+    return replace(fault, options=(*missing, drop), advice=f"or {fault.advice}", sure=sure)
 
 
 def _first(table: Table, column: Column, rows: Array) -> str:
@@ -234,7 +247,9 @@ def _words(table: Table, column: Column, rows: Array, asked: _Asked) -> Fault:
     name, texts = column.name, column.texts
     different = rows[np.sort(np.unique(texts[rows], return_index=True)[1])]
     words = "one word alone" if len(different) == 1 else f"{len(different)} different words"
-    shown = f"{words} ({table.places.shown(different, texts)})"
+    # Categories come again; names of rows do not, and need no list.
+    most = WORDS if len(different) < len(rows) else SHOWN
+    shown = f"{words} ({table.places.shown(different, texts, most)})"
     if len(different) in (1, len(rows)):
         return Fault(f"column `{name}`: it holds {shown}", (("drop", name),))
     options = [("categorical", name), ("drop", name)]
@@ -243,6 +258,11 @@ def _words(table: Table, column: Column, rows: Array, asked: _Asked) -> Fault:
     if name in named:
         options.insert(0 if likeliest else 1, ("client", name))
     advice = "" if asked.labeled else "unless it is the label"
+    if marks := marks_of(texts[rows]):
+        what = "these mean" if len(marks) > 1 else "it means"
+        option = written([("missing", ",".join(marks))], table.in_python)[0]
+        also = f"{option} if {what} a missing value"
+        advice = f"{advice}; {also}" if advice else f"and {also}"
     sure = asked.labeled or likeliest
     return Fault(f"column `{name}`: it holds {shown}", tuple(options), advice, sure)
 
@@ -276,9 +296,10 @@ def _warn(table: Table, features: Sequence[_Feature]) -> None:
 
 
 def _names_rows(name: str, numbers: Array) -> bool:
-    """Tell whether different numbers count rows, or are whole and called as names of rows are."""
+    """Tell whether different whole numbers count rows, are many, or are called as names are."""
     counts = np.ptp(numbers) == len(numbers) - 1
-    return bool((numbers % 1 == 0).all() and (counts or not KEYS.isdisjoint(words_of(name))))
+    called = not KEYS.isdisjoint(words_of(name))
+    return bool((numbers % 1 == 0).all() and (counts or called or len(numbers) >= MANY))
 
 
 def _labels(table: Table, column: Column, task: str) -> tuple[Array, tuple[str, ...]]:
@@ -288,11 +309,11 @@ def _labels(table: Table, column: Column, task: str) -> tuple[Array, tuple[str, 
     names of classes.
     """
     if task == "regression":
-        return numbers_of(column, table.decimal_comma)[0], ()
+        return numbers_of(table, column)[0], ()
     if column.categories:
         places, known = _places(column)
         return places.astype(np.int64), known
-    values = _typed(column, table.decimal_comma)
+    values = _typed(table, column)
     if values.dtype.kind not in "iuf":
         return values, ()
     few, count = are_few(values), len(np.unique(values))
@@ -314,19 +335,19 @@ def _warn_of_amounts(table: Table, column: Column, count: int) -> None:
     warnings.warn(MasqueradeWarning(text), stacklevel=2)
 
 
-def _clients(column: Column) -> Array:
-    values = _typed(column)
+def _clients(table: Table, column: Column) -> Array:
+    values = _typed(table, column)
     return values if values.dtype.kind in "iu" else column.texts
 
 
-def _typed(column: Column, decimal_comma: bool = False) -> Array:
+def _typed(table: Table, column: Column) -> Array:
     """Return texts as whole numbers or as numbers, if all of them are such."""
     values = column.values
     if values.dtype.kind != "U":
         return values
     if all(map(WHOLE.fullmatch, values.tolist())):
         return values.astype(np.int64)
-    numbers, wrong = numbers_of(column, decimal_comma)
+    numbers, wrong = numbers_of(table, column)
     return values if wrong.any() else numbers
 
 

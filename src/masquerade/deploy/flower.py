@@ -1,0 +1,118 @@
+"""Flower as the carrier: all that the two apps do which its processes run.
+
+Nothing else here imports Flower, and of it only what it calls public: `flwr.app`, `flwr.clientapp`
+and `flwr.serverapp`. `superlink.py` has the commands of its processes.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from masquerade.deploy import server_app as serving
+from masquerade.deploy import worker
+from masquerade.deploy.carrier import Delivery
+from masquerade.deploy.nodes import Nodes
+
+STYPE = "masquerade.bytes.v1"
+"""How an array says what it is. Flower moves large arrays in pieces, and a piece only once."""
+TYPE = "train"
+POLL = 0.2
+"""Seconds between two looks for answers."""
+
+
+def wrap(data: bytes) -> RecordDict:
+    """Put bytes into what Flower carries."""
+    array = Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
+    return RecordDict({"message": ArrayRecord({"bytes": array})})
+
+
+def unwrap(content: RecordDict) -> bytes:
+    """Take the bytes out again; refuse what `wrap` has not made."""
+    record = content.get("message")
+    array = record.get("bytes") if isinstance(record, ArrayRecord) else None
+    if array is None or array.stype != STYPE:
+        raise ValueError("a message that holds no bytes of Masquerade")
+    return array.data
+
+
+class FlowerCarrier:
+    """Carries bytes between the server and SuperNodes; a client is who its registered key says."""
+
+    def __init__(self, grid: Grid, nodes: Nodes, seconds: float) -> None:
+        """Carry over a grid; a message that is older than `seconds` is given up."""
+        self._grid, self._nodes, self._seconds = grid, nodes, seconds
+        self._asked: dict[str, tuple[str, float]] = {}
+
+    def connected(self) -> Sequence[str]:
+        """Return the clients whose nodes are online."""
+        names = self._nodes.names()
+        return sorted(names[node] for node in self._grid.get_node_ids() if node in names)
+
+    def send(self, messages: Mapping[str, bytes]) -> None:
+        """Hand messages to SuperLink, which nodes ask for them."""
+        nodes = {name: node for node, name in self._nodes.names().items()}
+        until = time.monotonic() + self._seconds
+        for name, data in messages.items():
+            if name not in nodes:
+                continue
+            message = Message(wrap(data), nodes[name], TYPE, ttl=self._seconds)
+            # One by one: together they would be as large as their sum.
+            for number in self._grid.push_messages([message]):
+                if number:
+                    self._asked[number] = name, until
+
+    def receive(self, wait: float) -> Sequence[Delivery]:
+        """Return what has arrived."""
+        until = time.monotonic() + wait
+        while True:
+            found = self._pull()
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
+            time.sleep(min(POLL, left))
+
+    def _pull(self) -> list[Delivery]:
+        now = time.monotonic()
+        self._asked = {key: asked for key, asked in self._asked.items() if asked[1] > now}
+        found = []
+        for message in self._grid.pull_messages(list(self._asked)) if self._asked else ():
+            asked = self._asked.pop(message.metadata.reply_to_message_id, None)
+            if asked is not None:
+                found.append(_delivery(asked[0], message))
+        return found
+
+
+def _delivery(name: str, message: Message) -> Delivery:
+    if message.has_error():
+        return Delivery(name, None, f"{message.error.reason} (Flower's {message.error.code})")
+    try:
+        return Delivery(name, unwrap(message.content))
+    except ValueError as fault:
+        return Delivery(name, None, str(fault))
+
+
+client_app = ClientApp()
+
+
+@client_app.train()
+def forward(message: Message, context: Context) -> Message:
+    """Hand a message to the client's worker, and its answer back."""
+    path = str(context.node_config["socket"])
+    answer = worker.ask(path, unwrap(message.content), message.metadata.ttl)
+    return Message(wrap(answer), reply_to=message)
+
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Train the federation of a folder over the nodes of a grid."""
+    folder = Path(str(context.run_config["folder"]))
+    serving.run(
+        folder, lambda nodes, seconds: FlowerCarrier(grid, nodes, seconds), str(context.run_id)
+    )

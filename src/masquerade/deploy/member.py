@@ -1,0 +1,208 @@
+"""A client's machine: it answers whatever the server asks, and keeps data, states and models.
+
+Its folder holds `data.toml`, which says where its samples are, and for every run what was agreed,
+its states, and in the end its models.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from masquerade import __version__
+from masquerade.config import toml
+from masquerade.config.settings import Config
+from masquerade.data import Federation
+from masquerade.deploy import messages
+from masquerade.deploy.agreement import AGREED, Agreement, check_code, write_sums
+from masquerade.deploy.facts import Facts, Form, counts_of, translated
+from masquerade.deploy.messages import Answer, Question
+from masquerade.deploy.models import personal_of
+from masquerade.deploy.own_data import FILE as DATA
+from masquerade.deploy.own_data import at, fingerprint, read_code, read_own
+from masquerade.deploy.participant import STATES, Invitation, Participant, Seat
+from masquerade.engine.remote import Call
+from masquerade.errors import MasqueradeError
+from masquerade.experiments.personal import Personal
+from masquerade.results.json_records import from_json, to_json
+from masquerade.storage import atomic
+from masquerade.storage.run_directory import check_name
+
+RUNS, SEAT = "runs", "seat.json"
+
+
+@dataclass
+class Member:
+    """Answers the messages of a server, one at a time."""
+
+    folder: Path
+    _participants: dict[str, Participant] = field(default_factory=dict)
+    _read: tuple[Any, Federation] | None = None
+
+    def answer(self, data: bytes) -> bytes:
+        """Do what a message asks, and say what came of it, or why it was not done.
+
+        Faults of this machine (a full disk) are raised.
+        """
+        try:
+            question = messages.read(Question, data)
+        except MasqueradeError as error:
+            return messages.write(_refusal(Question(run="", client="", nonce="", kind=""), error))
+        kinds: dict[str, Callable[[Question], Answer]] = {
+            messages.HELLO: self._hello,
+            messages.SUMS: self._sums,
+            messages.SETTLE: self._settle,
+        }
+        try:
+            return messages.write(kinds.get(question.kind, self._work)(question))
+        except MasqueradeError as error:
+            return messages.write(_refusal(question, error))
+        except OSError:
+            raise
+        except Exception as error:
+            # What an error says may hold what samples say; it stays here.
+            logging.getLogger(__name__).exception("a question of kind %s failed", question.kind)
+            text = f"{type(error).__name__} while it did `{question.kind}`; the log there says more"
+            return messages.write(_refusal(question, MasqueradeError("E614", text)))
+
+    def runs(self) -> list[str]:
+        """Name the runs that it takes part in, or did; the last one first."""
+        found = (self.folder / RUNS).glob(f"*/{AGREED}")
+        return [each.parent.name for each in sorted(found, key=_written, reverse=True)]
+
+    def participant(self, run: str) -> Participant:
+        """Return it as it takes part in a run; E611 where it does not know the run."""
+        if run not in self._participants:
+            folder = self.folder / RUNS / check_name(run)
+            try:
+                agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
+                seat = from_json(Seat, json.loads((folder / SEAT).read_bytes()))
+            except FileNotFoundError:
+                text = (
+                    f"this client does not know the run `{run}`; it has to be told what is agreed"
+                )
+                raise MasqueradeError("E611", text) from None
+            self._participants[run] = self._made(agreement, seat, folder)
+        return self._participants[run]
+
+    def personal(self, view: str = "", run: str = "") -> Personal:
+        """Return its model of a view (the default one), ready to predict and to be exported.
+
+        It is that of the last run that it took part in, unless another is named.
+        """
+        runs = self.runs()
+        if not runs:
+            text = f"{self.folder} took part in no run yet; wait until training is done"
+            raise MasqueradeError("E408", text)
+        return personal_of(self.participant(run or runs[0]), view)
+
+    def own(self, config: Config) -> Federation:
+        """Return its samples, split as the settings of a federation say."""
+        read_code(self.folder)
+        return self._own(config)
+
+    def _made(self, agreement: Agreement, seat: Seat, folder: Path) -> Participant:
+        read_code(self.folder)
+        own = translated(self._own(agreement.settings()), agreement.form)
+        data = at(replace(own, name=agreement.name), 0, seat.id)
+        return Participant(agreement, seat, folder, data)
+
+    def _own(self, config: Config) -> Federation:
+        """Read its samples, once for each way of splitting them."""
+        key = (self.folder / DATA).read_bytes(), config.data
+        if self._read is None or self._read[0] != key:
+            self._read = key, read_own(self.folder, config.data)
+        return self._read[1]
+
+    def _hello(self, question: Question) -> Answer:
+        """Say what its data look like."""
+        read_code(self.folder)
+        tables = toml.read(question.body.decode())
+        check_code(tables.get("code", {}))
+        # Whoever has changed its data since is asked anew.
+        self._read = None
+        own = self._own(toml.parse(tables, "the settings of the federation"))
+        facts = Facts(
+            Form.of(own),
+            *counts_of(own, 0),
+            fingerprint=fingerprint(own, question.run),
+            torch=torch.__version__,
+            masquerade=__version__,
+        )
+        return _answer(question, json.dumps(to_json(facts)).encode())
+
+    def _sums(self, question: Question) -> Answer:
+        """Say what its training samples and labels sum to."""
+        draft = Agreement.from_bytes(question.body)
+        data = translated(self._own(draft.settings()), draft.form)
+        return _answer(question, write_sums(draft.specified(data), 0))
+
+    def _settle(self, question: Question) -> Answer:
+        """Take over what is agreed, if it fits this client's samples and machine."""
+        try:
+            told = from_json(Invitation, json.loads(question.body))
+        except (ValueError, RecursionError) as error:
+            raise MasqueradeError("E610", f"an invitation cannot be read: {error}") from None
+        if (told.agreement.run, told.seat.name) != (question.run, question.client):
+            raise MasqueradeError("E606", "what was agreed is of another run or client")
+        folder = self.folder / RUNS / check_name(question.run)
+        made = self._made(told.agreement, told.seat, folder)
+        made.try_out()
+        if told.anew:
+            shutil.rmtree(folder / STATES, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
+        atomic.write_file(folder / AGREED, told.agreement.to_bytes())
+        self._participants[question.run] = made
+        return _answer(question)
+
+    def _work(self, question: Question) -> Answer:
+        """Do a round, or measure a view."""
+        made = self.participant(question.run)
+        if question.client != made.seat.name or question.kind not in messages.WORK:
+            text = f"a question to {question.client} to do `{question.kind}`"
+            raise MasqueradeError("E606", f"{text}; this is {made.seat.name}")
+        call = Call(
+            run=question.run,
+            client=question.id,
+            kind=question.kind,
+            view=question.view,
+            number=question.number,
+            base=question.base,
+            body=question.body,
+            novel=question.novel,
+            final=question.final,
+        )
+        reply = made.client.answer(call)
+        flops = tuple(tuple(column) for column in reply.flops)
+        return replace(_answer(question, reply.body), flops=flops)
+
+
+def open_member(folder: Path) -> Member:
+    """Open the folder of a client."""
+    if not (folder / DATA).is_file():
+        text = f"{folder} is no client's folder: it has no {DATA}; join a federation first"
+        raise MasqueradeError("E408", text)
+    return Member(folder)
+
+
+def _answer(question: Question, body: bytes = b"") -> Answer:
+    return Answer(run=question.run, client=question.client, nonce=question.nonce, body=body)
+
+
+def _refusal(question: Question, error: MasqueradeError) -> Answer:
+    """Say why something was not done; what is wrong with data is told in the log here alone."""
+    text = str(error).removeprefix(f"{error.code} ")
+    if error.code.startswith("E3"):
+        logging.getLogger(__name__).error("%s", error)
+        text = "its data cannot be read or used; the log there says why"
+    return replace(_answer(question), code=error.code, text=text)
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime

@@ -1,0 +1,177 @@
+"""A client as it takes part in one run: what was agreed, and its own samples."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from masquerade.config.resolve import TrainingSpec
+from masquerade.core.part import Message, Part
+from masquerade.core.random import Label, fold
+from masquerade.core.round import ClientInfo
+from masquerade.core.task import Task
+from masquerade.data import Federation
+from masquerade.deploy.agreement import Agreement, fitted_alone
+from masquerade.deploy.client import Client
+from masquerade.deploy.measure import Adapted, ClientReport, Measurer
+from masquerade.engine.base import EngineContext
+from masquerade.engine.loop import Loop
+from masquerade.errors import MasqueradeError
+from masquerade.evaluation.evaluate import Evaluator
+from masquerade.results.json_records import to_json
+from masquerade.simulation import contract, preflight
+from masquerade.simulation.build import Simulation, context_of, server_of
+from masquerade.simulation.class_weights import Weighting
+from masquerade.simulation.fitting import Fitting
+from masquerade.simulation.participation import Drawn
+from masquerade.storage import atomic, model_files
+from masquerade.storage.run_directory import check_name
+from masquerade.wire import digest
+
+STATES, MODELS = "states", "models"
+"""Folders of a run at a client."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A client's place in a run."""
+
+    name: str
+    id: int
+    budget: float = 1.0
+    """The share of the parameters that its device can hold."""
+    clients: int = 1
+    """How many the federation had when it was told."""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What a client is told when all is agreed."""
+
+    agreement: Agreement
+    seat: Seat
+    anew: bool = False
+    """Whether it drops its states of this run."""
+
+    def to_bytes(self) -> bytes:
+        """Write it as JSON."""
+        return json.dumps(to_json(self)).encode()
+
+
+@dataclass(frozen=True, eq=False)
+class Participant:
+    """A client as it takes part in one run: what was agreed, with its own samples."""
+
+    agreement: Agreement
+    seat: Seat
+    folder: Path
+    """Of this run."""
+    data: Federation
+    """Its samples as they are, with its number in the run."""
+
+    @cached_property
+    def spec(self) -> TrainingSpec:
+        """Return the training, over this client's samples alone."""
+        found = self.agreement.specified(self.data)
+        return replace(found, budgets=(1.0,) * self.seat.id + (self.seat.budget,))
+
+    @cached_property
+    def applied(self) -> Federation:
+        """Return the samples as the task reads them."""
+        return self.agreement.applied(self.spec, self.seat.id)
+
+    @cached_property
+    def task(self) -> Task:
+        """Return the task of training."""
+        return self.agreement.task(self.spec, self.applied)
+
+    @cached_property
+    def own_task(self) -> Task:
+        """Return the task by which it answers raw samples."""
+        if self.agreement.preprocess:
+            return self.task
+        own = fitted_alone(self.spec, self.seat.id)
+        return self.task.with_preprocess(own).with_example(self.data.x)
+
+    @cached_property
+    def info(self) -> ClientInfo:
+        """Return what it knows of itself before training."""
+        id, key = self.seat.id, fold(self.spec.seed, Label.CLIENT, self.seat.id)
+        return ClientInfo(id, len(self.data.train[id]), key, self.seat.budget)
+
+    @cached_property
+    def context(self) -> EngineContext:
+        """Return what its work depends on."""
+        return context_of(self.spec, self.task, self.applied)
+
+    @cached_property
+    def client(self) -> Client:
+        """Return what answers the calls of rounds."""
+        (self.folder / STATES).mkdir(parents=True, exist_ok=True)
+        torch.set_num_threads(self.spec.compute.threads)
+        return Client(self.agreement.run, self.context, self.info, self.folder / STATES, self._tell)
+
+    @cached_property
+    def _measurer(self) -> Measurer:
+        samples = [0] * self.seat.id + [self.info.samples]
+        nobody_else = Drawn(torch.tensor([self.seat.id]), 1, "always", 0.0, self.spec.seed)
+        server = server_of(
+            self.spec,
+            self.task,
+            samples,
+            nobody_else,
+            self.context.meter,
+            torch.device("cpu"),
+        )
+        alone = Simulation(
+            spec=replace(self.spec, federation=self.applied),
+            server=replace(server, known=(self.seat.id,)),
+            engine=Loop(self.context),
+            context=self.context,
+            federation=self.applied,
+            fitting=Fitting(self.task.preprocess),
+            weighting=Weighting(),
+            seconds=0.0,
+        )
+        return Measurer(Evaluator.of(alone), self.seat.id)
+
+    def _tell(self, adapted: Adapted) -> bytes:
+        """Return what it tells of a view; at the end it keeps the model."""
+        report, model = self._measurer(adapted)
+        if adapted.final:
+            (self.folder / MODELS).mkdir(parents=True, exist_ok=True)
+            atomic.write_file(self.model_file(adapted.view), model_files.encode(model))
+            atomic.write_file(self.report_file(adapted.view), report.to_bytes())
+        return report.to_bytes()
+
+    def model_file(self, view: str) -> Path:
+        """Return where the model of a view is."""
+        return self.folder / MODELS / f"{check_name(view)}.safetensors"
+
+    def report_file(self, view: str) -> Path:
+        """Return where the figures of a view are."""
+        return self.folder / MODELS / f"{check_name(view)}.json"
+
+    def model(self, view: str) -> Message:
+        """Read the model of a view."""
+        path = self.model_file(view)
+        if not path.is_file():
+            text = f"{path} is not there: training is not done, or this client missed its end"
+            raise MasqueradeError("E408", f"{text}; see `masquerade deploy status`")
+        return model_files.decode(path.read_bytes(), path.name)
+
+    def report(self, view: str) -> ClientReport:
+        """Read the figures of a view."""
+        return ClientReport.from_bytes(self.report_file(view).read_bytes())
+
+    def try_out(self) -> None:
+        """Refuse what cannot work with these samples, before any round."""
+        preflight.try_out(self.task, self.applied)
+        contract.check(self.context, self.info, self.spec.compute.engine)
+        here = int(digest(Part(self.task.initial)))
+        if here != self.agreement.initial:
+            text = f"the initial weights are others here ({here:016x}) than at the server "
+            text += f"({self.agreement.initial:016x}); this is torch {torch.__version__}, there "
+            raise MasqueradeError("E612", f"{text}it is {self.agreement.torch}; install the same")

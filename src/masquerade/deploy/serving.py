@@ -1,0 +1,249 @@
+"""What `masquerade deploy server` keeps running: the gate, SuperLink, our app in it, and health."""
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from masquerade import __version__
+from masquerade.deploy import health, superlink
+from masquerade.deploy.gate import Gate
+from masquerade.deploy.layout import ServerFolder
+from masquerade.deploy.nodes import Nodes
+from masquerade.deploy.overview import ending
+from masquerade.deploy.ports import free_ports
+from masquerade.deploy.processes import Kept, Process, again, end, running
+from masquerade.deploy.server_app import NAME, Outcome
+from masquerade.deploy.traffic import read_traffic, write_traffic
+from masquerade.errors import MasqueradeError
+
+LINK = "superlink"
+BEAT, LOOK = 0.3, 1.0
+"""Seconds between two looks at processes, and at keys and certificates."""
+APP_SECONDS = 60.0
+"""Within which an app that was started is there."""
+DAY = 86400.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the gate and health listen."""
+
+    bind: str | None
+    """Of the gate; None listens at all addresses."""
+    port: int
+    health: int
+    """A port of the loopback."""
+
+
+@dataclass
+class Server:
+    """The server of a federation."""
+
+    layout: ServerFolder
+    federation: str
+    address: Address
+    say: Say
+    link_port: int = field(default_factory=lambda: free_ports(1)[0])
+    _up: asyncio.Event = field(default_factory=asyncio.Event)
+    _names: dict[bytes, str] = field(default_factory=dict)
+    _registered: dict[bytes, str] = field(default_factory=dict)
+    """The keys that SuperLink knows."""
+    done: bool = False
+
+    @property
+    def _nodes(self) -> Nodes:
+        return Nodes(self.layout.nodes)
+
+    async def run(self) -> None:
+        """Serve until this is canceled, or until an operator has to mend something."""
+        around = superlink.environment(self.layout.flower_home)
+        superlink.write_home(self.layout, self.link_port)
+        self._names = client_keys(self.layout)
+        control = superlink.Control(self.layout, around)
+        tls, stamp = server_tls(self.layout), _stamp(self.layout.certificate("server")[0])
+        gate = self._gate()
+        link = self._link(around)
+        try:
+            listening = await gate.serve(self.address.bind, self.address.port, tls)
+            looking = await health.serve(self.address.health, lambda: health.answer(self.layout))
+        except OSError as fault:
+            text = f"cannot listen at {self.address.bind}:{self.address.port} ({fault.strerror})"
+            raise MasqueradeError("E623", f"{text}; is a server running there?") from None
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(link.keep())
+                group.create_task(self._link_up(link, control))
+                group.create_task(self._app(control))
+                group.create_task(self._watch(gate, tls, stamp))
+        except BaseExceptionGroup as several:
+            # The first that failed is why the others were ended.
+            raise several.exceptions[0] from None
+        finally:
+            listening.close()
+            looking.close()
+            end([*filter(None, [self._running_app()])])
+
+    def _running_app(self) -> Process | None:
+        return running(self.layout.state).get(NAME)
+
+    def _gate(self) -> Gate:
+        authority = str(self.layout.certificate("ca")[0])
+        return Gate(
+            upstream=("127.0.0.1", self.link_port),
+            upstream_tls=ssl.create_default_context(cafile=authority),
+            client_of=lambda key: self._names.get(key),
+            greeting=lambda client: {
+                "federation": self.federation,
+                "client": client,
+                "version": __version__,
+            },
+            ready=lambda: self._up.is_set() and self._registered == self._names,
+            seen=read_traffic(self.layout.traffic),
+        )
+
+    def _link(self, around: Mapping[str, str]) -> Kept:
+        async def ended(status: int, lines: Sequence[str]) -> None:
+            self._up.clear()
+            self.say(again(LINK, status))
+
+        return Kept(
+            LINK,
+            superlink.link_command(self.layout, self.link_port, around),
+            around,
+            self.layout.state,
+            ended=ended,
+            quiet=lambda line: '" 200' in line,
+        )
+
+    async def _link_up(self, link: Kept, control: superlink.Control) -> None:
+        """Register keys whenever SuperLink has started, and whenever they change."""
+        starts = 0
+        while True:
+            begun = link.starts
+            new = begun != starts and await _answers(self.link_port)
+            if new or (self._up.is_set() and self._registered != self._names):
+                names = self._names
+                try:
+                    await self._register(control, set(names.values()))
+                except MasqueradeError as fault:
+                    self.say(f"{fault}; it is tried again")
+                    await asyncio.sleep(LOOK)
+                    continue
+                starts, self._registered = begun, names
+                self._up.set()
+            await asyncio.sleep(BEAT)
+
+    async def _register(self, control: superlink.Control, wanted: set[str]) -> None:
+        """Have SuperLink know the keys of some clients, and of nobody else."""
+        known = {
+            int(str(node["node-id"]))
+            for node in await control.nodes()
+            if node["status"] != "unregistered"
+        }
+        had = self._nodes.names()
+        kept = {node: name for node, name in had.items() if node in known and name in wanted}
+        for node in known - kept.keys():
+            await control.unregister(node)
+        for name in sorted(wanted - set(kept.values())):
+            kept[await control.register(self.layout.clients / f"{name}.pub")] = name
+        if kept != had:
+            self._nodes.write(kept)
+
+    async def _app(self, control: superlink.Control) -> None:
+        """Have our app run until it says that all is done."""
+        wait = 1.0
+        while not self.done:
+            await self._up.wait()
+            end([*filter(None, [self._running_app()])])
+            number = await self._started(control)
+            if number:
+                await self._app_ended()
+            outcome = Outcome.read(self.layout.outcome)
+            if outcome is not None and outcome.run == number:
+                if outcome.error:
+                    code, _, text = outcome.error.partition(" ")
+                    raise MasqueradeError(code, text)
+                self.done = True
+                self.say(
+                    "Training is done. Clients may still connect; "
+                    f"`masquerade deploy stop {self.layout.path}` ends the server."
+                )
+                return
+            self.say("W620 the server's app has ended; it goes on from the last commit")
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 30.0)
+
+    async def _started(self, control: superlink.Control) -> str:
+        """Start our app; return its number once it is there, or nothing."""
+        try:
+            number = await control.run()
+        except MasqueradeError as fault:
+            self.say(str(fault))
+            return ""
+        until = time.monotonic() + APP_SECONDS
+        while time.monotonic() < until and self._up.is_set():
+            outcome = Outcome.read(self.layout.outcome)
+            if self._running_app() or (outcome and outcome.run == number):
+                return number
+            await asyncio.sleep(BEAT)
+        return ""
+
+    async def _app_ended(self) -> None:
+        while (app := self._running_app()) is not None:
+            if not self._up.is_set():
+                # It belongs to a SuperLink that is gone.
+                await asyncio.to_thread(end, [app], 3.0)
+                return
+            await asyncio.sleep(BEAT)
+
+    async def _watch(self, gate: Gate, tls: ssl.SSLContext, stamp: int) -> None:
+        """Take in keys and certificates that changed, write what passed, warn in time."""
+        warned = 0.0
+        while True:
+            certificate, key = self.layout.certificate("server")
+            if (found := _stamp(certificate)) != stamp:
+                with contextlib.suppress(ssl.SSLError):
+                    # For handshakes from now on; the two files are written one after the other.
+                    tls.load_cert_chain(certificate, key)
+                    stamp, warned = found, 0.0
+                    self.say("The certificate was renewed.")
+            self._names = client_keys(self.layout)
+            if time.monotonic() - warned > DAY or not warned:
+                warned = time.monotonic()
+                for text in ending(self.layout):
+                    self.say(text)
+            write_traffic(self.layout.traffic, gate)
+            await asyncio.sleep(LOOK)
+
+
+def client_keys(layout: ServerFolder) -> dict[bytes, str]:
+    """Return the clients that may come, by their public keys."""
+    return {path.read_bytes().strip(): path.stem for path in sorted(layout.clients.glob("*.pub"))}
+
+
+def server_tls(layout: ServerFolder) -> ssl.SSLContext:
+    """Return how the gate proves who it is."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate, key = layout.certificate("server")
+    tls.load_cert_chain(certificate, key)
+    return tls
+
+
+async def _answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns
