@@ -5,6 +5,7 @@ one machine; `torchrun` starts them, on one or on several.
 """
 
 import atexit
+import gc
 import json
 import os
 import signal
@@ -296,10 +297,24 @@ def _refuse_forks(device: torch.device) -> None:
 
 
 def _fork() -> int:
-    with warnings.catch_warnings():
-        # Other threads show progress or write commits; a fork needs nothing of theirs.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+    """Fork; what its parent left for the garbage collector is not the fork's to collect.
+
+    An exchange of an earlier run may be among it. To destroy one is to wait for its threads, and
+    they are the parent's alone: the fork would wait for ever, or be ended.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            # Other threads show progress or write commits; a fork needs nothing of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process = os.fork()
+        if not process:
+            gc.freeze()
+        return process
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _serve(rank: int, parent: int) -> None:
