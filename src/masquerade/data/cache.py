@@ -209,8 +209,8 @@ def _fill(folder: Path, name: str, reading: Reading, facts: dict[str, str]) -> M
         column = getattr(dataset, key)
         if column is not None:
             path = folder / f"{key}.npy"
-            np.save(path, column.numpy(), allow_pickle=False)
-            atomic.sync(path)
+            with atomic.filling(path) as file:
+                np.save(file, column.numpy(), allow_pickle=False)
             hashes[key] = _hash(path)
     client, train = dataset.client, dataset.train
     manifest = Manifest(

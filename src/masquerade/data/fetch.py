@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -123,7 +122,7 @@ def fetch(name: str, replace: bool = False, watch: Watch = lambda *_: None) -> M
         # Without a hash, the next fetch would take a bad file for the right one again.
         for file in named.files:
             if not file.known:
-                (folder / file.name).unlink(missing_ok=True)
+                atomic.discard(folder / file.name)
         raise
     atomic.discard(folder)
     return manifest
@@ -202,16 +201,16 @@ def _resume(url: str, output: Any, pooch: object, *, part: Path, watch: Watch) -
     with requests.get(url, headers=asked, stream=True, timeout=PATIENCE) as answer:
         if answer.status_code == requests.codes.requested_range_not_satisfiable:
             # There is nothing behind what we have: the file is whole, and its hash will tell.
-            os.replace(part, output)
+            atomic.move(part, Path(output))
             return
         answer.raise_for_status()
         goes_on = answer.status_code == requests.codes.partial_content
         done = begun if goes_on else 0
         length = answer.headers.get("Content-Length")
         total = None if length is None else done + int(length)
-        with part.open("ab" if goes_on else "wb") as file:
+        with atomic.filling(part, append=goes_on) as file:
             for chunk in answer.iter_content(CHUNK):
                 file.write(chunk)
                 done += len(chunk)
                 watch(part.stem, done, total)
-    os.replace(part, output)
+    atomic.move(part, Path(output))

@@ -8,7 +8,6 @@ import asyncio
 import getpass
 import os
 import pwd
-import shutil
 import socket
 import sys
 import tempfile
@@ -129,7 +128,7 @@ def listening(users: Users) -> Iterator[tuple[socket.socket, Path]]:
             give(folder, users.node)
             yield opened, path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        atomic.discard(folder)
 
 
 async def greet(layout: ClientFolder, joined: JoinFile, say: Say) -> Greeting:

@@ -6,7 +6,6 @@ its states, and in the end its models.
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -154,7 +153,7 @@ class Member:
         made = self._made(told.agreement, told.seat, folder)
         made.try_out()
         if told.anew:
-            shutil.rmtree(folder / STATES, ignore_errors=True)
+            atomic.discard(folder / STATES)
         folder.mkdir(parents=True, exist_ok=True)
         atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
         atomic.write_file(folder / AGREED, told.agreement.to_bytes())

@@ -20,6 +20,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from masquerade.errors import MasqueradeError
+from masquerade.storage import atomic
 
 FOLDER = "processes"
 """In the folder of a server or a client: a file for every process that runs."""
@@ -57,10 +58,7 @@ class Process:
         """Write it down, so that whoever comes later finds it."""
         (folder / FOLDER).mkdir(exist_ok=True)
         text = json.dumps({"number": self.number, "started": self.started})
-        path = folder / FOLDER / f"{self.name}.json"
-        staged = path.with_suffix(f".{os.getpid()}")
-        staged.write_text(text, encoding="utf-8")
-        os.replace(staged, path)
+        atomic.write_file(folder / FOLDER / f"{self.name}.json", text.encode())
 
     def signal(self, number: int) -> None:
         """Send it a signal, if it still runs."""
@@ -71,13 +69,13 @@ class Process:
 
 def forget(folder: Path, name: str) -> None:
     """Remove the record of a process."""
-    (folder / FOLDER / f"{name}.json").unlink(missing_ok=True)
+    atomic.discard(folder / FOLDER / f"{name}.json")
 
 
 def recorded(folder: Path) -> dict[str, Process]:
     """Return the processes that a folder records, running or not, by their names."""
     found = {}
-    for path in sorted((folder / FOLDER).glob("*.json")):
+    for path in sorted((folder / FOLDER).glob("[!.]*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(path.read_text(encoding="utf-8"))
             found[path.stem] = Process(path.stem, int(record["number"]), str(record["started"]))

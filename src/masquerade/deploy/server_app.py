@@ -55,7 +55,7 @@ def run(folder: Path, carrier: Callable[[Nodes, float], Carrier], number: str) -
         outcome = Outcome(number, str(error))
     except Exception:
         # The carrier takes what a process prints to itself.
-        (layout.state / "logs" / f"{NAME}.log").write_text(traceback.format_exc(), "utf-8")
+        atomic.write_file(layout.state / "logs" / f"{NAME}.log", traceback.format_exc().encode())
         raise
     finally:
         forget(layout.state, NAME)

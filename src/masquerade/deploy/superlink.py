@@ -16,6 +16,7 @@ import tomli_w
 
 from masquerade.deploy.layout import ClientFolder, ServerFolder
 from masquerade.errors import MasqueradeError
+from masquerade.storage import atomic
 
 CONNECTION = "masquerade"
 SECONDS = 90.0
@@ -128,11 +129,11 @@ def write_home(layout: ServerFolder, port: int) -> None:
     }
     text = tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}})
     layout.flower_home.mkdir(parents=True, exist_ok=True)
-    (layout.flower_home / "config.toml").write_text(text, encoding="utf-8")
+    atomic.write_file(layout.flower_home / "config.toml", text.encode())
     for name, content in APP.items():
         path = layout.app / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        atomic.write_file(path, content.encode())
 
 
 class Control:

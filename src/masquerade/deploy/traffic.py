@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from masquerade.deploy.gate import Gate, Seen
+from masquerade.storage import atomic
 
 
 def read_traffic(path: Path) -> dict[str, Seen]:
@@ -22,6 +23,4 @@ def write_traffic(path: Path, gate: Gate) -> None:
         "clients": {name: asdict(seen) for name, seen in sorted(gate.seen.items())},
         "refused": dict(sorted(gate.refused.items())),
     }
-    staged = path.with_suffix(".new")
-    staged.write_text(json.dumps(record), encoding="utf-8")
-    staged.replace(path)
+    atomic.write_file(path, json.dumps(record).encode())

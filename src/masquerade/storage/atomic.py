@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from masquerade.errors import MasqueradeError
 
@@ -55,6 +56,23 @@ def write_at(path: Path, data: bytes, start: int = 0, private: bool = False) -> 
         while len(rest) > 0:
             rest = rest[os.pwrite(file, rest, start + len(data) - len(rest)) :]
         os.fsync(file)
+
+
+@contextmanager
+def filling(path: Path, append: bool = False) -> Iterator[BinaryIO]:
+    """Yield a file to write large things into, piece by piece; the disk has it at the end."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_TRUNC)
+    with os.fdopen(os.open(path, flags, 0o644), "ab" if append else "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def move(path: Path, target: Path) -> None:
+    """Give a file that is whole its name."""
+    refuse_link(target)
+    os.replace(path, target)
+    sync(target.parent)
 
 
 def sync(path: Path) -> None:
