@@ -18,6 +18,7 @@ import pytest
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
 from masquerade.methods import METHODS
+from masquerade.storage.results import read_results
 from masquerade.storage.run_directory import RunDirectory
 from tests.messages import Golden
 
@@ -275,6 +276,17 @@ def test_a_run_is_not_written_over_another(call: Call, mine: Path, finished: Pat
     assert (finished / "summary.json").read_bytes() == before
 
 
+def test_a_finished_run_is_given_more_rounds(call: Call, finished: Path) -> None:
+    more = ("--rounds", "4", "--set", "evaluate.bandwidth=1MB/s", "--quiet")
+    status, _, err = call("resume", finished, *more)
+    assert status == 0
+    assert "W403" in err
+    assert read_results(finished)[0].rounds == 4
+    status, _, err = call("resume", finished, "--set", "method.lr=1", "--quiet")
+    assert status == 4
+    assert err.startswith("E402 ")
+
+
 def test_a_run_in_use_is_left_alone(call: Call, finished: Path) -> None:
     with RunDirectory.open(finished):
         status, _, err = call("resume", finished, "--quiet")
@@ -398,8 +410,7 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     page = finished / "report.html"
     assert "8kbps down, 4kbps up" in page.read_text()
     # Unasked, the page has the bandwidth of its run.
-    config = finished / "config.toml"
-    config.write_text(config.read_text().replace('bandwidth = "10MB/s"', 'bandwidth = "20Mbps"'))
+    call("resume", finished, "--set", "evaluate.bandwidth=20Mbps", "--quiet")
     assert call("report", finished, "--quiet")[0] == 0
     assert "20Mbps both ways" in page.read_text()
     for wrong in (("--bandwidth", "10"), ("--convention", "papers")):

@@ -144,14 +144,14 @@ def test_a_model_is_exported_with_the_same_code_typed_again(mine: Path, tmp_path
 def test_a_run_is_resumed_with_the_same_code_typed_again(mine: Path, tmp_path: Path) -> None:
     out = trained(mine, tmp_path / "run")
     whole = read_results(out)[0].accuracy
-    (out / "summary.json").unlink()
+    (out / "hashes.json").unlink()
     own = ["--method", f"{mine}:Halved", "--model", f"{mine}:small"]
     forget()
     with raises("E201", "`mine.py:Halved`"):
         call("resume", out, "--quiet")
     call("resume", out, *own, "--quiet")
     assert read_results(out)[0].accuracy == whole
-    (out / "summary.json").unlink()
+    (out / "hashes.json").unlink()
     forget()
     mine.write_text(MINE + "# Changed.\n", encoding="utf-8")
     with raises("E201", "mine.py:Halved"):

@@ -299,7 +299,7 @@ def test_data_are_loaded_and_partitioned_once_for_all_trainings(
     assert len(results) == 6
     assert len(loaded) == 1
     # So they are when it is resumed.
-    for path in (tmp_path / "out").glob("*/summary.json"):
+    for path in (tmp_path / "out").glob("*/hashes.json"):
         if re.match("fedavg|dmpfl", path.parent.name):
             path.unlink()
     again = experiment.compare(tmp_path / "out", None)
@@ -321,7 +321,7 @@ def test_a_seed_that_is_a_partition_is_found_again_in_its_run_directory(tmp_path
         (training,) = plan.trainings(alone)
         # Resuming and exporting make a run's federation of its configuration.
         assert plan.resolve(alone, training).federation.fingerprint() == made[seed].fingerprint()
-        (path / "summary.json").unlink()
+        (path / "hashes.json").unlink()
         assert figures(experiment.resume(path)) == figures([results[seed - 1]])
 
 

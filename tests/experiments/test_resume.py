@@ -1,8 +1,8 @@
 """Runs that were killed, stopped or damaged end in the same bits as if nothing had happened.
 
 Run as a program, this file is the part that forks, in a process of its own that has one thread:
-`python -m tests.experiments.test_resume FOLDER DRILL KILLS`. `make test` kills a few times and one
-training of every kind of state; `make drill` kills all of them, and often.
+`python -m tests.experiments.test_resume FOLDER DRILL=KILLS`. `make test` kills fifty times, in one
+training of every kind of state; `make drill` kills all of them, a thousand times.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from masquerade.simulation.build import simulating
 from masquerade.storage.results import is_comparison
 from masquerade.storage.run_directory import RunDirectory
 from tests.messages import Golden
+from tests.reliability import publish
 from tests.support import raises, warns
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
@@ -106,9 +108,9 @@ def compare(config: Config, path: Path, callbacks: Sequence[Callback] = ()) -> o
 
 
 def timeless(value: Any) -> Any:
-    """Drop what time and memory a run took, and the hash of a manifest that holds them."""
+    """Drop what time and memory a run took, and the fingerprint of what holds them."""
     if isinstance(value, dict):
-        moody = ("seconds", "memory", "sha256")
+        moody = ("seconds", "memory", "sha256", "size")
         return {k: timeless(v) for k, v in value.items() if k not in moody}
     return [timeless(entry) for entry in value] if isinstance(value, list) else value
 
@@ -279,7 +281,7 @@ def test_a_run_whose_commits_have_the_former_format_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("masquerade.storage.run_directory.VERSION", 3)
         halted(config, tmp_path / "run", 2)
-    with raises("E402", "3", "5"):
+    with raises("E402", "3", "6"):
         experiment.resume(tmp_path / "run")
 
 
@@ -323,10 +325,11 @@ def test_a_comparison_is_known_as_one_as_soon_as_it_can_be_resumed(tmp_path: Pat
     "drills",
     [
         # In one process, whose start takes as long as a drill.
-        ["kinds=2", "engines=2", "comparison=3"],
-        pytest.param(["methods=25"], marks=pytest.mark.drill),
+        ["kinds=4", "engines=3", "comparison=8"],
+        # 34 kills of each of the 27 trainings, and 50 and 32: a thousand.
+        pytest.param(["methods=34"], marks=pytest.mark.drill),
         pytest.param(["engines=25"], marks=pytest.mark.drill),
-        pytest.param(["comparison=25"], marks=pytest.mark.drill),
+        pytest.param(["comparison=32"], marks=pytest.mark.drill),
     ],
     ids=" ".join,
 )
@@ -336,8 +339,13 @@ def test_killed_at_random_instants_it_ends_in_the_same_bits(
     command = [sys.executable, "-m", "tests.experiments.test_resume", str(tmp_path), *drills]
     # NumPy's library starts a thread for every core as it is imported, unless it is told.
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stdout + done.stderr
+    (drill, *others), counted = drills, json.loads(done.stdout.splitlines()[-1])
+    command = "pytest -m drill tests/experiments/test_resume.py"
+    publish(f"kills-{drill.partition('=')[0]}", command, counted, when=not others)
+    if others:
+        assert counted["kills"] == 50
 
 
 class Telling(Callback):
@@ -381,6 +389,8 @@ def attempt(work: Work, path: Path, chance: random.Random, apart: int) -> bool:
 
 def survive(work: Work, path: Path, kills: int, apart: int = 4) -> None:
     """Kill work so many times; what is done all the same must equal what nobody disturbed."""
+    COUNTED["trainings"] += 1
+    COUNTED["kills"] += kills
     work(path / "whole", ())
     # A process with threads must not fork: the child would have their locks, but not them. Those of
     # a pool that was shut down may take an instant to be gone.
@@ -399,6 +409,11 @@ def survive(work: Work, path: Path, kills: int, apart: int = 4) -> None:
             kills -= 1
     work(path / f"run-{lives}", ())
     same(path / f"run-{lives}", path / "whole")
+    COUNTED["finished runs, each equal in every bit"] += lives
+
+
+COUNTED: Counter[str] = Counter()
+"""What a drill has done."""
 
 
 def trainings() -> list[list[str]]:
@@ -462,3 +477,4 @@ if __name__ == "__main__":
     for each in sys.argv[2:]:
         name, kills = each.split("=")
         globals()[f"drill_{name}"](Path(sys.argv[1]), int(kills))
+    print(json.dumps(COUNTED))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from masquerade.experiments.report_page import write_report
+from masquerade.storage import saved_folder
 from tests.support import raises, summary
 
 PLACES = {".report.html": None, ".tmp-report.html": "E502", "report.html": "E405"}
@@ -14,8 +15,7 @@ PLACES = {".report.html": None, ".tmp-report.html": "E502", "report.html": "E405
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("masquerade.report.page", lambda *given, **named: "page")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text("")
+    saved_folder.write(tmp_path / "run", saved_folder.sealed([("config.toml", b"")]))
     return tmp_path / "run"
 
 
@@ -39,5 +39,5 @@ def test_no_planted_link_leads_the_page_elsewhere(
 def test_a_page_takes_the_place_of_the_one_before(run: Path) -> None:
     (run / "report.html").write_text("old")
     write_report(run, [summary()])
-    assert {each.name for each in run.iterdir()} == {"config.toml", "report.html"}
+    assert {each.name for each in run.iterdir()} == {"config.toml", "hashes.json", "report.html"}
     assert (run / "report.html").read_text() == "page"

@@ -108,7 +108,7 @@ def test_like_is_settled_once_and_resumed_as_it_was(
         assert (tables["spend"], tables["like"]) == (spend, "dmpfl")
 
     # A resumed training does not ask what the other costs: it has its number.
-    (tmp_path / "out" / "local_flops-seed1" / "summary.json").unlink()
+    (tmp_path / "out" / "local_flops-seed1" / "hashes.json").unlink()
     monkeypatch.setattr(plan, "forecast", None)
     again = experiment.compare(tmp_path / "out", None)
     for result, same in zip(results, again, strict=True):

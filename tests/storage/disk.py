@@ -45,13 +45,30 @@ class Killed(BaseException):
 
 
 class DeadDisk(Disk):
-    """A disk on which nothing happens from the n-th operation on, as after a kill."""
+    """A disk on which nothing happens from the n-th operation on, as after a kill.
 
-    def __init__(self, at: int):
-        super().__init__(kill, at)
+    The n-th itself is `half` done, if it is a write, or all `done`.
+    """
+
+    def __init__(self, at: int, half: bool = True, done: bool = False):
+        super().__init__(kill if half and not done else end, at)
+        self.done = done
 
     def is_due(self) -> bool:
         return self.count >= self.at
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        if self.done and self.count == self.at - 1:
+            self.count += 1
+            return real
+        return super()._counted(name, real)
+
+
+def end(name: str, real: Callable[[], Any]) -> None:
+    # A process that ends closes its files, and so lets go of its locks.
+    if name == "close":
+        real()
+    raise Killed
 
 
 def kill(name: str, real: Callable[[], Any]) -> None:

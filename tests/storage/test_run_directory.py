@@ -33,8 +33,10 @@ from masquerade.storage.run_directory import (
     decode_tensors,
     encode_tensors,
 )
+from masquerade.storage.saved_folder import Folder, damages
 from tests.messages import Golden
-from tests.storage.disk import Disk, raising
+from tests.reliability import publish
+from tests.storage.disk import DeadDisk, Disk, Killed, raising
 from tests.support import raises, warns
 
 ROOT = Path(__file__).parents[2]
@@ -418,28 +420,54 @@ def test_a_commit_of_another_format_is_refused(two: Path, golden: Golden) -> Non
     golden(refusal.value)
 
 
-@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "E501"), (errno.EIO, "E502")])
-def test_every_failing_step_leaves_the_old_state_or_the_new(
-    two: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
-) -> None:
-    (two / "summary.json").write_text("old")
+FAULTS: dict[str, Callable[[int], Disk]] = {
+    "no space": lambda at: Disk(raising(errno.ENOSPC), at),
+    "error": lambda at: Disk(raising(errno.EIO), at),
+    "death before": lambda at: DeadDisk(at, half=False),
+    "death in the middle": DeadDisk,
+    "death after": lambda at: DeadDisk(at, done=True),
+}
+"""What happens at a step; a write that fails is half done."""
+OLD, NEW = ([("summary.json", text), ("clients/1.safetensors", text)] for text in (b"old", b"new"))
+
+
+def results_of(path: Path) -> list[bytes] | None:
+    """Return what the results of a run hold: None where they are not complete, [] if damaged."""
+    found = damages(path)
+    if found is None:
+        return None
+    return [Folder.open(path).read(name) for name, _ in OLD] if not found else []
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_failing_step_leaves_the_old_state_or_the_new(two: Path, kind: str) -> None:
+    with RunDirectory.open(two) as run:
+        run.write_results(OLD)
+    before, after = [b"old", b"old"], [b"new", b"new"]
     fault, at = None, 0
     while at == 0 or fault is not None:
-        at += 1
+        at, fault = at + 1, None
         path = shutil.copytree(two, two.parent / f"copy-{at}")
-
-        def work(path: Path = path) -> None:
-            with RunDirectory.open(path) as run:
-                commit(run, 3)
-                run.write_file("summary.json", b"new")
-
-        with monkeypatch.context() as patch:
-            Disk(raising(number), at).mount(patch.setattr)
-            fault = attempt(work)
-        assert fault is None or fault.code == code
-        assert check(path, {2, 3}) == 3 or fault is not None
-        assert (path / "summary.json").read_text() in ("old", "new")
-    assert at > 40
+        with pytest.MonkeyPatch.context() as patch:
+            FAULTS[kind](at).mount(patch.setattr)
+            try:
+                with RunDirectory.open(path) as run:
+                    commit(run, 3)
+                    run.write_results(NEW)
+            except (MasqueradeError, Killed) as met:
+                fault = met
+        if isinstance(fault, MasqueradeError):
+            assert fault.code == ("E501" if kind == "no space" else "E502")
+        number = check(path, {2, 3})
+        # A commit adds to the metrics, with which results are sealed.
+        assert results_of(path) in ((None, before) if number == 2 else (None, [], after))
+        assert number == 3 or fault is not None
+    assert at > 50
+    publish(
+        f"io-{kind.replace(' ', '-')}",
+        "pytest tests/storage/test_run_directory.py -k every_failing_step",
+        {"fault": kind, "steps at which it came": at - 1, "neither old nor new": 0},
+    )
 
 
 def test_a_run_that_could_not_be_made_can_be_made_again(

@@ -210,7 +210,17 @@ def resume(
     path: Annotated[Path, typer.Argument(help="Directory of a run, a comparison or a sweep.")],
     method: OwnMethods = None,
     model: OwnModel = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Go on to so many rounds, also of a run that is done.")
+    ] = None,
     processes: Processes = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Another evaluate.bandwidth, compute.commit_every or compute.store; repeatable.",
+        ),
+    ] = None,
     track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -218,26 +228,42 @@ def resume(
 ) -> None:
     """Continue what was stopped, to the same bits as if it had not been.
 
-    Example: masquerade resume out/compare-1
+    What is damaged of results is written again. A run can be given more rounds where its method
+    would have done the same so far.
+
+    Example: masquerade resume out/fedavg-1 --rounds 80
     """
     from masquerade.experiments import run as experiment
     from masquerade.results import Summary
     from masquerade.storage.results import is_comparison, is_sweep
 
     import_code(method, model)
+    changes = changes_of(rounds, processes, settings)
     if is_sweep(path):
-        if processes is not None:
-            text = "a sweep goes on as it was begun; leave out --processes"
+        if changes:
+            text = "a sweep goes on as it was begun; leave out --rounds, --processes and --set"
             raise MasqueradeError("E202", text)
         _resume_sweep(path, track, quiet, as_json)
         return
     results: Sequence[Summary]
     with resumable(path), told_of(track, quiet or as_json) as told:
         if is_comparison(path):
-            results = experiment.compare(path, None, told, processes)
+            results = experiment.compare(path, None, told, changes)
         else:
-            results = experiment.resume(path, told, page=True, processes=processes)
+            results = experiment.resume(path, told, page=True, changes=changes)
     show(path, results, quiet, as_json)
+
+
+def changes_of(
+    rounds: int | None, processes: int | None, settings: list[str] | None
+) -> "dict[str, Any]":
+    """Return the settings that a run is to go on with, section.key → value."""
+    from masquerade.config.toml import apply
+
+    changed = apply({}, settings or [])
+    found = {f"{name}.{key}": each for name, one in changed.items() for key, each in one.items()}
+    named = {"train.rounds": rounds, "compute.processes": processes}
+    return found | {key: value for key, value in named.items() if value is not None}
 
 
 def _resume_sweep(path: Path, track: list[str] | None, quiet: bool, as_json: bool) -> None:

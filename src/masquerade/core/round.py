@@ -1,7 +1,7 @@
 """A round as methods see it, and `client_round`, the one function that plays a client's side."""
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -86,6 +86,11 @@ class Round:
     def static(self) -> "Round":
         """Return the round as `plan` sees it: reading one of its numbers is refused."""
         return Round(self.kind, self.phase, _UNKNOWN, _UNKNOWN, _UNKNOWN)
+
+    @property
+    def endless(self) -> "Round":
+        """Return the round as it is for any number of rounds: reading that number is refused."""
+        return replace(self, rounds=_UNKNOWN)
 
     @property
     def label(self) -> Label:

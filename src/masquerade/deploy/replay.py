@@ -38,7 +38,8 @@ from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.server import Turn, federated_round, train
 from masquerade.simulation.state import RunState
 from masquerade.storage.results import read_results
-from masquerade.storage.run_directory import METRICS, RunDirectory
+from masquerade.storage.run_directory import HASHES, METRICS, RunDirectory
+from masquerade.storage.saved_folder import Folder
 
 MEMBERS = "members"
 """The folder in a federation's folder that has the clients' folders, by name, where all are on one
@@ -102,8 +103,8 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
         _compare_server(commit.tensors, state, found)
         enrolled = {id: opened[id] for id, name in enumerate(names) if name in roster.clients}
         _compare_clients(agreement.run, commit.tensors, state, enrolled, found)
-        if (folder / "summary.json").is_file():
-            for each in json.loads((folder / AFTER).read_bytes()):
+        if (folder / HASHES).is_file():
+            for each in json.loads(Folder.open(folder).read(AFTER)):
                 _prepare(made, state, from_json(Preparation, each))
             _compare_views(made, state, read_results(folder), found)
     return found

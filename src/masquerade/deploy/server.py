@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -51,7 +50,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.experiments import data_facts
 from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text
 from masquerade.experiments.data_facts import DataFacts
-from masquerade.experiments.report_page import write_report
+from masquerade.experiments.report_page import write_report_if_drawn
 from masquerade.experiments.run import directory_at
 from masquerade.experiments.run_files import json_of
 from masquerade.results import Attendance, EvaluationRecord, Preparation, RoundRecord, Summary
@@ -596,18 +595,19 @@ class Service:
                 break
         blank = self.context.loader.federation
         facts = DataFacts.of(replace(blank, partition="each client has its own data"), self.task)
-        directory.write_file(data_facts.FILE, facts.to_bytes())
         anew = [id for each in self.prepared for id in each.clients if each.kind == "renewed"]
         if anew:
             names = listed(self._names(torch.tensor(anew)))
             text = f" Clients that lost their states after training were measured anew: {names}."
             summaries = [replace(each, data_note=each.data_note + text) for each in summaries]
         after = json.dumps(to_json(self.prepared)).encode()
-        atomic.write_file(self.folder / AFTER, after)
-        directory.write_file("summary.json", json_of(summaries))
-        # Machines that only serve have no matplotlib; `masquerade report` writes the page later.
-        if find_spec("matplotlib"):
-            write_report(self.folder, summaries)
+        found = {
+            data_facts.FILE: facts.to_bytes(),
+            AFTER: after,
+            "summary.json": json_of(summaries),
+        }
+        directory.write_results(found.items())
+        write_report_if_drawn(self.folder, summaries)
         self._tell("finished", state)
 
     def _measured(self, state: RunState) -> list[Summary]:

@@ -5,25 +5,28 @@ How a commit lies on the disk is `storage/run_directory.py`, what it holds `simu
 
 import hashlib
 import json
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import zip_longest
+from typing import Any
 
 import torch
 
+from masquerade.config import toml
 from masquerade.core.part import Part
 from masquerade.engine.ranks import Ranks
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, MasqueradeWarning, warn
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.results import RoundRecord
 from masquerade.results.json_records import Json, from_json, to_json
 from masquerade.simulation.build import Simulation
+from masquerade.simulation.more_rounds import check_rounds
 from masquerade.simulation.state import RunState, Snapshot, StateFacts
 from masquerade.storage.run_directory import (
+    CONFIG,
+    HASHES,
     Commit,
     RunDirectory,
     Tensors,
@@ -31,6 +34,16 @@ from masquerade.storage.run_directory import (
     encode_tensors,
 )
 from masquerade.wire import digest
+
+ROUNDS = "train.rounds"
+SILENT = ("compute.processes",)
+"""Settings that change nothing, and of which nothing is said."""
+FREE_OF_SEVERAL = ("evaluate.bandwidth", *SILENT, "compute.commit_every", "compute.store")
+"""Settings that may be others when a comparison is resumed: no result depends on them."""
+FREE = (ROUNDS, *FREE_OF_SEVERAL)
+"""The same of a run; its rounds may be others where those that are done would be the same."""
+Changes = dict[str, tuple[Any, Any]]
+"""By section.key: what a run began with, and what it goes on with."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +69,12 @@ class Origin:
             text = f"process {wrong[0]} has other settings, data, initial weights or another torch"
             raise MasqueradeError("E506", f"{text} than process 0; start all with the same")
 
-    def check(self, now: "Origin") -> None:
-        """Refuse other settings or data than the run began with; warn of another torch."""
-        _check_settings(self.config, now.config)
+    def check(self, now: "Origin", free: Collection[str] = SILENT) -> None:
+        """Refuse other settings or data than the run began with; warn of another torch.
+
+        Settings that are `free` may be others.
+        """
+        differences(self.config, now.config, free)
         if self.data != now.data:
             text = "the data differ from those this run began with; restore them, or start anew"
             raise MasqueradeError("E402", text)
@@ -78,18 +94,39 @@ class Origin:
 
 
 def check_text(directory: RunDirectory, text: str) -> None:
-    """Refuse a directory whose `config.toml` says something else than this run would write."""
-    _check_settings((directory.path / "config.toml").read_text(encoding="utf-8"), text)
+    """Refuse a directory whose `config.toml` says something else than would be written now."""
+    differences(text_of(directory), text, SILENT)
 
 
-def _check_settings(began: str, now: str) -> None:
-    # The number of processes changes nothing.
-    began, now = (re.sub(r"(?m)^processes = \d+\n", "", text) for text in (began, now))
-    if began != now:
-        pairs = zip_longest(began.splitlines(), now.splitlines(), fillvalue="nothing")
-        changes = ", ".join(f"{old} → {new}" for old, new in pairs if old != new)
-        text = f"settings differ from the run's: {changes}; put them back, or start a new run"
-        raise MasqueradeError("E402", text)
+def text_of(directory: RunDirectory) -> str:
+    """Return the text of a directory's `config.toml`."""
+    return (directory.path / CONFIG).read_text(encoding="utf-8")
+
+
+def differences(began: str, now: str, free: Collection[str]) -> Changes:
+    """Return what differs between the settings of a run and those of now, by section.key.
+
+    What is not `free` to differ is refused.
+    """
+    old, new = _by_key(toml.read(began)), _by_key(toml.read(now))
+    found = {
+        key: (old.get(key, "nothing"), new.get(key, "nothing"))
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key, "nothing") != new.get(key, "nothing")
+    }
+    if wrong := [f"{key} {found[key][0]} → {found[key][1]}" for key in found if key not in free]:
+        text = f"settings differ from the run's: {', '.join(wrong)}"
+        may = f"put them back, or start a new run; {', '.join(free)} may be others"
+        raise MasqueradeError("E402", f"{text}; {may}")
+    return found
+
+
+def _by_key(tables: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        inner = isinstance(value, Mapping)
+        found |= _by_key(value, f"{section}{key}.") if inner else {f"{section}{key}": value}
+    return found
 
 
 @dataclass(frozen=True)
@@ -100,16 +137,44 @@ class CommitFacts:
     origin: Origin
 
 
+def take_over(simulation: Simulation, directory: RunDirectory, now: Origin) -> Commit | None:
+    """Return the newest commit of a directory, if that is one of the same run.
+
+    The run may go on with other settings where they do not change what it has done.
+    """
+    commit = directory.latest()
+    changes = differences(text_of(directory), now.config, FREE)
+    before = rounds = simulation.server.rounds
+    if commit is not None:
+        origin = from_json(CommitFacts, commit.facts).origin
+        origin.check(now, FREE)
+        since = differences(origin.config, now.config, FREE)
+        before, _ = since.get(ROUNDS, (rounds, rounds))
+        # Results that are there were written with the settings of now.
+        if changes or not (directory.path / HASHES).is_file():
+            changes |= since
+    if commit is not None and before != rounds:
+        check_rounds(simulation, commit.number, before)
+    if told := [f"{key} {old} → {new}" for key, (old, new) in changes.items() if key not in SILENT]:
+        warn(f"W403 the run goes on with other settings: {', '.join(told)}")
+    if text_of(directory) != now.config:
+        directory.change_settings(now.config)
+    every = simulation.spec.evaluate.every
+    # The last round of a run is not evaluated as those before it are.
+    if commit and before != rounds and commit.number in (before, rounds) and every:
+        directory.go_back()
+        commit = directory.latest()
+    return commit
+
+
 def restore(
     simulation: Simulation, state: RunState, directory: RunDirectory | None, now: Origin
 ) -> None:
-    """Put a state to the newest commit of its directory, if that is one of the same run.
+    """Put a state to the newest commit of its directory.
 
     Where several processes do the run, the first has the directory, and hands out what is there.
     """
-    commit = directory.latest() if directory is not None else None
-    if commit is not None:
-        from_json(CommitFacts, commit.facts).origin.check(now)
+    commit = take_over(simulation, directory, now) if directory is not None else None
     ranks = simulation.ranks
     if ranks.several:
         known = b"" if commit is None else json.dumps([commit.number, commit.facts]).encode()

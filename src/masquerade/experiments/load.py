@@ -79,6 +79,7 @@ def _loaded(
     else:
         check_method(method)
         check_model(model)
+        assert facts is not None
         # What does not fit is refused at once.
         given = _given(path, settings, facts, summaries, method, model)
 
@@ -135,15 +136,12 @@ def _named(
 def _given(
     path: Path,
     settings: toml.Tables,
-    facts: DataFacts | None,
+    facts: DataFacts,
     summaries: Sequence[Summary],
     method: Method,
     model: nn.Module | Task,
 ) -> Models:
     """Open models of a run with the objects that it was made of."""
-    if facts is None:
-        text = f"{path} has no {data_facts.FILE}, as it is of an older version; call mq.run again"
-        raise MasqueradeError("E408", f"{text} with out={str(path)!r}: nothing is trained twice")
     done = summaries[0].preprocessing
     if done is not None and done.per_client:
         text = "each client fitted preprocessing of its own, which only the run itself has"

@@ -1,6 +1,7 @@
 """The report page of a run or a comparison: in its directory, or anywhere."""
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,17 @@ from masquerade.errors import MasqueradeError
 from masquerade.experiments import data_facts
 from masquerade.results import Summary
 from masquerade.storage import atomic
+from masquerade.storage.run_directory import CONFIG
+from masquerade.storage.saved_folder import Folder
+
+
+def write_report_if_drawn(path: Path, results: Sequence[Summary]) -> None:
+    """Write the page where there is matplotlib.
+
+    Machines that only train have none; `masquerade report` writes the page later.
+    """
+    if find_spec("matplotlib"):
+        write_report(path, results)
 
 
 def write_report(
@@ -21,14 +33,16 @@ def write_report(
 
     Settings are shown as the directory has them, and nothing that they name is imported.
     """
-    text = (path / "config.toml").read_text(encoding="utf-8")
-    runs = [toml.read(file.read_text("utf-8")) for file in sorted(path.glob("*/config.toml"))]
-    if runs:
+    text = Folder.open(path).read(CONFIG).decode()
+    folders = [Folder.open(file.parent) for file in sorted(path.glob(f"*/{CONFIG}"))]
+    if folders:
+        runs = [toml.read(folder.read(CONFIG).decode()) for folder in folders]
         text = toml.write(as_run(toml.read(text), runs))
     # Runs of one program have one federation.
-    files = [path / data_facts.FILE, *sorted(path.glob(f"*/{data_facts.FILE}"))]
-    known = [data_facts.DataFacts.from_bytes(file.read_bytes()) for file in files if file.is_file()]
-    partition = known[0].partition if known else ""
+    known = (*folders, Folder.open(path))[0]
+    partition = ""
+    if data_facts.FILE in known.files:
+        partition = data_facts.DataFacts.from_bytes(known.read(data_facts.FILE)).partition
     write_page(path / "report.html", results, text, partition, clients_have)
 
 

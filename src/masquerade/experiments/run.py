@@ -1,10 +1,11 @@
 """Trainings in run directories, from beginning to end: one, one that was stopped, or several."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from masquerade.config import toml
@@ -21,12 +22,20 @@ from masquerade.config.resolve import (
 )
 from masquerade.config.settings import Config
 from masquerade.engine.ranks import group
+from masquerade.errors import listed, warn
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments.callbacks import Callback, Callbacks, Run
-from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, restore
+from masquerade.experiments.checkpoints import (
+    FREE_OF_SEVERAL,
+    Checkpoints,
+    Origin,
+    differences,
+    restore,
+    text_of,
+)
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models
-from masquerade.experiments.report_page import write_report
+from masquerade.experiments.report_page import write_report, write_report_if_drawn
 from masquerade.experiments.result import Result, opened
 from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
@@ -36,6 +45,7 @@ from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
 from masquerade.storage.results import COMPARISON, read_results
 from masquerade.storage.run_directory import RunDirectory
+from masquerade.storage.saved_folder import damages, is_done
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +63,10 @@ class Running:
 
     @property
     def finished(self) -> bool:
-        """Tell whether all rounds are done and their results written."""
+        """Tell whether all rounds are done, and their results written and intact."""
         done = self.state.number == self.simulation.server.rounds
-        there = self.directory is not None and (self.directory.path / "summary.json").is_file()
-        return self.simulation.ranks.decide(done and there)
+        there = self.directory is not None and done and _intact(self.directory.path)
+        return self.simulation.ranks.decide(there)
 
 
 @contextmanager
@@ -81,11 +91,19 @@ def running(
         text, directory = toml.write(settings), None
         if opened is not None and simulation.ranks.first:
             directory = stack.enter_context(opened(text))
-            check_text(directory, text)
         origin = Origin.of(simulation, text)
         origin.check_alike(simulation)
         restore(simulation, state, directory, origin)
         yield Running(simulation, evaluator, state, settings, directory, origin)
+
+
+def _intact(path: Path) -> bool:
+    """Tell whether results are there and intact; say what is damaged."""
+    found = damages(path)
+    if found:
+        text = f"E401 damaged in {path}: {listed(found)}"
+        warn(f"{text}; the results are written again, of the last checkpoint")
+    return found == []
 
 
 def complete(
@@ -166,7 +184,7 @@ def start(
 
     The directory is a new one, unless the training may be `begun` or done there already.
     """
-    if begun and (path / "summary.json").is_file():
+    if begun and is_done(path):
         return read_results(path)
     if begun and (path / "config.toml").is_file():
         return resume(path, callbacks, models=models)
@@ -184,14 +202,14 @@ def resume(
     *,
     models: bool = True,
     page: bool = False,
-    processes: int | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Sequence[Summary]:
     """Continue the run in a directory, to the same bits as if it had never stopped.
 
-    It may have another number of `processes` now.
+    `changes` are other settings for it, section.key → value, of those that may be others.
     """
     with held(partial(RunDirectory.open, path)) as directory:
-        config = _loaded(path, processes)
+        config = _loaded(path, changes)
         (training,) = trainings(config)
         spec = LoadedConfig.of(config).resolve(training)
 
@@ -201,7 +219,10 @@ def resume(
 
         with running(spec, _tables_of(config, training), here) as made:
             if made.finished:
-                return read_results(path)
+                done = read_results(path)
+                if page and directory is not None:
+                    write_report_if_drawn(path, done)
+                return done
             found = complete(made, callbacks, models=models, page=page).summaries
     warn_of(found)
     return found
@@ -211,12 +232,12 @@ def compare(
     path: Path,
     config: Config | None,
     callbacks: Sequence[Callback] = (),
-    processes: int | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Summary]:
     """Train everything that a configuration names, in a new directory.
 
-    Without one, do what is left of the comparison that the directory holds, with another number of
-    `processes` if that is given: finished trainings are read, others resumed or begun. Data are
+    Without one, do what is left of the comparison that the directory holds, with `changes` of
+    settings that may be others: finished trainings are read, others resumed or begun. Data are
     loaded and partitioned once.
     """
     if config is not None:
@@ -226,14 +247,18 @@ def compare(
         text = toml.dump(with_partition(loaded, loaded.config))
         opened = partial(RunDirectory.create, path, text, COMPARISON)
     else:
-        loaded = LoadedConfig.of(_loaded(path, processes))
+        loaded = LoadedConfig.of(_loaded(path, changes))
         opened = partial(RunDirectory.open, path)
     ranks = group()
     with held(opened) as directory:
+        if changes and directory is not None:
+            text = toml.dump(loaded.config)
+            differences(text_of(directory), text, FREE_OF_SEVERAL)
+            directory.change_settings(text)
         planned, results = trainings(loaded.config), []
         for place, training in enumerate(planned):
             folder = (directory.path if directory else path) / training.folder
-            if ranks.decide((folder / "summary.json").is_file()):
+            if ranks.decide(_intact(folder)):
                 results += read_results(folder) if ranks.first else []
                 continue
             with configured(loaded, training, folder, begun=True) as made:
@@ -257,18 +282,16 @@ def held(opened: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
         yield directory
 
 
-def _loaded(path: Path, processes: int | None) -> Config:
-    """Read the configuration in a directory; refuse that of a program."""
+def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:
+    """Read the configuration in a directory, with changes; refuse that of a program."""
     tables = toml.read_file(path / "config.toml")
     refuse_program(path, tables, "it goes on where it stopped")
-    if processes is not None:
-        tables.setdefault("compute", {})["processes"] = processes
-    return toml.parse(tables, str(path / "config.toml"))
+    return toml.parse(toml.put(tables, changes), str(path / "config.toml"))
 
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:
     """Write what a comparison's directory holds at its end."""
-    directory.write_file("results.json", json_of(results))
+    directory.write_results([(COMPARISON, b""), ("results.json", json_of(results))])
     write_report(directory.path, results)
 
 

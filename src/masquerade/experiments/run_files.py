@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import chain
 
 from masquerade.config import toml
 from masquerade.core.part import Part
 from masquerade.experiments import data_facts
 from masquerade.experiments.callbacks import Callback, Run
-from masquerade.experiments.report_page import write_report
+from masquerade.experiments.report_page import write_report_if_drawn
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
 from masquerade.storage import model_files
@@ -32,11 +31,9 @@ class RunFiles(Callback):
 
     def on_end(self, run: Run, result: Result) -> None:
         """Write models, facts, summary and page."""
-        for name, data in _files(result, self.models):
-            self.directory.write_file(name, data)
-        # Machines that only train have no matplotlib; `masquerade report` writes the page later.
-        if self.page and find_spec("matplotlib"):
-            write_report(self.directory.path, result.summaries)
+        self.directory.write_results(_files(result, self.models))
+        if self.page:
+            write_report_if_drawn(self.directory.path, result.summaries)
 
 
 def files_of_result(result: Result) -> Iterator[File]:
@@ -67,7 +64,7 @@ def json_of(summaries: Sequence[Summary]) -> bytes:
 
 
 def _files(result: Result, models: bool = True) -> Iterator[File]:
-    """Yield the files of a run; the summary comes last, because a run that has one is finished."""
+    """Yield the files of a run."""
     listed, facts = result.summaries[0].per_client, result.models.facts
     assert listed is not None
     personal = result.personal if models else {}

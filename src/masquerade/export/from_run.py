@@ -86,8 +86,9 @@ def rebuild(path: Path) -> Rebuilt:
 
 def _check_data(path: Path, federation: Federation) -> None:
     """Refuse data that changed since the run: preprocessing and ranges would be others."""
-    known = path / "data.json"
-    before = json.loads(known.read_bytes()).get("fingerprint") if known.is_file() else None
+    folder, name = Folder.open(path), "data.json"
+    known = json.loads(folder.read(name)) if name in folder.files else {}
+    before = known.get("fingerprint")
     if before and before != federation.fingerprint():
         text = f"`{federation.name}` is not the data that {path} was trained on"
         raise MasqueradeError("E402", f"{text}; restore them, or train again")
@@ -114,14 +115,12 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
 
 def _summary(path: Path, view: str | None) -> Summary:
     """Return the summary of a view; the first, unless another is named."""
-    if (path / "config.toml").is_file():
-        then = "`result.client(N).export(FOLDER)` exports"
-        refuse_program(path, toml.read_file(path / "config.toml"), then)
     if is_comparison(path):
         runs = sorted(each.parent.name for each in path.glob("*/summary.json"))
         text = f"{path} is a comparison; name one of its runs: {', '.join(runs)}"
         raise MasqueradeError("E408", text)
-    summaries = read_results(path)
+    summaries, then = read_results(path), "`result.client(N).export(FOLDER)` exports"
+    refuse_program(path, toml.read_file(path / "config.toml"), then)
     for summary in summaries:
         if view in (None, summary.view, summary.method):
             return summary
@@ -132,8 +131,8 @@ def _summary(path: Path, view: str | None) -> Summary:
 def read_parts(folder: Folder, id: int, view: str, clients: int) -> Message:
     """Read the model of a client, one of so many clients."""
     name = model_files.client_file(id, view, clients)
-    if not (folder.path / name).is_file():
-        text = f"{folder.path / name} is not there: models were not kept, or it was removed"
+    if name not in folder.files:
+        text = f"{folder.path / name} is not there: models of this run were not kept"
         raise MasqueradeError("E408", f"{text}; train again into another directory")
     return model_files.decode(folder.read(name), name)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from masquerade.errors import MasqueradeError
 from masquerade.results import Summary
-from masquerade.storage.saved_folder import Folder
+from masquerade.storage.saved_folder import Folder, damaged
 
 COMPARISON = "comparison"
 """The file that tells a comparison's directory from a run's."""
@@ -25,20 +25,15 @@ def is_comparison(path: Path) -> bool:
 
 
 def read_results(path: Path) -> list[Summary]:
-    """Read the summaries of a run directory, or the results of a comparison."""
-    for name in ("results.json", "summary.json"):
-        if (path / name).is_file():
-            data = Folder.open(path).read(name)
-            try:
-                found = json.loads(data)
-                return [Summary.from_json(each) for each in found]
-            except (ValueError, TypeError, MasqueradeError) as error:
-                said = str(error).removeprefix("E401 ")
-                text = f"{path / name} is damaged ({said}); remove it"
-                raise MasqueradeError("E401", f"{text}, then: masquerade resume {path}") from None
-    begun, then = path / "config.toml", "check the path"
-    if begun.is_file():
-        program = "[python]" in begun.read_text(encoding="utf-8")
-        again = "call the program again" if program else f"masquerade resume {path}"
-        then = f"a run stopped there, so: {again}"
-    raise MasqueradeError("E408", f"no results in {path}; {then}")
+    """Read the summaries of a run directory, or the results of a comparison.
+
+    Settings, metrics and facts of the data are checked too, and models as they are read.
+    """
+    folder = Folder.open(path)
+    folder.check()
+    name = "results.json" if "results.json" in folder.files else "summary.json"
+    try:
+        return [Summary.from_json(each) for each in json.loads(folder.read(name))]
+    except (ValueError, TypeError, MasqueradeError) as error:
+        said = str(error).removeprefix("E401 ")
+        raise damaged(path / name, path, said) from None

@@ -2,11 +2,13 @@
 
 A commit is a folder that appears whole beside the older ones, sealed by a manifest of hashes, so
 that a crash at any instant leaves the old state or the new one. Metrics are JSON lines that count
-up to the byte offset in the newest manifest. Runs need a POSIX system (`flock`, synced
-directories). Every change to the disk goes through `atomic` and `os` alone.
+up to the byte offset in the newest manifest, which has their hash too. What a run ends with is
+sealed in the same way, by a manifest of its own (`storage/results.py` reads it). Runs need a POSIX
+system (`flock`, synced directories). Every change to the disk goes through `atomic` and `os` alone.
 """
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -15,7 +17,7 @@ import socket
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -28,15 +30,20 @@ from masquerade.storage.manifest import fingerprint, seal, unseal
 
 Tensors = Mapping[str, Tensor]
 
-VERSION = 5
-READ = (4, 5)
-"""Formats that are read; 4 had the states of all clients in every commit."""
+VERSION = 6
+READ = (4, 5, 6)
+"""Formats that are read; 4 had the states of all clients in every commit, 5 no hash of metrics."""
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
+DAMAGED = "damaged-metrics.jsonl"
+"""Where damaged metrics are kept, which nothing makes again."""
 STATE = "state.safetensors"
 PIECES = "states"
 """The folder of clients' states, which several commits may share."""
 MANIFEST = "manifest.json"
+"""Of a commit."""
+HASHES = "hashes.json"
+"""The manifest of results, which lies beside them; bundles have a `manifest.json` there."""
 
 
 def check_name(name: str) -> str:
@@ -98,6 +105,23 @@ class _Manifest:
     """Size and hash of every file."""
     pieces: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
     """The same of files with clients' states, older ones first: what changed, commit by commit."""
+    lines: str = ""
+    """SHA-256 of the metrics that count."""
+
+    def counts(self, metrics: bytes) -> bool:
+        """Tell whether metrics begin with those that count."""
+        counted = metrics[: self.metrics]
+        same = not self.lines or hashlib.sha256(counted).hexdigest() == self.lines
+        return same and len(counted) == self.metrics
+
+    def without_lines(self) -> "_Manifest":
+        """Return the same of a run whose metrics are lost."""
+        return replace(self, metrics=0, lines="")
+
+    @property
+    def lost_lines(self) -> bool:
+        """Tell whether metrics are lost: the hash of no lines is a hash."""
+        return not self.metrics and not self.lines
 
 
 def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
@@ -105,7 +129,6 @@ def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
     try:
         sealed = (folder / MANIFEST).read_bytes()
         state = (folder / STATE).read_bytes()
-        metrics = (folder.parent.parent / METRICS).stat().st_size
     except (FileNotFoundError, NotADirectoryError) as fault:
         return f"{Path(fault.filename).name}: missing"
     found = unseal(sealed)
@@ -122,8 +145,6 @@ def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
     for name, sealed_with in manifest.pieces.items():
         if _fingerprint_at(folder.parent.parent / PIECES / check_name(name)) != sealed_with:
             return f"{PIECES}/{name}: missing, or its hash differs"
-    if metrics < manifest.metrics:
-        return f"{METRICS}: {metrics} of {manifest.metrics} bytes left"
     return manifest, state
 
 
@@ -150,6 +171,7 @@ class RunDirectory:
         self.path = path
         self.last: int | None = None
         self._offset = 0
+        self._lines = hashlib.sha256()
         self._pieces: dict[str, Mapping[str, int | str]] = {}
         with self._faults("opening the run"):
             os.makedirs(path, exist_ok=True)
@@ -211,12 +233,14 @@ class RunDirectory:
         assert self.last is None or number > self.last
         state = encode_tensors(tensors)
         added = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        offset = self._offset + len(added)
+        offset, lines_so_far = self._offset + len(added), self._lines.copy()
+        lines_so_far.update(added)
         with self._faults(f"writing checkpoint {number}"):
             added_pieces = self._write_pieces(number, pieces)
             counted = added_pieces if whole else self._pieces | added_pieces
             files = {STATE: fingerprint(state)}
-            sealed = seal(vars(_Manifest(VERSION, number, offset, facts, files, counted)))
+            digest = lines_so_far.hexdigest()
+            sealed = seal(vars(_Manifest(VERSION, number, offset, facts, files, counted, digest)))
             target = self._inside("rounds") / f"{number:08d}"
             # Damaged, and passed over when the run was resumed.
             if target.exists():
@@ -226,6 +250,7 @@ class RunDirectory:
             kept = (number, self.last)
             needed = self._pieces.keys() | counted.keys()
             self.last, self._offset, self._pieces = number, offset, counted
+            self._lines = lines_so_far
             for folder in self._commits():
                 if int(folder.name) not in kept:
                     atomic.remove(folder)
@@ -266,10 +291,44 @@ class RunDirectory:
         )
         return Commit(number, decode_tensors(state, name), manifest.facts, pieces)
 
+    def go_back(self) -> None:
+        """Take the newest commit back."""
+        assert self.last is not None
+        with self._faults("taking a checkpoint back"):
+            atomic.remove(self._inside("rounds") / f"{self.last:08d}")
+            self.last, self._offset, self._pieces = None, 0, {}
+            self._recover()
+
     def write_file(self, name: str, data: bytes) -> None:
-        """Write a file such as `summary.json`, which appears whole or not at all."""
+        """Write a file such as `program.txt`, which appears whole or not at all."""
         with self._faults(f"writing {name}"):
             atomic.write_file(self._inside(name), data)
+
+    def change_settings(self, config: str) -> None:
+        """Write another `config.toml`; results of the former one do not count any more."""
+        self._unseal()
+        self.write_file(CONFIG, config.encode())
+
+    def write_results(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Write what a run ended with, and at last the manifest without which it does not count.
+
+        It has the hashes of all of that, of the settings and of the metrics.
+        """
+        self._unseal()
+        hashes = {}
+        for name, data in files:
+            self.write_file(name, data)
+            hashes[name] = fingerprint(data)
+        with self._faults(f"writing {HASHES}"):
+            for name in (CONFIG, METRICS):
+                hashes[name] = fingerprint((self.path / name).read_bytes())
+        self.write_file(HASHES, seal({"files": hashes}))
+
+    def _unseal(self) -> None:
+        with self._faults(f"removing {HASHES}"):
+            if os.path.lexists(self.path / HASHES):
+                atomic.remove(self.path / HASHES)
+                atomic.sync(self.path)
 
     def _claim(self) -> None:
         """Take the kernel's lock, which dies with the process; the text only says who has it."""
@@ -299,8 +358,11 @@ class RunDirectory:
 
     def _recover(self) -> None:
         manifest, _, _ = self._newest()
+        metrics = self._metrics()
         if manifest is not None:
             self.last, self._offset = manifest.number, manifest.metrics
+            if metrics and manifest.lost_lines:
+                atomic.write_file(self._inside(DAMAGED), metrics)
             self._pieces = dict(manifest.pieces)
             needed = set(manifest.pieces)
             for folder in self._commits():
@@ -320,6 +382,7 @@ class RunDirectory:
             for leftover in folder.glob(f"{atomic.TEMPORARY}*"):
                 atomic.remove(leftover)
                 logging.getLogger(__name__).info("Removed unfinished %s", leftover)
+        self._lines = hashlib.sha256(metrics[: self._offset])
         atomic.write_at(self._inside(METRICS), b"", self._offset)
 
     def _commits(self) -> list[Path]:
@@ -331,14 +394,28 @@ class RunDirectory:
     def _newest(self) -> tuple[_Manifest | None, bytes, list[str]]:
         """Return manifest and state of the newest intact commit, and what is wrong with newer."""
         damages: list[str] = []
+        without: tuple[_Manifest, bytes] | None = None
+        metrics = self._metrics()
         for folder in self._commits():
             found = _inspect(folder)
             if not isinstance(found, str):
-                return *found, damages
+                if found[0].counts(metrics):
+                    return *found, damages
+                without = without or found
+                found = f"{METRICS}: lines are missing, or their hash differs"
             damages.append(f"Checkpoint {int(folder.name)} damaged ({found}).")
+        if without is not None:
+            kept = (self.path / DAMAGED).is_file()
+            left = f", and what is left of them is in {DAMAGED}" if metrics or kept else ""
+            text = f"Damaged: {METRICS}. Its lines cannot be made again{left}."
+            return without[0].without_lines(), without[1], [text]
         if damages:
             raise MasqueradeError("E401", f"{' '.join(damages)} None is intact; start a new run.")
         return None, b"", damages
+
+    def _metrics(self) -> bytes:
+        file = self.path / METRICS
+        return file.read_bytes() if file.is_file() else b""
 
     def _inside(self, name: str) -> Path:
         """Return the path of a file of this run, unless writing it would follow a link."""

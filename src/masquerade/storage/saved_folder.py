@@ -1,21 +1,21 @@
-"""A folder of results that appears whole, with the hash of every file in a sealed manifest.
+"""A folder of results, with the hash of every file in a sealed manifest, which is written last.
 
-The directory of a run has no such manifest, and its files are read as they are.
+It is the directory of a run or a comparison, or a folder that was saved and appears whole.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from masquerade.errors import MasqueradeError
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
+from masquerade.storage.run_directory import CONFIG, HASHES
 
-MANIFEST = "manifest.json"
 File = tuple[str, bytes]
 """The name of a file in its folder, and its content."""
+Fingerprint = Mapping[str, int | str]
 
 
 def sealed(files: Iterable[File]) -> Iterator[File]:
@@ -24,7 +24,7 @@ def sealed(files: Iterable[File]) -> Iterator[File]:
     for name, data in files:
         hashes[name] = fingerprint(data)
         yield name, data
-    yield MANIFEST, seal({"files": hashes})
+    yield HASHES, seal({"files": hashes})
 
 
 def write(path: Path, files: Iterable[File]) -> None:
@@ -49,30 +49,76 @@ def write(path: Path, files: Iterable[File]) -> None:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder to read from; files are checked where it was saved with their hashes."""
+    """A folder to read from: what is read is checked by its hash."""
 
     path: Path
-    files: Mapping[str, Any] | None
-    """Size and hash by name; None in the directory of a run."""
+    files: Mapping[str, Fingerprint]
+    """Size and hash by name."""
 
     @classmethod
     def open(cls, path: Path) -> "Folder":
-        """Read the manifest, if there is one."""
-        if not (path / MANIFEST).is_file():
-            return cls(path, None)
-        found = unseal((path / MANIFEST).read_bytes())
+        """Read the manifest; without one there are no results, or not yet all."""
+        if not (path / HASHES).is_file():
+            begun = (path / CONFIG).is_file()
+            then = f"it has no {HASHES}, so: {again(path)}" if begun else "check the path"
+            raise MasqueradeError("E408", f"no results in {path}; {then}")
+        found = unseal((path / HASHES).read_bytes())
         if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
-            raise _damaged(path / MANIFEST)
+            raise damaged(path / HASHES, path)
         return cls(path, found["files"])
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file, checked as they are read."""
-        data = (self.path / name).read_bytes()
-        if self.files is not None and self.files.get(name) != fingerprint(data):
-            raise _damaged(self.path / name)
+        try:
+            data = (self.path / name).read_bytes()
+        except OSError as fault:
+            raise damaged(self.path / name, self.path, fault.strerror) from None
+        if self.files.get(name) != fingerprint(data):
+            raise damaged(self.path / name, self.path)
         return data
 
+    def check(self) -> None:
+        """Refuse files that are damaged; clients' models are many, and checked as they are read."""
+        for name in self.files:
+            if "/" not in name:
+                self.read(name)
 
-def _damaged(path: Path) -> MasqueradeError:
-    text = f"{path} is damaged (its hash differs); it is not used. Save the result again"
-    return MasqueradeError("E401", text)
+    def damages(self) -> list[str]:
+        """Name all files that are damaged."""
+        found = []
+        for name in self.files:
+            try:
+                self.read(name)
+            except MasqueradeError:
+                found.append(name)
+        return found
+
+
+def damages(path: Path) -> list[str] | None:
+    """Name what is damaged of the results in a directory; None where they are not complete."""
+    if not (path / HASHES).is_file():
+        return None
+    try:
+        return Folder.open(path).damages()
+    except MasqueradeError:
+        return [HASHES]
+
+
+def is_done(path: Path) -> bool:
+    """Tell whether a directory has results that are complete and intact."""
+    return damages(path) == []
+
+
+def damaged(path: Path, folder: Path, why: str | None = None) -> MasqueradeError:
+    """Return the refusal of a file of a folder."""
+    text = f"{path} is damaged ({why or 'its hash differs'}); it is not used"
+    return MasqueradeError("E401", f"{text}. To have it again: {again(folder)}")
+
+
+def again(path: Path) -> str:
+    """Say how to have the results in a folder written again."""
+    if not (path / "rounds").is_dir():
+        return "save the result again"
+    config = path / CONFIG
+    program = config.is_file() and b"[python]" in config.read_bytes()
+    return "call the program again" if program else f"masquerade resume {path}"

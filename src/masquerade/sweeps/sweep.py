@@ -26,6 +26,7 @@ from masquerade.methods import METHODS
 from masquerade.results.alarms import warn_of
 from masquerade.results.json_records import from_json, to_json
 from masquerade.storage.results import SWEEP, read_results
+from masquerade.storage.saved_folder import Folder, damaged, is_done
 from masquerade.sweeps import space
 from masquerade.sweeps.choice import BEST, LOST, Row, Tried, score, stand
 from masquerade.sweeps.objective import Objective
@@ -98,7 +99,7 @@ class Sweep:
 
     def train(self, jobs: Iterable[Job], of: str = "") -> None:
         """Do the trainings `of` something that are not done, each once."""
-        missing = {job.folder: job for job in jobs if not _is_done(job.folder)}
+        missing = {job.folder: job for job in jobs if not is_done(job.folder)}
         numbered = [
             replace(job, name=f"{of}{_numbered(place, len(missing))}{job.name}")
             for place, job in enumerate(missing.values(), 1)
@@ -126,10 +127,6 @@ def _tried(config: Config, order: Order, trial: Trial) -> Config:
 
 def _numbered(place: int, of: int) -> str:
     return f"{place} of {of}, " if of > 1 else ""
-
-
-def _is_done(folder: Path) -> bool:
-    return (folder / "summary.json").is_file()
 
 
 def perform(job: Job) -> None:
@@ -162,9 +159,10 @@ def run(path: Path, config: Config, order: Order, jobs: int = 1, quiet: bool = F
         tried = _optuna(sweep, swept) if order.optuna else _grid(sweep, trials)
         rows = _rows(tried, sweep.objective)
         held = json.dumps([to_json(row) for row in rows], indent=1)
-        directory.write_file(ROWS, held.encode())
+        files = [(SWEEP, b""), (ROWS, held.encode())]
+        directory.write_results(files)
         best = best_config(with_partition(loaded, config), order, rows, path.name)
-        directory.write_file(BEST_CONFIG, best.encode())
+        directory.write_results([*files, (BEST_CONFIG, best.encode())])
     chosen = [row.runs for row in rows if row.standing == BEST]
     # Trials are there to fail; what is alarming about the best of them matters.
     warn_of([seed for each in tried if each.runs in chosen for seed in each.seeds])
@@ -190,15 +188,12 @@ def read_order(path: Path) -> Order:
 
 def read_rows(path: Path) -> list[Row]:
     """Read the rows of a sweep that is done."""
-    file = path / ROWS
-    again = f"masquerade resume {path}"
-    if not file.is_file():
-        raise MasqueradeError("E408", f"no results in {path}; a sweep stopped there, so: {again}")
+    folder = Folder.open(path)
+    folder.check()
     try:
-        return [from_json(Row, each) for each in json.loads(file.read_text(encoding="utf-8"))]
+        return [from_json(Row, each) for each in json.loads(folder.read(ROWS))]
     except (ValueError, TypeError) as error:
-        text = f"{file} is damaged ({error}); remove it, then: {again}"
-        raise MasqueradeError("E401", text) from None
+        raise damaged(path / ROWS, path, str(error)) from None
 
 
 def _check(config: Config, order: Order, swept: space.Space, jobs: int) -> None:

@@ -1,0 +1,254 @@
+"""What a run ended with is sealed: damage is refused by name, and what can be is written again."""
+
+import random
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import masquerade as mq
+from masquerade.config.settings import Config
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.experiments import run as experiment
+from masquerade.experiments.report_page import write_report
+from masquerade.export import from_run
+from masquerade.report import plots
+from masquerade.storage import model_files
+from masquerade.storage.results import read_results
+from masquerade.storage.run_directory import RunDirectory
+from masquerade.storage.saved_folder import Folder, is_done
+from tests.experiments.test_resume import compare, complete, contents, problem, same, write_data
+from tests.messages import Golden
+from tests.reliability import publish
+from tests.support import raises, warns
+
+pytestmark = [
+    pytest.mark.usefixtures("plain_pages"),
+    # So few rounds teach models little.
+    pytest.mark.filterwarnings("ignore:W31"),
+]
+
+
+def config_of(folder: Path, *methods: str, rounds: int = 3) -> Config:
+    config = problem(write_data(folder / "mine.npz"), *methods or ("fedavg", "fedavg_ft"))
+    return replace(config, train=replace(config.train, rounds=rounds))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and beside it one of another seed."""
+    folder = tmp_path_factory.mktemp("sealed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "figures", lambda *given: {})
+        complete(config_of(folder), folder / "run")
+        write_report(folder / "run", read_results(folder / "run"))
+        config = config_of(folder)
+        other = replace(config, train=replace(config.train, seeds=(2,)))
+        complete(other, folder / "other")
+    return folder / "run"
+
+
+@pytest.fixture
+def run(done: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(done, tmp_path / "run")
+
+
+def flip(file: Path, at: int | None = None) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "data.json", "metrics.jsonl", "config.toml"])
+def test_a_flipped_bit_is_refused_by_whoever_reads(run: Path, name: str, golden: Golden) -> None:
+    flip(run / name)
+    for read in (read_results, mq.load_result, lambda path: from_run.find(path, 1)):
+        with raises("E401", name) as refusal:
+            read(run)
+    golden(refusal.value)
+
+
+def test_a_flipped_bit_in_a_model_is_not_exported(run: Path) -> None:
+    flip(run / "clients" / "1-global.safetensors", -1)
+    with raises("E401", "1-global.safetensors"):
+        from_run.find(run, 1)
+    with raises("E401", "1-global.safetensors"):
+        mq.load_result(run).client(1)  # type: ignore[union-attr]
+    from_run.find(run, 2)
+
+
+def test_what_can_be_made_again_is_written_by_a_resume(done: Path, run: Path) -> None:
+    flip(run / "summary.json")
+    (run / "clients" / "0-tuned.safetensors").unlink()
+    (run / "report.html").write_text("damaged")
+    with warns("E401", "summary.json", "clients/0-tuned.safetensors"):
+        experiment.resume(run, page=True)
+    same(run, done)
+    assert (run / "report.html").read_text().startswith("<!DOCTYPE")
+    assert is_done(run)
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_a_manifest_that_is_damaged_or_gone_is_made_again(
+    done: Path, run: Path, damage: object, golden: Golden
+) -> None:
+    assert callable(damage)
+    damage(run / "hashes.json")
+    with pytest.raises(MasqueradeError) as refusal:
+        read_results(run)
+    golden(refusal.value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MasqueradeWarning)
+        experiment.resume(run)
+    same(run, done)
+
+
+def test_lines_of_metrics_cannot_be_made_again_and_are_kept_as_they_are(
+    done: Path, run: Path, golden: Golden
+) -> None:
+    flip(run / "metrics.jsonl", 3)
+    left = (run / "metrics.jsonl").read_bytes()
+    with warns("E401", "metrics.jsonl") as warned:
+        experiment.resume(run)
+    golden(warned[0].message)
+    assert (run / "damaged-metrics.jsonl").read_bytes() == left
+    assert contents(run)["summary.json"] == contents(done)["summary.json"]
+    assert (run / "metrics.jsonl").read_bytes() == b""
+
+
+def test_the_last_line_of_metrics_is_made_again(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    complete(config, tmp_path / "whole")
+    run = shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    flip(run / "metrics.jsonl", -2)
+    with warns("E401", 3, "metrics.jsonl", 2):
+        experiment.resume(run)
+    same(run, tmp_path / "whole")
+
+
+def test_damage_in_a_comparison_is_found_and_mended(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "local", "fedavg", rounds=2)
+    compare(config, tmp_path / "both")
+    both = shutil.copytree(tmp_path / "both", tmp_path / "copy")
+    flip(both / "results.json")
+    with raises("E401", "results.json"):
+        read_results(both)
+    flip(both / "fedavg-seed1" / "summary.json")
+    with raises("E401", "summary.json"):
+        read_results(both / "fedavg-seed1")
+    with warns("E401", "summary.json"):
+        experiment.compare(both, None)
+    same(both, tmp_path / "both")
+
+
+def test_links_where_results_are_written_are_refused(run: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name, code in (("summary.json", "E405"), (".tmp-summary.json", "E502")):
+        with RunDirectory.open(run) as directory:
+            (run / name).unlink(missing_ok=True)
+            (run / name).symlink_to(victim)
+            with raises(code):
+                directory.write_results([("summary.json", b"new")])
+            (run / name).unlink(missing_ok=True)
+    assert victim.read_text() == "precious"
+
+
+def mutants(whole: Path, other: Path, count: int) -> Iterator[tuple[str, Path, bytes | None]]:
+    """Yield damages: what was done, to which file, and its new content, which is not the old."""
+    chance = random.Random(7)
+    unread = ("lock", "report.html")
+    files = [
+        file for file in sorted(whole.rglob("*")) if file.is_file() and file.name not in unread
+    ]
+    while count:
+        file, kind = chance.choice(files), chance.choice(KINDS)
+        data = file.read_bytes()
+        found: bytes | None
+        if kind == "flip":
+            changed, place = bytearray(data), chance.randrange(len(data))
+            changed[place] ^= 1 << chance.randrange(8)
+            found = bytes(changed)
+        elif kind == "cut":
+            found = data[: chance.randrange(len(data))]
+        elif kind == "zero":
+            start = chance.randrange(len(data))
+            size = len(data[start : start + 64])
+            found = data[:start] + b"\0" * size + data[start + size :]
+        elif kind == "swap":
+            found = chance.choice(files).read_bytes()
+        elif kind == "delete":
+            found = None
+        else:
+            twin = other / file.relative_to(whole)
+            found = twin.read_bytes() if twin.is_file() else b""
+        if found != data:
+            yield kind, file.relative_to(whole), found
+            count -= 1
+
+
+KINDS = ("flip", "cut", "zero", "swap", "delete", "version")
+
+
+def read_all(path: Path) -> None:
+    """Read all that a run holds: results, models, and the state that it goes on from."""
+    read_results(path)
+    folder = Folder.open(path)
+    for name in folder.files:
+        if name.startswith("clients/"):
+            model_files.decode(folder.read(name), name)
+    with RunDirectory.open(path) as directory:
+        commit = directory.latest()
+        assert commit is not None
+        assert all(commit.pieces)
+
+
+def noticed(path: Path) -> bool:
+    """Tell whether somebody who reads all of a run is told of damage."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            read_all(path)
+        except MasqueradeError as error:
+            return error.code in ("E401", "E402", "E408")
+    return any(str(each.message).startswith("E401") for each in said)
+
+
+def intact(path: Path, whole: Path) -> bool:
+    """Tell whether all files that are left are as they were."""
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != "lock"]
+    return all(file.read_bytes() == (whole / file.relative_to(path)).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.drill)])
+def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path, count: int) -> None:
+    copy, silent, cleared = shutil.copytree(done, tmp_path / "run"), [], 0
+    assert not noticed(copy)
+    for kind, name, data in mutants(done, done.parent / "other", count):
+        (copy / name).unlink() if data is None else (copy / name).write_bytes(data)
+        if not noticed(copy):
+            # What only an older commit has is not read: it is cleared away where it is damaged.
+            cleared += intact(copy, done)
+            silent += [] if intact(copy, done) else [(kind, name)]
+        if name.parts[0] in ("rounds", "states"):
+            # Who opens a run clears away what is damaged.
+            shutil.rmtree(copy)
+            shutil.copytree(done, copy)
+        else:
+            shutil.copy(done / name, copy / name)
+    assert silent == []
+    assert cleared < count / 3
+    publish(
+        "damage",
+        "pytest tests/experiments/test_sealed_results.py -m drill",
+        {
+            "damaged run folders": count,
+            "told": count - cleared,
+            "of an older commit, cleared away": cleared,
+            "read in silence": len(silent),
+        },
+        when=count > 500,
+    )
