@@ -16,6 +16,7 @@ from torch import Tensor
 
 import masquerade as mq
 from masquerade.core import Task
+from masquerade.core.preprocess import fitted_on, moved
 from masquerade.core.table import Tabular
 from masquerade.data.source import DATASETS
 from masquerade.export import from_run, sparse
@@ -130,8 +131,7 @@ def test_a_run_gives_the_model_with_the_clients_own_constants_and_ranges(
 ) -> None:
     model = from_run.find(run, "h1").model
     own = own_rows(federation(), 1)
-    alone = Tabular(COLUMNS, "median")
-    by_itself = alone.fitted(alone.statistics(own)).float()
+    by_itself = moved(fitted_on(Tabular(COLUMNS, "median"), own), torch.float32)
     assert torch.equal(model.task.preprocess.mean, by_itself.mean)
     call("export", run, "--client", "h1", "--out", tmp_path / "bundle", "--quiet")
     opened = open_bundle(tmp_path / "bundle")
@@ -158,7 +158,8 @@ def test_a_card_says_what_was_sent_for_preprocessing(made: tuple[mq.Personal, Pa
     said = made[0].summary.preprocessing
     assert said is not None
     assert "missing values are replaced by the median" in card
-    assert f"count, sum, deviations, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
+    assert "count, sum, deviations, categories, histogram, fractions; " in card
+    assert f"{said.bytes.up:,.0f} bytes up" in card
 
 
 def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
