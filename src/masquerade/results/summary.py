@@ -176,6 +176,8 @@ class Summary:
     metric: str
     better: str
     """Whether "higher" or "lower" is better."""
+    split: str = "test"
+    """The samples that all of it was measured on: "test" or "validation"."""
     accuracy: Accuracy
     costs: Costs
     model: ModelSize
@@ -313,6 +315,11 @@ class Summary:
             text = f"client `{client}` was kept out of training, and its model was not kept; "
             text += "train with it (no `novel`), or take a client with a model; they have the"
         raise MasqueradeError("E202", f"{text} {_called(ids, names)}")
+
+
+def splits(results: Sequence[Summary]) -> str:
+    """Name the samples that results were measured on: "test", "validation", or both."""
+    return " and ".join(dict.fromkeys(each.split for each in results))
 
 
 def _called(ids: Sequence[int], names: Sequence[str]) -> str:
