@@ -153,11 +153,11 @@ def bench_model(
             raise MasqueradeError("E201", text)
         found = timing.measure(answering.open_bundle(path), repeats)
     else:
-        from masquerade.export import bundle, from_run
-
         if client is None:
             text = f"{path} is no bundle; of a run, name a client with --client"
             raise MasqueradeError("E201", text)
+        from masquerade.export import bundle, from_run
+
         import_code(method, model)
         source = from_run.find(path, client, view)
         with tempfile.TemporaryDirectory() as folder:
