@@ -264,10 +264,29 @@ def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("53,f,Ost,no\n51,m,West,yes\n", {"label": "outcome", "client": "site", "drop": "id"}),
+        ("53,f,Ost,no\n51,m,West,yes\n", {}),
+        ("a,y\n", {"label": "outcome", "categorical": "sex"}),
+        ("age,sex,y\n1,f,0\n2,m,1\nage,sex,y\n3,f,1\n", {"categorical": "sex"}),
+    ],
+)
+def test_what_hides_all_else_is_the_only_fault(
+    tmp_path: Path, text: str, options: dict[str, Any]
+) -> None:
+    lines = faults(csv(tmp_path, text), **options)
+    assert len(lines) == 2, lines
+
+
+@pytest.mark.parametrize(
     ("text", "options", "words"),
     [
         ("a,b\n1,0\n", {}, ("which column is the label", "a, b", "--label NAME")),
         ("a,outcome\n1,0\n", {"label": "outcom"}, ("`outcom`", "did you mean `outcome`")),
+        ("a,Ergebnis\n1,x\n2,z\n", {"label": "ergebniss"}, ("Try: --label Ergebnis",)),
+        ("a,y\n1,0\na,y\n2,1\na,y\n", {}, ("line 3, line 5 repeat line 1", "delete these")),
+        ("a,y\n1,5,0\n2,5,1\n3,1,0\n", {}, ("line 1 has 2 fields", "decimal commas")),
         ("a,y\n1,0\n", {"drop": "b"}, ("drop", "`b`", "columns are a, y")),
         ("a,b,y\n1,2,0\n", {"drop": "a", "categorical": "a"}, ("`a`", "drop and categorical")),
         ("a,y,a\n1,0,2\n", {}, ("columns 1 and 3", "`a`")),

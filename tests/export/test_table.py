@@ -21,7 +21,7 @@ from masquerade.core.table import Tabular
 from masquerade.data.source import DATASETS
 from masquerade.export import from_run, sparse
 from masquerade.export import predict as answering
-from masquerade.export.predict import Bundle, open_bundle, read_samples
+from masquerade.export.predict import Asked, Bundle, open_bundle, read_samples
 from masquerade.methods import FedAvg
 from masquerade.models import build
 from masquerade.tables.known import KnownColumn
@@ -184,6 +184,9 @@ def test_columns_that_are_missing_or_unknown_are_named(
 ) -> None:
     said = refused(made, written(tmp_path / "x.csv", ["age", "sex", "presure", "ward"], GOOD))
     assert "no column `pressure` (did you mean `presure`?)" in said
+    said = refused(made, written(tmp_path / "x.csv", ["AGE", "sex", "pressure", "ward"], GOOD))
+    assert "no column `age` (did you mean `AGE`?)" in said
+    assert "leave it out" not in said
     said = refused(made, written(tmp_path / "x.csv", [*NAMES, "id"], [[*r, "7"] for r in GOOD]))
     assert "`id` is no column of this model" in said
     said = refused(made, written(tmp_path / "x.csv", [*NAMES, "age"], [[*r, "7"] for r in GOOD]))
@@ -195,9 +198,21 @@ def test_a_file_without_names_of_columns_is_refused(
 ) -> None:
     path = tmp_path / "x.csv"
     path.write_text("50,0,120,1\n60,1,130,2\n")
-    assert "names of the columns" in refused(made, path)
+    assert "has 1 fault" in refused(made, path)
+    path.write_text("50,f,120,b\n60,m,130,a\n")
+    for asked in (Asked(), Asked(own_rows=True)):
+        with raises("E302", "1 fault", "'50', 'f', '120'", "names of the columns"):
+            read_samples(open_bundle(made[1]), path, asked)
     path.write_text("age,sex,pressure,ward\n")
     assert "no rows below" in refused(made, path)
+
+
+def test_two_exports_that_were_joined_have_one_fault(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "x.csv", NAMES, [*GOOD, NAMES, *GOOD])
+    with raises("E302", "1 fault", "line 4 repeats line 1"):
+        read_samples(open_bundle(made[1]), path)
 
 
 @pytest.mark.parametrize(

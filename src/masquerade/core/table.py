@@ -249,7 +249,7 @@ def _histogram(x: Tensor, known: Tensor) -> Tensor:
     """Count the values of every column by what they are in float16, in ascending order."""
     top = torch.finfo(torch.float16).max
     # The bits of a float are its place among those of its sign.
-    bits = x.nan_to_num().clamp(-top, top).half().view(torch.int16).long()
+    bits = torch.where(x.isnan(), 0.0, x).clamp(-top, top).half().view(torch.int16).long()
     places = HALF + torch.where(bits < 0, torch.iinfo(torch.int16).min - bits, bits)
     counts = torch.zeros(x.shape[1], 2 * HALF + 1, dtype=torch.int32)
     return counts.scatter_add_(1, places.T, known.T.to(torch.int32))

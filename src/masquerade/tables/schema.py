@@ -7,9 +7,17 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
-from masquerade.tables.columns import Column, Flags, Table, no_numbers, numbers_of, places_of
-from masquerade.tables.faults import Array, Fault, Places, refusal, rows_by_number
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, near, nearest
+from masquerade.tables.columns import (
+    NUMBER,
+    Column,
+    Flags,
+    Table,
+    no_numbers,
+    numbers_of,
+    places_of,
+)
+from masquerade.tables.faults import SHOWN, Array, Fault, Places, refusal, rows_by_number, short
 from masquerade.tables.known import KnownColumn, quantiles_of
 from masquerade.tables.layout import PLAIN, Layout
 from masquerade.tables.swapped import Found, leave_range, swapped
@@ -86,6 +94,7 @@ class Schema:
         refused at once (E302). Columns of a file that the model does not know are, too; a frame may
         have others.
         """
+        self._check_named(table)
         faults = [*table.faults, *self._unknown(table)]
         read = [
             _read(table, known, self.impute) for known in self.columns if known.name in table.names
@@ -98,6 +107,7 @@ class Schema:
 
     def is_own(self, table: Table) -> Flags:
         """Tell which rows are of the client whose model it is, where the table says so."""
+        self._check_named(table)
         if self.layout.client not in table.names:
             text = f"{table.source} has no column that names the client of a row"
             named = f" (`{self.layout.client}` in training)" if self.layout.client else ""
@@ -119,15 +129,32 @@ class Schema:
             own = "" if table.in_python else "; --own-rows answers its own alone"
             warnings.warn(MasqueradeWarning(f"{text}{own}"), stacklevel=3)
 
+    def _check_named(self, table: Table) -> None:
+        """Refuse a table of which no column is known: what should be their names may be a row."""
+        known = (*self.names, *self.layout.ignored)
+        numbers = any(map(NUMBER.fullmatch, table.names))
+        meant = not numbers and any(near(name, known) for name in table.names)
+        if set(known).isdisjoint(table.names) and not meant:
+            first = "the frame" if table.in_python else f"{table.places.word} 1"
+            text = f"{first} names no column of this model"
+            text += f" (it has {listed(map(short, table.names), SHOWN)})"
+            advice = f"the model reads {listed(self.names, 30)}"
+            if not table.in_python:
+                advice = f"put a line with the names of the columns above the rows: {advice}"
+            raise refusal(table.source, [Fault(text, advice=advice)], table.in_python)
+
     def _unknown(self, table: Table) -> Iterator[Fault]:
         """Find columns that are missing, and that are too many."""
         unknown = [name for name in table.names if name not in (*self.names, *self.layout.ignored)]
         absent = [name for name in self.names if name not in table.names]
+        meant = {name: near(name, unknown) for name in absent}
         for name in absent:
-            yield Fault(f"there is no column `{name}`{nearest(name, unknown)}")
+            advice = "rename it" if meant[name] else ""
+            yield Fault(f"there is no column `{name}`{nearest(name, unknown)}", advice=advice)
         if not table.in_python:
             for name in unknown:
-                yield Fault(f"`{name}` is no column of this model", advice="leave it out")
+                if [name] not in meant.values():
+                    yield Fault(f"`{name}` is no column of this model", advice="leave it out")
         if absent or (unknown and not table.in_python):
             yield Fault(f"the model reads {listed(self.names, 30)}")
 
