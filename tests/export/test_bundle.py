@@ -471,6 +471,7 @@ def test_what_cannot_be_exported_is_refused(run: Path, client: int, tmp_path: Pa
     faults: list[tuple[str, tuple[str, ...], list[Any]]] = [
         ("E202", (f"`{novel}`",), ["--client", novel]),
         ("E202", ("`8`",), ["--client", 8]),
+        ("E201", ("--client", f"{client}"), []),
         ("E202", ("`global`",), ["--client", client, "--view", "global"]),
         ("E201", ("`slicd`", "`sliced`"), ["--client", client, "--format", "slicd"]),
         ("E202", ("FedMask",), ["--client", client, "--format", "seeded"]),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from masquerade.errors import MasqueradeError, counted
+from masquerade.errors import MasqueradeError, counted, listed
 from masquerade.report import blocks, decimals
 from masquerade.report.intervals import ENOUGH, FEWEST, Trained, of_difference, of_mean, over_seeds
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
@@ -516,7 +516,7 @@ def about_defined(
             if found is not None and found.own.defined is not None:
                 counts.setdefault(heading, set()).add((found.own.defined, clients(summary)))
     told = [
-        f"{heading} {_span(found)}"
+        f"{heading} {_span(found)}{_without(results, heading)}"
         for heading, found in counts.items()
         if any(some < all for some, all in found)
     ]
@@ -526,6 +526,20 @@ def about_defined(
         "A mean is over the clients for which there is a figure (AUROC and balanced accuracy need"
         f" a {splits(results)} set of two classes): {', '.join(told)}."
     ]
+
+
+def _without(results: Results, heading: str) -> str:
+    """Name the clients that have no figure in a column; "" where the data do not name them."""
+    named: dict[str, None] = {}
+    for summary in results:
+        group = summary.per_client
+        figures = of_clients([summary]).get(heading)
+        if group is not None and group.names and figures is not None:
+            own = figures(group)[0]
+            named |= {
+                name: None for name, one in zip(group.names, own, strict=False) if one is None
+            }
+    return f" (not {listed(named)})" if named else ""
 
 
 def _span(found: set[tuple[int, int]]) -> str:
