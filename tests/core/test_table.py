@@ -73,6 +73,7 @@ def test_clients_send_no_more_than_is_needed() -> None:
     sent = {impute: set(Tabular(SIX, impute).statistics(rows)) for impute in ("", "mean", "median")}
     assert sent[""] == {"count", "sum", "deviations"}
     assert sent["mean"] == sent["median"] == sent[""] | {"categories"}
+    assert set(Tabular([Feature("age")], "mean").statistics(rows[:, :1])) == sent[""]
     first = Tabular(SIX, "median")
     again = first.fitted(first.statistics(rows))
     assert isinstance(again, Unfitted)

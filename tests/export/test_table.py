@@ -232,6 +232,13 @@ def test_cells_that_cannot_be_read_are_told_with_line_and_column(
         read_samples(open_bundle(made[1]), written(tmp_path / "x.csv", NAMES, rows))
 
 
+def test_a_category_that_is_not_known_may_be_left_empty_where_that_is_imputed(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    said = refused(made, written(tmp_path / "x.csv", NAMES, [["50", "f", "120", "z"]]))
+    assert "known are a, b, c; where it is none of these, leave it empty" in said
+
+
 def test_all_strange_cells_are_told_at_once(made: tuple[mq.Personal, Path], tmp_path: Path) -> None:
     rows = [["?", "x", "high", "z"], ["1", "f"]]
     said = refused(made, written(tmp_path / "x.csv", NAMES, rows))
@@ -281,10 +288,15 @@ def test_numbers_outside_the_range_are_warned_of_once_per_column(golden: Golden)
     with warns("W308", "`a`", "2 of 3", "0 to 10") as told:
         table.check(x, "x")
     golden(told[0].message)
+    assert told[0].filename == __file__
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         table.check(x, "x")
     assert len(heard) == 1
+    # What is beyond by a tenth of the range is hardly news; one strange value has its line.
+    table.check(np.array([[11, 1, 5]]), "x")
+    with warns("W308", "(12, row 0)"):
+        table.check(np.array([[12, 1, 5]]), "x")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class Tabular(FittedLater):
         values = x[:, numbers].double()
         known = ~values.isnan()
         sums = moments(values.T, known.sum(0, dtype=torch.float64), known.T)
-        if self.impute:
+        if self.impute and len(encoded):
             sums["categories"] = (x[:, encoded] == codes).sum(0, dtype=torch.int32)
         return sums
 

@@ -1,13 +1,12 @@
 """What rows look like to a model: they are found by column names, and checked by what it knows."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, near, nearest
+from masquerade.errors import MasqueradeError, listed, near, nearest, warn
 from masquerade.tables.columns import (
     NUMBER,
     Column,
@@ -20,7 +19,7 @@ from masquerade.tables.columns import (
 from masquerade.tables.faults import SHOWN, Array, Fault, Places, refusal, rows_by_number, short
 from masquerade.tables.known import KnownColumn, quantiles_of
 from masquerade.tables.layout import PLAIN, Layout
-from masquerade.tables.swapped import Found, leave_range, swapped
+from masquerade.tables.swapped import SLACK, Found, leave_range, swapped
 
 
 class Named(Protocol):
@@ -126,8 +125,8 @@ class Schema:
             shown = listed((f"{n} of {other}" for other, n in zip(others, counts, strict=True)), 5)
             text = f"W314 {table.source}: {len(rows)} of {len(table.places.numbers)} rows are of"
             text += f" other clients ({shown}), and the model is that of {self.client}"
-            own = "" if table.in_python else "; --own-rows answers its own alone"
-            warnings.warn(MasqueradeWarning(f"{text}{own}"), stacklevel=3)
+            own = "; --own-rows (in Python Asked(own_rows=True)) answers its own alone"
+            warn(text if table.in_python else f"{text}{own}")
 
     def _check_named(self, table: Table) -> None:
         """Refuse a table of which no column is known: what should be their names may be a row."""
@@ -219,17 +218,21 @@ def _read(table: Table, known: KnownColumn, impute: bool) -> tuple[Array, list[F
     places = places_of(column, known.categories)
     strange = np.flatnonzero(np.isnan(places) & ~column.missing)
     if len(strange):
-        faults.append(_no_category(table, column, known, strange))
+        faults.append(_no_category(table, column, known, strange, impute))
     return places, faults
 
 
-def _no_category(table: Table, column: Column, known: KnownColumn, rows: Array) -> Fault:
+def _no_category(
+    table: Table, column: Column, known: KnownColumn, rows: Array, impute: bool
+) -> Fault:
     """Say which values are none of the categories."""
     texts = column.texts
     text = f"column `{known.name}`: {column.counted(rows)} are no category of it"
     near = nearest(str(texts[rows[0]]), known.categories)
     shown = f"{table.places.shown(rows, texts)}){near}"
-    return Fault(f"{text} ({shown}", advice=f"known are {listed(known.categories, 20)}")
+    advice = f"known are {listed(known.categories, 20)}"
+    empty = "; where it is none of these, leave it empty: it is imputed" if impute else ""
+    return Fault(f"{text} ({shown}", advice=advice + empty)
 
 
 def _check_known(x: Array, source: str, places: Places) -> None:
@@ -252,18 +255,20 @@ def _refuse_swapped(source: str, one: Found, other: Found) -> None:
     like = f"exchanged, both are as in training ({'; '.join(outside) or 'all are in range'})"
     if leave_range(one, other):
         raise MasqueradeError("E302", f"{text}{like}; put them right")
-    warnings.warn(MasqueradeWarning(f"W308 {text}{like}: answers may be wrong"), stacklevel=3)
+    warn(f"W308 {text}{like}: answers may be wrong")
 
 
 def _warn_outside(source: str, column: KnownColumn, values: Array, places: Places) -> None:
     """Warn of numbers that no training sample of the client has; NaN is none."""
     rows = np.flatnonzero(~column.fits(values) & ~np.isnan(values))
-    if len(rows) and column.range:
+    # Someone is the oldest: what is hardly beyond training is no news.
+    if not column.fits(values[rows], SLACK).all() and column.range:
         low, high = column.range
         count, strange = np.sum(~np.isnan(values)), values[rows]
         text = f"W308 {source}: column `{column.name}` has {len(rows)} of {count} values"
         text += f" outside {low:g} to {high:g}, the range of the client's training samples"
-        text += f" (from {strange.min():g} to {strange.max():g}, the first in"
-        text += f" {places.word} {places.numbers[rows[0]]})"
+        which = f"from {strange.min():g} to {strange.max():g}, the first in"
+        which = f"{strange[0]:g}," if len(rows) == 1 else which
+        text += f" ({which} {places.word} {places.numbers[rows[0]]})"
         most = "; is it in another unit, or another column?" if len(rows) * 2 > count else ""
-        warnings.warn(MasqueradeWarning(f"{text}: answers may be wrong{most}"), stacklevel=3)
+        warn(f"{text}: answers may be wrong{most}")

@@ -10,7 +10,7 @@ from masquerade.core.features import Feature
 from masquerade.data.dataset import FEW, Array, Dataset, are_few, from_arrays, numbered
 from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients, words_of
 from masquerade.data.readers.options import TableOptions
-from masquerade.data.readers.rare import warn_of_marks, warn_of_rare
+from masquerade.data.readers.rare import warn_of_marks, warn_of_nines, warn_of_rare
 from masquerade.errors import MasqueradeWarning, listed, near, nearest
 from masquerade.tables.columns import (
     DATE,
@@ -74,6 +74,7 @@ def dataset_of(
     worded = [each.name for each in found if each.categories]
     warn_of_rare(table, named, worded)
     warn_of_marks(table, [*named.values(), *worded])
+    warn_of_nines(table, {each.name: each.numbers for each in found if not each.categories})
     if images is None:
         x = np.stack([each.numbers for each in found], axis=1).astype(np.float32)
     dataset = from_arrays(
