@@ -141,7 +141,7 @@ def _check_header(table: Table, options: TableOptions) -> None:
         which = "alone" if len(numbers) == len(table.names) else "among the names of columns"
         text = f"line 1 has numbers {which} ({listed(numbers, 3)})"
         advice = "if it is a row, put a line with the names of the columns above it; if it is none,"
-        advice += " name the label with --label"
+        advice += " name one of its columns with --label"
         raise refusal(table.source, [Fault(text, advice=advice)], table.in_python)
 
 
