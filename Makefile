@@ -17,7 +17,7 @@ help:  ## show the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-demo: .venv/.installed  ## train and compare six methods on the embedded digits (a minute or two)
+demo: .venv/.installed  ## train and compare six methods on the embedded digits (80 s of one core, once .venv is built)
 	rm -rf out/demo
 	$(BIN)/masquerade compare --config runs/digits.toml --out out/demo
 

@@ -64,9 +64,17 @@ def listed(words: Iterable[object], most: int = 10) -> str:
     return ", ".join([*texts[:most], *["..."] * (len(texts) > most)])
 
 
+def near(word: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """Return the known words that are nearest to another one, capitals or not."""
+    folded: dict[str, str] = {}
+    for each in known:
+        folded.setdefault(each.casefold(), each)
+    return [folded[each] for each in difflib.get_close_matches(word.casefold(), folded, n=most)]
+
+
 def nearest(word: str, known: Iterable[str], most: int = 1) -> str:
     """Return a suggestion to put after an unknown word, empty where nothing is near."""
-    found = [f"`{each}`" for each in difflib.get_close_matches(word.lower(), known, n=most)]
+    found = [f"`{each}`" for each in near(word, known, most)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 

@@ -1,5 +1,6 @@
 """Tables as people have them: what columns become, and every fault of a file at once."""
 
+import gzip
 import json
 import re
 import sys
@@ -149,6 +150,9 @@ def test_types_of_a_frame_say_what_is_a_category() -> None:
         "polars": polars.DataFrame(
             {"g": polars.Series(words, dtype=polars.Enum(grades)), "y": [True, False] * 2}
         ),
+        "in the order of the alphabet": polars.DataFrame(
+            {"g": polars.Series(words, dtype=polars.Categorical), "y": [True, False] * 2}
+        ),
     }
     for each in made.values():
         dataset = mq.from_frame(each, label="y", impute="most_frequent")
@@ -264,10 +268,28 @@ def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("53,f,Ost,no\n51,m,West,yes\n", {"label": "outcome", "client": "site", "drop": "id"}),
+        ("53,f,Ost,no\n51,m,West,yes\n", {}),
+        ("a,y\n", {"label": "outcome", "categorical": "sex"}),
+    ],
+)
+def test_what_hides_all_else_is_the_only_fault(
+    tmp_path: Path, text: str, options: dict[str, Any]
+) -> None:
+    lines = faults(csv(tmp_path, text), **options)
+    assert len(lines) == 2, lines
+
+
+@pytest.mark.parametrize(
     ("text", "options", "words"),
     [
         ("a,b\n1,0\n", {}, ("which column is the label", "a, b", "--label NAME")),
         ("a,outcome\n1,0\n", {"label": "outcom"}, ("`outcom`", "did you mean `outcome`")),
+        ("a,Ergebnis\n1,x\n2,z\n", {"label": "ergebniss"}, ("Try: --label Ergebnis",)),
+        ("a,y\n1,0\na,y\n2,1\na,y\n", {}, ("line 3, line 5 repeat line 1", "delete these")),
+        ("a,y\n1,5,0\n2,5,1\n3,1,0\n", {}, ("line 1 has 2 fields", "decimal commas")),
         ("a,y\n1,0\n", {"drop": "b"}, ("drop", "`b`", "columns are a, y")),
         ("a,b,y\n1,2,0\n", {"drop": "a", "categorical": "a"}, ("`a`", "drop and categorical")),
         ("a,y,a\n1,0,2\n", {}, ("columns 1 and 3", "`a`")),
@@ -341,10 +363,44 @@ def test_labels_clients_and_words_that_may_be_mistakes_are_warned_of(golden: Gol
     mq.from_frame(made[:29], label="y", client="site", drop="ward")
 
 
+def test_a_value_of_nines_far_from_all_others_is_warned_of() -> None:
+    rows = {"y": [0, 1] * 20, "site": ["a", "a", "b", "b"] * 10}
+    ages = [18.5 + place // 2 for place in range(40)]
+    for marked, mark in ((999.0, "999"), (-99.0, "-99")):
+        made = pandas.DataFrame(rows | {"age": [*ages[:39], marked]})
+        with warns("W315", f"`age` {mark}", f"missing='{mark}'"):
+            assert mq.from_frame(made, label="y", client="site").x.isfinite().all()
+        mq.from_frame(made, label="y", client="site", missing=mark, impute="mean")
+    # What is in line with the others, or no number of nines, is a value.
+    for value in (99.0, 1000.0):
+        mq.from_frame(
+            pandas.DataFrame(rows | {"age": [*ages[:39], value]}), label="y", client="site"
+        )
+
+
+def test_names_that_differ_by_spaces_or_points_are_warned_of() -> None:
+    def sites(*names: str) -> pandas.DataFrame:
+        return pandas.DataFrame(
+            {"a": [1, 1, 2, 2] * 10, "y": [0, 0, 1, 1] * 10, "site": names * 20}
+        )
+
+    for one, other in (("St. Josef", "St Josef"), ("Haus-Nord", "haus nord"), ("Ulm.", "Ulm")):
+        with warns("W312", one, other):
+            mq.from_frame(sites(one, other), label="y", client="site")
+    mq.from_frame(sites("A+", "A-"), label="y", client="site")
+
+
 def test_a_table_of_another_program_says_how_to_bring_it(tmp_path: Path) -> None:
     (tmp_path / "a.xlsx").write_bytes(b"PK")
     with raises("E301", "a.xlsx", "CSV", "mq.from_frame"):
         mq.load(tmp_path / "a.xlsx")
+
+
+def test_a_packed_table_is_to_be_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "hosp.csv.gz"
+    path.write_bytes(gzip.compress(b"a,y\n1,0\n"))
+    with raises("E301", "gunzip"):
+        mq.load(path, label="y")
 
 
 def test_differences_that_float32_loses_are_warned_of() -> None:

@@ -11,7 +11,7 @@ from masquerade.config import code
 from masquerade.deploy.agreement import AGREED, Agreement
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.member import open_member
-from masquerade.deploy.messages import SUMS, Answer, read, write
+from masquerade.deploy.messages import SUMS, Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS
 from masquerade.deploy.server import serve
 from masquerade.methods import METHODS
@@ -66,8 +66,25 @@ def test_tables_agree_on_categories_and_sums(tmp_path: Path) -> None:
         if question.kind == SUMS
     )
     counted = summary.preprocessing.bytes.up + summary.class_weights.bytes.up
-    # Each message has its length before it.
-    assert counted == pytest.approx(sums / 3 - 2 * 4)
+    # Each message has its length before it: sums and labels, and histograms when sums are known.
+    assert counted == pytest.approx(sums / 3 - 3 * 4)
+
+
+def test_who_sends_no_histograms_after_its_sums_has_no_part_in_what_is_fitted(
+    tmp_path: Path,
+) -> None:
+    network = of_tables(tmp_path, fleet={"quorum": 2})
+    asked = iter(range(9))
+
+    def second_time(name: str, question: Question) -> str:
+        return "failed" if (name, question.kind) == ("c2", SUMS) and next(asked) == 1 else ""
+
+    network.fault = second_time
+    served(network)
+    agreement = Agreement.from_bytes((tmp_path / AGREED).read_bytes())
+    assert agreement.summed == (0, 1)
+    assert {"sum", "histogram"} <= set(agreement.sent)
+    is_its_replay(network)
 
 
 def test_each_client_may_fit_its_own(tmp_path: Path) -> None:

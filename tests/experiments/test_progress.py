@@ -68,7 +68,7 @@ def test_a_terminal_has_a_bar_on_stderr_alone(
     assert "round 2 of 2" in text
     # What it ends with is the figure of the table.
     last = [line for line in text.splitlines() if "on own data" in line][-1]
-    assert f"{own:.1f} on own data" in last
+    assert f", accuracy {own:.1f} on own data" in last
     assert capsys.readouterr().out == ""
     terminal.truncate(0)
     compare(progress=False)

@@ -15,6 +15,7 @@ from masquerade.experiments.result import Result
 from masquerade.export import predict
 from masquerade.results import RoundRecord
 from tests.experiments.test_resume import Halt, HaltAfter, timeless
+from tests.messages import Golden
 from tests.support import federation, network, raises
 
 with warnings.catch_warnings():
@@ -173,3 +174,16 @@ def test_what_a_configuration_refuses_is_refused_in_python_too() -> None:
         )
     with raises("E201", "`global_rounds`", "`rounds`"):
         mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, global_rounds=3)
+
+
+def test_metrics_given_in_another_way_are_refused_with_what_to_write(golden: Golden) -> None:
+    data = mq.partition(mq.from_arrays(torch.zeros(20, 2), torch.arange(20) % 2), 2, mq.IID())
+    given = (
+        ({"metrics": ["auroc"]}, "evaluate=mq.Evaluate(metrics=...)"),
+        ({"evaluate": {"metrics": ["auroc"]}}, "evaluate=mq.Evaluate(metrics=['auroc'])"),
+        ({"compute": {"engine": "loop"}}, "compute=mq.Compute(engine='loop')"),
+    )
+    for settings, written in given:
+        with raises("E201", written) as refusal:
+            mq.run(mq.methods.FedAvg(), torch.nn.Linear(2, 2), data, **settings)
+        golden(refusal.value)

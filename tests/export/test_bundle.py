@@ -331,6 +331,28 @@ def test_a_bundle_that_was_sealed_again_with_something_else_is_refused(
         call("bench-model", copy)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("info",), "info"),
+        (("predict", "lub", "--bogus"), "--bogus"),
+        (("predict", "lub", "--csv", "ok.csv"), "--data, --from or --input"),
+        (("bench-model", "lub"), "E201"),
+        (("compare",), "E202"),
+    ],
+)
+def test_without_torch_every_usage_error_is_said_in_a_few_words(
+    words: tuple[str, ...], told: str
+) -> None:
+    done = without_torch(*words)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2
+    assert told in said
+    assert "Traceback" not in said
+    if told == "E202":
+        assert f"`{words[0]}` needs torch" in said
+
+
 def test_the_command_ends_with_the_status_of_the_code(made: Path, tmp_path: Path) -> None:
     done = without_torch("predict", tmp_path, "--input", tmp_path / "none.npz")
     assert (done.returncode, done.stderr[:4]) == (4, "E408")
@@ -449,6 +471,7 @@ def test_what_cannot_be_exported_is_refused(run: Path, client: int, tmp_path: Pa
     faults: list[tuple[str, tuple[str, ...], list[Any]]] = [
         ("E202", (f"`{novel}`",), ["--client", novel]),
         ("E202", ("`8`",), ["--client", 8]),
+        ("E201", ("--client", f"{client}"), []),
         ("E202", ("`global`",), ["--client", client, "--view", "global"]),
         ("E201", ("`slicd`", "`sliced`"), ["--client", client, "--format", "slicd"]),
         ("E202", ("FedMask",), ["--client", client, "--format", "seeded"]),

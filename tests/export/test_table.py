@@ -16,11 +16,12 @@ from torch import Tensor
 
 import masquerade as mq
 from masquerade.core import Task
+from masquerade.core.preprocess import fitted_on, moved
 from masquerade.core.table import Tabular
 from masquerade.data.source import DATASETS
 from masquerade.export import from_run, sparse
 from masquerade.export import predict as answering
-from masquerade.export.predict import Bundle, open_bundle, read_samples
+from masquerade.export.predict import Asked, Bundle, open_bundle, read_samples
 from masquerade.methods import FedAvg
 from masquerade.models import build
 from masquerade.tables.known import KnownColumn
@@ -130,8 +131,7 @@ def test_a_run_gives_the_model_with_the_clients_own_constants_and_ranges(
 ) -> None:
     model = from_run.find(run, "h1").model
     own = own_rows(federation(), 1)
-    alone = Tabular(COLUMNS, "median")
-    by_itself = alone.fitted(alone.statistics(own)).float()
+    by_itself = moved(fitted_on(Tabular(COLUMNS, "median"), own), torch.float32)
     assert torch.equal(model.task.preprocess.mean, by_itself.mean)
     call("export", run, "--client", "h1", "--out", tmp_path / "bundle", "--quiet")
     opened = open_bundle(tmp_path / "bundle")
@@ -158,7 +158,8 @@ def test_a_card_says_what_was_sent_for_preprocessing(made: tuple[mq.Personal, Pa
     said = made[0].summary.preprocessing
     assert said is not None
     assert "missing values are replaced by the median" in card
-    assert f"count, sum, deviations, categories, histogram; {said.bytes.up:,.0f} bytes up" in card
+    assert "count, sum, deviations, categories, histogram, fractions; " in card
+    assert f"{said.bytes.up:,.0f} bytes up" in card
 
 
 def test_a_bundle_without_columns_answers_as_before(tmp_path: Path) -> None:
@@ -183,6 +184,9 @@ def test_columns_that_are_missing_or_unknown_are_named(
 ) -> None:
     said = refused(made, written(tmp_path / "x.csv", ["age", "sex", "presure", "ward"], GOOD))
     assert "no column `pressure` (did you mean `presure`?)" in said
+    said = refused(made, written(tmp_path / "x.csv", ["AGE", "sex", "pressure", "ward"], GOOD))
+    assert "no column `age` (did you mean `AGE`?)" in said
+    assert "leave it out" not in said
     said = refused(made, written(tmp_path / "x.csv", [*NAMES, "id"], [[*r, "7"] for r in GOOD]))
     assert "`id` is no column of this model" in said
     said = refused(made, written(tmp_path / "x.csv", [*NAMES, "age"], [[*r, "7"] for r in GOOD]))
@@ -194,9 +198,21 @@ def test_a_file_without_names_of_columns_is_refused(
 ) -> None:
     path = tmp_path / "x.csv"
     path.write_text("50,0,120,1\n60,1,130,2\n")
-    assert "names of the columns" in refused(made, path)
+    assert "has 1 fault" in refused(made, path)
+    path.write_text("50,f,120,b\n60,m,130,a\n")
+    for asked in (Asked(), Asked(own_rows=True)):
+        with raises("E302", "1 fault", "'50', 'f', '120'", "names of the columns"):
+            read_samples(open_bundle(made[1]), path, asked)
     path.write_text("age,sex,pressure,ward\n")
     assert "no rows below" in refused(made, path)
+
+
+def test_two_exports_that_were_joined_have_one_fault(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "x.csv", NAMES, [*GOOD, NAMES, *GOOD])
+    with raises("E302", "1 fault", "line 4 repeats line 1"):
+        read_samples(open_bundle(made[1]), path)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +230,13 @@ def test_cells_that_cannot_be_read_are_told_with_line_and_column(
     rows[1][place] = cell
     with raises("E302", *said):
         read_samples(open_bundle(made[1]), written(tmp_path / "x.csv", NAMES, rows))
+
+
+def test_a_category_that_is_not_known_may_be_left_empty_where_that_is_imputed(
+    made: tuple[mq.Personal, Path], tmp_path: Path
+) -> None:
+    said = refused(made, written(tmp_path / "x.csv", NAMES, [["50", "f", "120", "z"]]))
+    assert "known are a, b, c; where it is none of these, leave it empty" in said
 
 
 def test_all_strange_cells_are_told_at_once(made: tuple[mq.Personal, Path], tmp_path: Path) -> None:
@@ -265,10 +288,15 @@ def test_numbers_outside_the_range_are_warned_of_once_per_column(golden: Golden)
     with warns("W308", "`a`", "2 of 3", "0 to 10") as told:
         table.check(x, "x")
     golden(told[0].message)
+    assert told[0].filename == __file__
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         table.check(x, "x")
     assert len(heard) == 1
+    # What is beyond by a tenth of the range is hardly news; one strange value has its line.
+    table.check(np.array([[11, 1, 5]]), "x")
+    with warns("W308", "(12, row 0)"):
+        table.check(np.array([[12, 1, 5]]), "x")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from masquerade.results import (
     Accuracy,
     Bytes,
     ClassWeights,
+    ClientMetric,
     Flops,
     Preprocessing,
     RuleFigures,
@@ -356,6 +357,17 @@ def test_a_mean_that_is_not_over_all_clients_says_over_how_many() -> None:
     assert "AUROC 17 of 20." in told(17)
     assert "AUROC 15 to 17 of 20." in told(17, 15)
     assert told(20) == ""
+    # Those that have none are named where the data name them.
+    known = clients([80.0] * 20)
+    names = tuple(f"site {place}" for place in range(20))
+    metric = ClientMetric((None, *[90.0] * 18, None))
+    listed = replace(known, names=names, metrics={"auroc": metric})
+    (note,) = (
+        note
+        for note in footnotes([result(metrics={"auroc": defined(18)}, per_client=listed)])
+        if " of 20" in note
+    )
+    assert "AUROC 18 of 20 (not site 0, site 19)." in note
     # A client without test data has no figure at all.
     assert "Own data 19 of 20." in " ".join(footnotes([result(accuracy=defined(19))]))
 

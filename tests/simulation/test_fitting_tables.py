@@ -1,6 +1,7 @@
 """Tables in a run: fitted from sums or by each client, the same in both engines, and counted."""
 
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ import masquerade as mq
 from masquerade.config.normalize import preprocess_for
 from masquerade.config.settings import Data
 from masquerade.core import Task
-from masquerade.core.preprocess import Scale, Standardize
+from masquerade.core.preprocess import Scale, Standardize, Unfitted, fitted_on, moved
 from masquerade.core.table import FittedTabular, Tabular
 from masquerade.methods import DMPFL, FedAvg
-from masquerade.simulation.fitting import download, fit, statistics, upload
+from masquerade.simulation.fitting import download, fit, fitted_alone, upload
 from masquerade.wire import Stamp, encode
 from tests.messages import Golden
 from tests.simulation.test_fitting import spec_of
@@ -39,13 +40,19 @@ def test_bytes_of_a_table_are_those_of_the_encoded_messages() -> None:
     task = Task(linear(), preprocess=Tabular(COLUMNS, "median"))
     spec = replace(spec_of(toy()), federation=data, task=task)
     found = fit(spec)
-    messages = [upload(spec.task.preprocess, own_rows(data, id)) for id in range(3)]
-    sent = [len(encode(message, Stamp(client=id))) for id, message in enumerate(messages)]
-    assert found.up == sum(sent) / 3
-    assert found.down == len(encode(download(found.preprocess), Stamp()))
+    step, up, down = spec.task.preprocess, 0, 0
+    while isinstance(step, Unfitted):
+        messages = [upload(step, own_rows(data, id)) for id in range(3)]
+        up += sum(len(encode(each, Stamp(client=id))) for id, each in enumerate(messages))
+        sums = [each["statistics"].values for each in messages]
+        step = moved(step.fitted(reduce(step.merged, sums)), torch.float32)
+        down += len(encode(download(step), Stamp()))
+    assert found.up == pytest.approx(up / 3)
+    assert found.down == down
     # Histograms are sparse: no more than a count and some bits of a mask for each known value.
     assert found.up < 24 + 8 * 6 + 4 * 5 + 8 * sum(len(own) for own in data.train) * 2 / 3
-    assert found.sent == ("count", "sum", "deviations", "categories", "histogram")
+    sent = ("count", "sum", "deviations", "categories", "histogram", "fractions")
+    assert found.sent == sent
 
 
 def test_a_run_fits_on_all_training_samples_and_no_other() -> None:
@@ -54,8 +61,8 @@ def test_a_run_fits_on_all_training_samples_and_no_other() -> None:
     others = torch.ones(len(data.x), dtype=torch.bool).index_fill(0, seen, value=False)
     changed = replace(data, x=torch.where(others[:, None], 0.0, data.x))
     made = [trained(linear(), data=each).task.preprocess for each in (data, changed)]
-    expected = Tabular(COLUMNS, "median")
-    whole = expected.fitted(expected.statistics(data.x[seen])).float()
+    whole = moved(fitted_on(Tabular(COLUMNS, "median"), data.x[seen]), torch.float32)
+    assert isinstance(whole, FittedTabular)
     for each in made:
         assert isinstance(each, FittedTabular)
         for name, value in whole.state_dict().items():
@@ -82,7 +89,8 @@ def test_each_client_fits_on_its_own_samples_and_sends_nothing() -> None:
     data = federation()
     result = trained(Task(linear(), preprocess=OWN))
     for id in range(3):
-        alone = OWN.fitted(statistics(OWN, own_rows(data, id))).float()
+        alone = moved(fitted_alone(OWN, own_rows(data, id)), torch.float32)
+        assert isinstance(alone, FittedTabular)
         mine = result.client(id).task.preprocess
         assert isinstance(mine, FittedTabular)
         assert torch.equal(mine.mean, alone.mean)

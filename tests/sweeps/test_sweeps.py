@@ -197,6 +197,17 @@ def test_the_best_configuration_is_complete_and_the_configs_own(tmp_path: Path) 
     assert all(space.written(row.settings) in head for row in rows)
 
 
+def test_the_best_configuration_measures_first_what_it_was_chosen_by(tmp_path: Path) -> None:
+    given = config(tmp_path, "fedavg")
+    measured = toml.put(toml.complete(given), {"evaluate.metrics": ["macro_f1"]})
+    row = sweep.Row("fedavg", "FedAvg", {"method.lr": 0.3}, (), 80.0, None, "", BEST)
+    for metric, named in (("auroc", ("auroc", "macro_f1")), ("own", ("macro_f1",))):
+        order = Order(("method.lr=0.3",), metric=metric)
+        text = sweep.best_config(toml.parse(measured), order, [row], "s")
+        (tmp_path / "best.toml").write_text(text)
+        assert toml.load(tmp_path / "best.toml").evaluate.metrics == named
+
+
 def test_a_setting_of_training_is_chosen_for_one_method_alone(tmp_path: Path) -> None:
     order = Order(("train.batch_size=4,5", "data.normalize=unit,standard"))
     with raises("E202"):

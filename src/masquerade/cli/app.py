@@ -112,10 +112,14 @@ RENAMED = {
 
 def _refuse_alone() -> None:
     """Refuse commands that several processes cannot do together, where torchrun started them."""
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if started() and command not in TOGETHER:
-        text = f"torchrun starts {', '.join(TOGETHER)}, and not `{command}`; call it by itself"
+    if started() and _command() not in TOGETHER:
+        text = f"torchrun starts {', '.join(TOGETHER)}, and not `{_command()}`; call it by itself"
         raise MasqueradeError("E202", text)
+
+
+def _command() -> str:
+    """Name the command that was typed."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
 def _commands() -> Iterator[click.Command]:
@@ -130,13 +134,11 @@ def _commands() -> Iterator[click.Command]:
 
 def _hint(words: list[str]) -> None:
     """Say what options that there are not are called here; many of them are settings."""
-    from masquerade.config.toml import said_of
-
     known = {option for command in _commands() for each in command.params for option in each.opts}
     for word in words:
         if word.startswith("--") and word.partition("=")[0] not in known:
             key = word[2:].partition("=")[0].replace("-", "_")
-            said = f"; take {RENAMED[key]}" if key in RENAMED else said_of("", key)
+            said = f"; take {RENAMED[key]}" if key in RENAMED else _said_of(key)
             if said:
                 setting = (
                     "" if key in RENAMED else "; settings are given as --set SECTION.KEY=VALUE"
@@ -146,9 +148,20 @@ def _hint(words: list[str]) -> None:
                 )
 
 
+def _said_of(key: str) -> str:
+    """Say which setting a word is, where settings can be looked up: methods need torch."""
+    try:
+        from masquerade.config.toml import said_of
+    except ModuleNotFoundError:
+        return ""
+    return said_of("", key)
+
+
 def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MasqueradeError):
         return str(error), error.exit_status
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return _explain(_needs(error.name.partition(".")[0]))
     if isinstance(error, MemoryError):
         return (
             "E504 Out of memory. Lower compute.clients_per_chunk or train.batch_size, then resume.",
@@ -162,6 +175,14 @@ def _explain(error: BaseException) -> tuple[str, int]:
     where = f" ({notes})" if notes else ""
     again = "Run the same command with --debug for the traceback."
     return f"E100 {type(error).__name__}: {error}{where}\n{again}", 1
+
+
+def _needs(package: str) -> MasqueradeError:
+    """Say that a command needs a package that is not here."""
+    text = f"`{_command()}` needs {package}, which is not installed here: install masquerade with"
+    text += " all that it depends on (pip install, without --no-deps)"
+    text += "; without torch there are predict and bench-model" if package == "torch" else ""
+    return MasqueradeError("E202", text)
 
 
 def _stop(number: int, frame: object) -> None:

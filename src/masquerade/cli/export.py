@@ -17,13 +17,14 @@ from masquerade.errors import MasqueradeError, counted
 if TYPE_CHECKING:
     from masquerade.export.timing import Figures
 
-Client = Annotated[str, typer.Option(help="The client whose model it is: its number, or its name.")]
 View = Annotated[str | None, typer.Option(help="The view; by default the method's first.")]
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
-    client: Client,
+    client: Annotated[
+        str | None, typer.Option(help="The client whose model it is: its number, or its name.")
+    ] = None,
     view: View = None,
     format: Annotated[
         str, typer.Option(help="bundle, onnx, sliced, dense, packed or seeded.")
@@ -52,6 +53,9 @@ def export(
 
     formats.check(format)
     import_code(method, model)
+    if client is None:
+        text = f"whose model is it? Give --client: there are the {from_run.clients_of(run)}"
+        raise MasqueradeError("E201", text)
     found = from_run.find(run, client, view)
     suffix = SUFFIXES.get(format, ".safetensors")
     called = re.sub(r"[^\w.-]", "_", client)
@@ -153,11 +157,11 @@ def bench_model(
             raise MasqueradeError("E201", text)
         found = timing.measure(answering.open_bundle(path), repeats)
     else:
-        from masquerade.export import bundle, from_run
-
         if client is None:
             text = f"{path} is no bundle; of a run, name a client with --client"
             raise MasqueradeError("E201", text)
+        from masquerade.export import bundle, from_run
+
         import_code(method, model)
         source = from_run.find(path, client, view)
         with tempfile.TemporaryDirectory() as folder:

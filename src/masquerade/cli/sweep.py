@@ -120,13 +120,13 @@ def sweep(
     order = Order(tuple(over), chosen, metric, optuna)
     out = out or fresh("sweep")
     if not quiet and not as_json:
-        typer.echo(_announced(parsed, order), err=True)
+        typer.echo(_announced(parsed, order, config is not None), err=True)
     with resumable(out):
         rows = run(out, parsed, order, jobs, quiet or as_json)
     show_sweep(out, rows, metric, quiet, as_json)
 
 
-def _announced(config: "Config", order: "Order") -> str:
+def _announced(config: "Config", order: "Order", of_file: bool) -> str:
     """Say in one line what is about to be tried, and on what."""
     from masquerade.config.toml import title_of
 
@@ -135,7 +135,7 @@ def _announced(config: "Config", order: "Order") -> str:
     seeds = ", ".join(map(str, order.seeds))
     many = "seeds" if len(order.seeds) > 1 else "seed"
     text = f"Sweeping {names} on {config.data.name}: {how}, {many} {seeds}, on validation data."
-    if config.evaluate.split == "test":
+    if of_file and config.evaluate.split == "test":
         text += ' The file\'s evaluate.split = "test" is kept for best.toml alone.'
     return text
 

@@ -1,6 +1,6 @@
 """Arguments of Python callers: what does not fit is refused, and the error says what to write."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from masquerade.methods import METHODS
 from masquerade.tables.frame import is_frame, opened, table_of
 from masquerade.tables.schema import Schema
 
+_SECTIONS = {"evaluate": "Evaluate", "compute": "Compute"}
+"""Sections of settings that are objects in Python."""
+
 
 def check_known(caller: str, unknown: Iterable[str], known: Sequence[str]) -> None:
     """Refuse settings that a function does not have."""
@@ -25,6 +28,9 @@ def check_known(caller: str, unknown: Iterable[str], known: Sequence[str]) -> No
         if "`method." in said:
             name = said.split("`method.")[1].split("`")[0].split("=")[0]
             said = f"; give it to the method, as in mq.methods.FedAvg({name}=...)"
+        for section in _SECTIONS:
+            if f"`{section}.{key}`" in said:
+                said = f"; write {section}=mq.{_SECTIONS[section]}({key}=...)"
         there = f"it takes {listed(known, most=30)}"
         raise MasqueradeError("E201", f"`{caller}` takes no `{key}`{said}; {there}")
 
@@ -53,8 +59,12 @@ def check_model(model: Any) -> None:
 
 def check_kind(name: str, given: Any, kind: type | tuple[type, ...], example: str) -> None:
     """Refuse an argument of another kind; None is no argument."""
-    if given is not None and not isinstance(given, kind):
-        raise MasqueradeError("E201", f"`{name}` is {told(given)}; write {example}")
+    if given is None or isinstance(given, kind):
+        return
+    if name in _SECTIONS and isinstance(given, Mapping):
+        settings = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        example = f"{name}=mq.{_SECTIONS[name]}({settings})"
+    raise MasqueradeError("E201", f"`{name}` is {told(given)}; write {example}")
 
 
 def _method(given: Any) -> str:

@@ -7,7 +7,7 @@ import torch
 from masquerade.config.settings import Data
 from masquerade.core.features import Feature
 from masquerade.core.preprocess import Normalize, Preprocess, Raw, Scale, Standardize, Unfitted
-from masquerade.core.table import FittedTabular, Tabular, check_complete
+from masquerade.core.table import FittedTabular, Tabular, TabularHistograms, check_complete
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError, nearest
@@ -22,8 +22,8 @@ CONSTANTS = {
     "mnist": ((0.1307,), (0.3081,)),
 }
 WORDS = ("auto", "table", "unit", "none", "standard", *CONSTANTS)
-FITTED = "table:"
-"""What begins the text of preprocessing of a table that is fitted."""
+FITTED, HISTOGRAMS = "table:", "table_histograms:"
+"""What begins the text of preprocessing of a table that is fitted, or is yet to have histograms."""
 
 
 def check(text: str) -> None:
@@ -47,8 +47,8 @@ def parse(text: str) -> Preprocess:
         case _ if text in CONSTANTS:
             return Normalize(*CONSTANTS[text])
     try:
-        if text.startswith(FITTED):
-            return _table(text.removeprefix(FITTED))
+        if text.startswith((FITTED, HISTOGRAMS)):
+            return _table(text)
         mean, std = ([float(one) for one in each.split(",")] for each in text.split(":"))
         return Normalize(mean, std)
     except (ValueError, KeyError, TypeError, MasqueradeError):
@@ -113,10 +113,11 @@ def spelled(preprocess: Preprocess) -> str:
             ",".join(map(repr, each.tolist())) for each in (preprocess.mean, preprocess.std)
         )
         return f"{mean}:{std}"
-    if isinstance(preprocess, FittedTabular):
+    if isinstance(preprocess, FittedTabular | TabularHistograms):
         constants = {name: each.tolist() for name, each in preprocess.state_dict().items()}
         columns = [[each.name, each.categories] for each in preprocess.features]
-        return FITTED + json.dumps({"columns": columns, "impute": preprocess.impute} | constants)
+        begun = FITTED if isinstance(preprocess, FittedTabular) else HISTOGRAMS
+        return begun + json.dumps({"columns": columns, "impute": preprocess.impute} | constants)
     for text in ("unit", "none", "standard"):
         if type(preprocess) is type(parse(text)):
             return text
@@ -126,9 +127,10 @@ def spelled(preprocess: Preprocess) -> str:
     )
 
 
-def _table(text: str) -> FittedTabular:
+def _table(text: str) -> FittedTabular | TabularHistograms:
     """Read what `spelled` wrote of a table."""
-    given = json.loads(text)
+    begun, _, constants = text.partition(":")
+    given = json.loads(constants)
     features = [Feature(name, tuple(categories)) for name, categories in given["columns"]]
     mean, std, fill = (
         torch.tensor(given[name], dtype=torch.float64) if name in given else None
@@ -136,4 +138,8 @@ def _table(text: str) -> FittedTabular:
     )
     if mean is None or std is None:
         raise ValueError
-    return FittedTabular(features, mean, std, fill, given["impute"])
+    if f"{begun}:" == FITTED:
+        return FittedTabular(features, mean, std, fill, given["impute"])
+    if fill is None:
+        raise ValueError
+    return TabularHistograms(features, mean, std, fill, given["impute"])

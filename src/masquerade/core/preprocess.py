@@ -38,7 +38,11 @@ class Unfitted(Protocol):
         ...
 
     def fitted(self, total: Tree) -> nn.Module:
-        """Return the preprocessing fitted to the sums; its tensors are sent to everybody."""
+        """Return the preprocessing fitted to the sums; its tensors are sent to everybody.
+
+        What it returns may be unfitted itself: then clients are asked once more, for statistics
+        that the first ones were needed for.
+        """
         ...
 
 
@@ -195,9 +199,9 @@ def mean_and_std(total: Tree) -> tuple[Tensor, Tensor]:
 
 def fitted_on(preprocess: Preprocess, x: Tensor) -> Preprocess:
     """Return preprocessing fitted on samples x [samples, …] alone, where data decide it."""
-    if not isinstance(preprocess, Unfitted):
-        return preprocess
-    return preprocess.fitted(preprocess.statistics(x.cpu()))
+    while isinstance(preprocess, Unfitted):
+        preprocess = preprocess.fitted(preprocess.statistics(x.cpu()))
+    return preprocess
 
 
 def shape_after(preprocess: Preprocess | None, shape: Sequence[int]) -> tuple[int, ...]:

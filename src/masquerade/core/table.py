@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from masquerade.core import tree
 from masquerade.core.features import Feature
 from masquerade.core.preprocess import FittedLater, Preprocess, mean_and_std, moments
 from masquerade.core.tree import Tree
@@ -12,8 +13,10 @@ from masquerade.errors import MasqueradeError, listed
 
 IMPUTE = ("", "mean", "median", "most_frequent")
 """What may stand in for missing values; "" where none may be missing."""
-HALF = (1 << 15) - 1
-"""Bins of a histogram for the numbers of bfloat16 above zero; as many are for those below."""
+FROM_HISTOGRAMS = ("median", "most_frequent")
+"""Of these, what clients have histograms of."""
+HALF = (31 << 10) - 1
+"""Bins of a histogram for the numbers of float16 above zero; as many are for those below."""
 
 
 class FittedTabular(nn.Module):
@@ -73,11 +76,8 @@ class Tabular(FittedLater):
     It is not fitted yet. A run fits it from what clients send of their training samples: of every
     number the count, the sum and the squared deviations from the own mean, of the known values.
     With `impute`, counts of every category are sent too: a missing category is replaced by the most
-    frequent one, whatever numbers are replaced by. For "median" and "most_frequent" clients also
-    send a histogram of every number, rounded to bfloat16: a relative error of 2⁻⁸, 0.4 %, at most,
-    and none for whole numbers up to 256. The median is the mean of the two values in the middle, a
-    and b, so that it is off by 2⁻⁸ · (|a| + |b|) / 2 at most. Numbers below 1e-38 count as they are
-    rounded there.
+    frequent one, whatever numbers are replaced by. "median" and "most_frequent" take a second
+    exchange, `TabularHistograms`.
 
     A constant column is divided by 1; what is missing everywhere is replaced by 0 or the first
     category. With `per_client` each client fits it on its own samples, and nothing is sent.
@@ -110,30 +110,89 @@ class Tabular(FittedLater):
         values = x[:, numbers].double()
         known = ~values.isnan()
         sums = moments(values.T, known.sum(0, dtype=torch.float64), known.T)
-        if self.impute:
+        if self.impute and len(encoded):
             sums["categories"] = (x[:, encoded] == codes).sum(0, dtype=torch.int32)
-        if self.impute in ("median", "most_frequent"):
-            sums["histogram"] = _histogram(x[:, numbers], known)
         return sums
 
-    def fitted(self, total: Tree) -> FittedTabular:
-        """Return the preprocessing that the sums decide."""
+    def fitted(self, total: Tree) -> "FittedTabular | TabularHistograms":
+        """Return the preprocessing that the sums decide, as far as they do."""
         mean, std = mean_and_std(total)
-        fill = self._fill(total, mean) if self.impute else None
+        if not self.impute:
+            return FittedTabular(self.features, mean, std)
+        fill = self._fill(total, mean)
+        if self.impute in FROM_HISTOGRAMS and len(mean):
+            return TabularHistograms(self.features, mean, std, fill, self.impute)
         return FittedTabular(self.features, mean, std, fill, self.impute)
 
     def _fill(self, total: Tree, mean: Tensor) -> Tensor:
-        """Return what stands in for missing values, by column."""
+        """Return the mean of every number, and the most frequent of every column's categories."""
         fill = torch.zeros(len(self.features), dtype=torch.float64)
         sizes = [len(feature.categories) for feature in self.features if feature.is_category]
         counts = torch.split(total["categories"], sizes) if sizes else ()
-        of_categories = iter([int(each.argmax()) for each in counts])
-        numbers = {"median": _medians, "most_frequent": _modes}
-        find = numbers.get(self.impute)
-        of_numbers = iter((mean if find is None else find(total["histogram"])).tolist())
+        of_categories, of_numbers = iter([int(each.argmax()) for each in counts]), iter(mean)
         for column, feature in enumerate(self.features):
             fill[column] = next(of_categories if feature.is_category else of_numbers)
         return fill
+
+
+class TabularHistograms(FittedLater):
+    """Preprocessing of a table whose mean and std are known: medians or modes are still to come.
+
+    Everybody is sent mean and std, and sends a histogram of every number: (value − mean) / std,
+    rounded to float16. So a value is known to within 2⁻¹¹ (0.05 %) of its distance from the mean,
+    or 2⁻²⁵ of a std where that is more: the error is in units of the spread, not of the value. How
+    many values are no whole numbers is sent too. Where none is, what stands in is made of whole
+    numbers, which are exact within 1024 of the mean.
+
+    The median is the mean of the two values in the middle; the most frequent is the least of
+    several.
+    """
+
+    mean: Tensor
+    std: Tensor
+    fill: Tensor
+
+    def __init__(
+        self, features: Sequence[Feature], mean: Tensor, std: Tensor, fill: Tensor, impute: str
+    ) -> None:
+        super().__init__()
+        self.features, self.impute = tuple(features), impute
+        for name, value in (("mean", mean), ("std", std), ("fill", fill)):
+            self.register_buffer(name, value)
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers the network reads."""
+        return width_of(self.features)
+
+    @property
+    def text(self) -> str:
+        """Describe it."""
+        return text_of(self.features, self.impute)
+
+    def merged(self, one: Tree, other: Tree) -> Tree:
+        """Return the counts of two groups of samples together."""
+        return tree.each(torch.add, one, other)
+
+    def statistics(self, x: Tensor) -> Tree:
+        """Return a histogram of every number, and how many values are no whole numbers."""
+        values = x[:, _places(self.features)[0]].double()
+        known = ~values.isnan()
+        fractions = (known & (values != values.round())).sum(0, dtype=torch.int32)
+        return {
+            "histogram": _histogram((values - self.mean) / self.std, known),
+            "fractions": fractions,
+        }
+
+    def fitted(self, total: Tree) -> FittedTabular:
+        """Return the preprocessing that the counts decide."""
+        histogram, mean, std = total["histogram"], self.mean.double(), self.std.double()
+        find = _medians if self.impute == "median" else _modes
+        values = mean[:, None] + std[:, None] * _bins()[find(histogram)]
+        values = torch.where(total["fractions"][:, None] == 0, values.round(), values).mean(1)
+        known = torch.where(histogram.sum(1) > 0, values, 0.0)
+        fill = self.fill.double().index_copy(0, _places(self.features)[0], known)
+        return FittedTabular(self.features, self.mean, self.std, fill, self.impute)
 
 
 def width_of(features: Sequence[Feature]) -> int:
@@ -187,31 +246,29 @@ def _places(features: Sequence[Feature]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _histogram(x: Tensor, known: Tensor) -> Tensor:
-    """Count the values of every column by what they are in bfloat16, in ascending order."""
-    top = torch.finfo(torch.bfloat16).max
+    """Count the values of every column by what they are in float16, in ascending order."""
+    top = torch.finfo(torch.float16).max
     # The bits of a float are its place among those of its sign.
-    bits = x.float().clamp(-top, top).bfloat16().view(torch.int16).long()
-    places = HALF + torch.where(bits < 0, -(bits + HALF + 1), bits)
+    bits = torch.where(x.isnan(), 0.0, x).clamp(-top, top).half().view(torch.int16).long()
+    places = HALF + torch.where(bits < 0, torch.iinfo(torch.int16).min - bits, bits)
     counts = torch.zeros(x.shape[1], 2 * HALF + 1, dtype=torch.int32)
     return counts.scatter_add_(1, places.T, known.T.to(torch.int32))
 
 
 def _bins() -> Tensor:
     """Return the value of every bin of a histogram."""
-    positive = torch.arange(HALF + 1, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    positive = torch.arange(HALF + 1, dtype=torch.int32).to(torch.int16).view(torch.float16)
     return torch.cat([-positive[1:].flip(0), positive]).double()
 
 
 def _medians(histogram: Tensor) -> Tensor:
-    """Return the median of every column: the mean of the two values in the middle."""
+    """Return the bins of the two values in the middle of every column."""
     below = histogram.cumsum(1)
     count = below[:, -1:]
     middle = torch.cat([(count - 1) // 2, count // 2], 1).clamp(min=0)
-    places = torch.searchsorted(below, middle, right=True)
-    return torch.where(count[:, 0] > 0, _bins()[places.clamp(max=2 * HALF)].mean(1), 0.0)
+    return torch.searchsorted(below, middle, right=True).clamp(max=2 * HALF)
 
 
 def _modes(histogram: Tensor) -> Tensor:
-    """Return the most frequent value of every column, the least of several."""
-    found = _bins()[histogram.argmax(1)]
-    return torch.where(histogram.sum(1) > 0, found, 0.0)
+    """Return the bin with most values of every column, the least of several."""
+    return histogram.argmax(1, keepdim=True)

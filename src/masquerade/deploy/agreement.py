@@ -17,7 +17,7 @@ from masquerade.config.normalize import parse, resolved, spelled
 from masquerade.config.resolve import LoadedConfig, TrainingSpec, trainings
 from masquerade.config.settings import Config
 from masquerade.core.part import Message, Part
-from masquerade.core.preprocess import Raw, Unfitted, describe
+from masquerade.core.preprocess import Preprocess, Raw, Unfitted, describe, moved
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.deploy.facts import Form
@@ -44,12 +44,13 @@ class Agreement:
     """The settings, as TOML."""
     form: Form
     preprocess: str = ""
-    """What is done to samples, as `data.normalize` spells it; empty where each client fits it."""
+    """What is done to samples, as `data.normalize` spells it, as far as it is fitted; empty where
+    nothing is yet, and where each client fits it."""
     text: str = ""
     """The same in words."""
     class_weights: tuple[float, ...] = ()
     summed: tuple[int, ...] = ()
-    """Clients whose sums decided that."""
+    """Clients whose sums decided that, in every exchange."""
     sent: tuple[str, ...] = ()
     """What they sent sums of."""
     fitting_bytes: tuple[float, float] = (0.0, 0.0)
@@ -86,6 +87,13 @@ class Agreement:
         """Return the training over some clients' data: all of them, one, or none that has any."""
         return specified(self.settings(), data)
 
+    def fitted_so_far(self, data: Federation) -> TrainingSpec:
+        """Return the training with preprocessing as far as clients' sums have decided it."""
+        spec = self.specified(data)
+        if not self.preprocess:
+            return spec
+        return replace(spec, task=spec.task.with_preprocess(parse(self.preprocess)))
+
     def task(self, spec: TrainingSpec, data: Federation) -> Task:
         """Return the task; `data` are preprocessed where each client does it by itself."""
         preprocess = parse(self.preprocess) if self.preprocess else Raw()
@@ -115,12 +123,11 @@ class Agreement:
         return replace(data, x=own(data.x), features=(), impute="")
 
 
-def fitted_alone(spec: TrainingSpec, id: int) -> torch.nn.Module:
+def fitted_alone(spec: TrainingSpec, id: int) -> Preprocess:
     """Return preprocessing that a client fits on its own training samples."""
     unfitted, data = spec.task.preprocess, spec.federation
     assert isinstance(unfitted, Unfitted)
-    sums = fitting.statistics(unfitted, data.x[data.train[id]])
-    return unfitted.fitted(sums).to(spec.task.dtype).requires_grad_(False).eval()
+    return moved(fitting.fitted_alone(unfitted, data.x[data.train[id]]), spec.task.dtype)
 
 
 def specified(config: Config, data: Federation) -> TrainingSpec:
@@ -146,18 +153,19 @@ def shared_by_all(spec: TrainingSpec) -> bool:
     return not getattr(spec.task.preprocess, "per_client", False)
 
 
-def wanted_sums(spec: TrainingSpec) -> tuple[bool, bool]:
+def wanted_sums(agreement: Agreement, spec: TrainingSpec) -> tuple[bool, bool]:
     """Tell whether sums of samples are needed, and whether counts of labels are."""
     unfitted = isinstance(spec.task.preprocess, Unfitted) and shared_by_all(spec)
-    return unfitted, spec.train.class_weights != "none"
+    return unfitted, spec.train.class_weights != "none" and not agreement.class_weights
 
 
 _LENGTH = struct.Struct("<I")
 
 
-def write_sums(spec: TrainingSpec, id: int) -> bytes:
+def write_sums(agreement: Agreement, data: Federation, id: int) -> bytes:
     """Write what a client's training samples and labels sum to."""
-    data, (samples, labels) = spec.federation, wanted_sums(spec)
+    spec = agreement.fitted_so_far(data)
+    samples, labels = wanted_sums(agreement, spec)
     own, found = data.train[id], []
     if samples:
         assert isinstance(spec.task.preprocess, Unfitted)
@@ -168,9 +176,9 @@ def write_sums(spec: TrainingSpec, id: int) -> bytes:
     return b"".join(_LENGTH.pack(len(each)) + each for each in messages)
 
 
-def read_sums(spec: TrainingSpec, data: bytes) -> list[Message]:
+def read_sums(agreement: Agreement, spec: TrainingSpec, data: bytes) -> list[Message]:
     """Read the same at the server, whose `spec` knows what samples look like; refuse all else."""
-    samples, labels = wanted_sums(spec)
+    samples, labels = wanted_sums(agreement, spec)
     templates: list[Message] = []
     if samples:
         assert isinstance(spec.task.preprocess, Unfitted)
@@ -201,19 +209,17 @@ def settled(
     agreement: Agreement, spec: TrainingSpec, sums: Mapping[int, Sequence[Message]]
 ) -> Agreement:
     """Return the agreement with what clients' sums decide; they are those of some clients."""
-    samples, labels = wanted_sums(spec)
-    preprocess, dtype, found = spec.task.preprocess, spec.task.dtype, agreement
+    samples, labels = wanted_sums(agreement, spec)
+    dtype, found = spec.task.dtype, replace(agreement, summed=tuple(sums))
     if samples:
-        assert isinstance(preprocess, Unfitted)
-        fit = fitting.merged(preprocess, (each[0] for each in sums.values()), dtype, len(sums))
+        before = Fitting(spec.task.preprocess, *agreement.fitting_bytes, agreement.sent)
+        fit = before.after((each[0] for each in sums.values()), dtype, len(sums))
         found = replace(
             found,
             preprocess=spelled(fit.preprocess),
             sent=fit.sent,
             fitting_bytes=(fit.down, fit.up),
         )
-    elif shared_by_all(spec):
-        found = replace(found, preprocess=spelled(preprocess))
     if labels:
         weighed = class_weights.merged([each[-1] for each in sums.values()], dtype, len(sums))
         assert weighed.weights is not None
@@ -222,5 +228,12 @@ def settled(
             class_weights=tuple(weighed.weights.tolist()),
             weighing_bytes=(weighed.down, weighed.up),
         )
-    found = replace(found, summed=tuple(sums), text=describe(preprocess))
-    return replace(found, initial=int(digest(Part(spec.task.initial))))
+    return found
+
+
+def concluded(agreement: Agreement, spec: TrainingSpec) -> Agreement:
+    """Return the agreement with what needs no sums, or no more of them."""
+    preprocess = spec.task.preprocess
+    text = spelled(preprocess) if shared_by_all(spec) else ""
+    initial = int(digest(Part(spec.task.initial)))
+    return replace(agreement, preprocess=text, text=describe(preprocess), initial=initial)

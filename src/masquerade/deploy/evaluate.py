@@ -205,6 +205,7 @@ class FleetEvaluator:
             network=spec.train.model,
             metric=name_of(server.task.metric),
             better=server.task.better,
+            split=spec.evaluate.split,
             accuracy=accuracy,
             global_view=self._accuracy(shared, lambda f: f.accuracy) if shared else None,
             global_metrics=self._metrics(shared) if shared else {},

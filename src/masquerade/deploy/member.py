@@ -139,7 +139,7 @@ class Member:
         """Say what its training samples and labels sum to."""
         draft = Agreement.from_bytes(question.body)
         data = translated(self._own(draft.settings()), draft.form)
-        return _answer(question, write_sums(draft.specified(data), 0))
+        return _answer(question, write_sums(draft, data, 0))
 
     def _settle(self, question: Question) -> Answer:
         """Take over what is agreed, if it fits this client's samples and machine."""

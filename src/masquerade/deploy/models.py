@@ -92,6 +92,7 @@ def _summary(made: Participant, view: str) -> Summary:
         network=spec.train.model,
         metric=name_of(spec.task.metric),
         better=spec.task.better,
+        split=spec.evaluate.split,
         accuracy=final.accuracy,
         metrics=final.metrics,
         majority=_majority(final, figures),

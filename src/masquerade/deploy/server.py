@@ -20,7 +20,7 @@ from torch import Tensor
 
 from masquerade.config import toml
 from masquerade.config.resolve import TrainingSpec, resolved, trainings
-from masquerade.core.part import Part
+from masquerade.core.part import Message, Part
 from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, choose, fold
 from masquerade.core.task import Task
@@ -28,6 +28,7 @@ from masquerade.deploy import messages
 from masquerade.deploy.agreement import (
     AGREED,
     Agreement,
+    concluded,
     read_sums,
     settled,
     specified,
@@ -218,25 +219,42 @@ class Service:
             (training,) = trainings(config)
             complete = toml.dump(resolved(config, training, spec))
             draft = Agreement(self.fleet.run, fleet.name, complete, form)
-            spec = draft.specified(form.blank(fleet.name, fleet.clients))
-            sums = {}
-            if any(wanted_sums(spec)):
-                trained = [name for name, each in facts.items() if each.train]
-                asked = Question(
-                    run="", client="", nonce="", kind=messages.SUMS, body=draft.to_bytes()
-                )
-                answers = self.fleet.ask(dict.fromkeys(trained, asked), fleet.deadline)
-                for name in trained:
-                    if name in answers:
-                        try:
-                            sums[self._id(name)] = read_sums(spec, answers[name].body)
-                        except MasqueradeError as error:
-                            self._refuse(name, error)
-                if len(sums) < fleet.quorum:
-                    continue
-            found = settled(draft, spec, sums)
-            atomic.write_file(self.folder / AGREED, found.to_bytes())
-            return found
+            found = self._sum_up(draft, [name for name, each in facts.items() if each.train])
+            if found is not None:
+                atomic.write_file(self.folder / AGREED, found.to_bytes())
+                return found
+
+    def _sum_up(self, draft: Agreement, asked: Sequence[str]) -> Agreement | None:
+        """Return the agreement that clients' sums decide; None where too few sent any.
+
+        Who is lost in a later exchange has no part in the first: it is begun anew without it, so
+        that a replay finds the same clients in all of them.
+        """
+        fleet, found = self.settings.fleet, draft
+        blank = draft.form.blank(fleet.name, fleet.clients)
+        while any(wanted_sums(found, spec := found.fitted_so_far(blank))):
+            sums = self._sums(found, spec, asked)
+            if len(sums) < fleet.quorum:
+                return None
+            lost = found.summed and len(sums) < len(asked)
+            found = draft if lost else settled(found, spec, sums)
+            asked = [fleet.clients[id] for id in sums]
+        return concluded(found, spec)
+
+    def _sums(
+        self, draft: Agreement, spec: TrainingSpec, asked: Sequence[str]
+    ) -> dict[int, list[Message]]:
+        """Ask clients for the sums that are wanted next."""
+        question = Question(run="", client="", nonce="", kind=messages.SUMS, body=draft.to_bytes())
+        answers = self.fleet.ask(dict.fromkeys(asked, question), self.settings.fleet.deadline)
+        found = {}
+        for name in asked:
+            if name in answers:
+                try:
+                    found[self._id(name)] = read_sums(draft, spec, answers[name].body)
+                except MasqueradeError as error:
+                    self._refuse(name, error)
+        return found
 
     def _hello(self, names: Iterable[str], text: bytes) -> dict[str, Facts]:
         """Ask clients what their data look like; those that are refused are asked again later."""

@@ -81,6 +81,7 @@ def summarize(
         network=spec.train.model or type(server.task.module).__name__,
         metric=name_of(server.task.metric),
         better=server.task.better,
+        split=spec.evaluate.split,
         accuracy=accuracy,
         global_view=over_clients.accuracy(shared.figures, server.known) if shared else None,
         global_metrics=shared.scored.metrics if shared else {},

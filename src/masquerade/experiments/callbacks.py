@@ -26,6 +26,8 @@ class Run:
     place: int = 0
     """Its place among `of` trainings."""
     of: int = 1
+    metric: str = ""
+    """What evaluations measure: the metric of the task."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By section: those of the method, and of train, evaluate, compute; of data where a
     configuration names them."""

@@ -100,6 +100,7 @@ def run(
       "random:LOW:HIGH".
     - `message_dtype`: the type of numbers in messages.
     - `class_weights`: with "balanced", rare classes weigh more in the loss.
+    - `evaluate` says what is measured: `mq.Evaluate(metrics=("balanced_accuracy", "auroc"))`.
     - `rules` on outputs are evaluated beside the views.
     - `out`: a directory for models, summary and report page. The same call goes on from its last
       commit after any interruption.

@@ -69,7 +69,7 @@ class Personal:
         assert listed is not None
         own, name = listed.own[self.place], listed.names[self.place] if listed.names else ""
         client = f"client {self.id}{f' ({name})' if name else ''}"
-        figure = "no test data" if own is None else f"{own:.4g} on its own data"
+        figure = f"no {self.summary.split} data" if own is None else f"{own:.4g} on its own data"
         return f"<Personal of {client}: {self.summary.title}, {figure}>"
 
     @property

@@ -31,7 +31,7 @@ class ProgressBar(Callback):
     def on_evaluation(self, run: Run, record: EvaluationRecord) -> None:
         """Remember the figure of the first view."""
         for found in list(record.views.values())[:1]:
-            self._latest[run.name] = f", {found.mean:.1f} on own data"
+            self._latest[run.name] = f", {run.metric} {found.mean:.1f} on own data"
 
     def on_round(self, run: Run, record: RoundRecord) -> None:
         """Move the bar."""
@@ -39,7 +39,8 @@ class ProgressBar(Callback):
 
     def on_end(self, run: Run, result: Result) -> None:
         """Show the final figure, which is that of the table."""
-        self._latest[run.name] = f", {result.summaries[0].accuracy.own.mean:.3g} on own data"
+        own = result.summaries[0].accuracy.own.mean
+        self._latest[run.name] = f", {run.metric} {own:.3g} on own data"
         self._show(run, run.rounds)
 
     def _show(self, run: Run, done: int) -> None:

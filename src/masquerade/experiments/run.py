@@ -24,6 +24,7 @@ from masquerade.config.settings import Config
 from masquerade.engine.ranks import group
 from masquerade.errors import listed, warn
 from masquerade.evaluation.evaluate import Evaluator
+from masquerade.evaluation.summary import name_of
 from masquerade.experiments.callbacks import Callback, Callbacks, Run
 from masquerade.experiments.checkpoints import (
     FREE_OF_SEVERAL,
@@ -121,7 +122,8 @@ def complete(
     """
     spec = made.simulation.spec
     name, rounds = spec.titles[0][0], made.simulation.server.rounds
-    run = Run(name, spec.seed, rounds, made.state, place, of, _settings(spec))
+    metric = name_of(spec.task.metric)
+    run = Run(name, spec.seed, rounds, made.state, place, of, metric, _settings(spec))
     with Callbacks(callbacks).told_of_errors(run):
         return _completed(made, run, callbacks, models, page)
 

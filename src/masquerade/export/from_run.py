@@ -94,6 +94,11 @@ def _check_data(path: Path, federation: Federation) -> None:
         raise MasqueradeError("E402", f"{text}; restore them, or train again")
 
 
+def clients_of(path: Path) -> str:
+    """Write what the clients of a finished run are called."""
+    return _summary(path, None).called
+
+
 def find(path: Path, client: int | str, view: str | None = None) -> Found:
     """Read the model of one client, by its number or name, from the directory of a finished run."""
     summary = _summary(path, view)

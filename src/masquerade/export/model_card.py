@@ -53,7 +53,7 @@ def describe(
             "training seed": summary.seed,
             "masquerade": __version__,
         },
-        **_tested(listed, place),
+        **_tested(listed, place, summary.split),
         **figures,
         f"{metric} under shift, {over}": {
             f"{degree} % of other clients' data": _shown(each)
@@ -73,7 +73,8 @@ def describe(
 
 
 def _figures(summary: Summary, place: int) -> dict[str, dict[str, Fact]]:
-    """Say what every metric is on test data, the one that leads first: a table for each."""
+    """Say what every metric is, the one that leads first: a table for each."""
+    on = f"on {summary.split} data"
     found: dict[str, dict[str, Fact]] = {}
     for name in (summary.metric, *summary.metrics):
         (each,) = led(with_lead([summary], name))
@@ -82,26 +83,28 @@ def _figures(summary: Summary, place: int) -> dict[str, dict[str, Fact]]:
         what, _, label = name.partition(":")
         if label:
             # One table for all classes: they may be many.
-            heading = f"{metric_title(what)}{_unit(each.percent)} of every class on test data"
-            shown = f"{_shown_figure(listed.own[place])}; mean over clients ± std {_shown(own)}"
+            heading = f"{metric_title(what)}{_unit(each.percent)} of every class {on}"
+            shown = (
+                f"{_shown_figure(listed.own[place], each)}; mean over clients ± std {_shown(own)}"
+            )
             found.setdefault(heading, {})[label] = shown
             continue
         facts: dict[str, Fact] = {
-            "this client": _figure(listed.own[place]),
+            "this client": _figure(listed.own[place], each),
             **_majority(each, listed.ids[place]),
             "mean over clients ± std": _shown(own),
             "bottom decile": own.bottom_decile if own.bottom_decile is not None else "none",
         }
-        found[f"{metric_title(name)}{_unit(each.percent)} on test data"] = facts
+        found[f"{metric_title(name)}{_unit(each.percent)} {on}"] = facts
     return found
 
 
-def _figure(value: float | None) -> Fact:
-    return "not defined for its test data" if value is None else float(value)
+def _figure(value: float | None, of: Summary) -> Fact:
+    return f"not defined for its {of.split} data" if value is None else float(value)
 
 
-def _shown_figure(value: float | None) -> str:
-    return "not defined for its test data" if value is None else f"this client {value:.4g}"
+def _shown_figure(value: float | None, of: Summary) -> str:
+    return str(_figure(value, of)) if value is None else f"this client {value:.4g}"
 
 
 def _unit(percent: bool) -> str:
@@ -114,19 +117,19 @@ def _majority(summary: Summary, client: int) -> dict[str, Fact]:
     if known is None or client not in known.ids:
         return {}
     figure = known.own[known.ids.index(client)]
-    return {"this client, if it answered its most frequent label": _figure(figure)}
+    return {"this client, if it answered its most frequent label": _figure(figure, summary)}
 
 
-def _tested(listed: ClientFigures, place: int) -> dict[str, dict[str, Fact]]:
+def _tested(listed: ClientFigures, place: int, split: str) -> dict[str, dict[str, Fact]]:
     """Say what this client's model was tested on, and whether it answers all of that alike."""
     facts: dict[str, Fact] = {}
     if listed.tests:
-        facts["test samples"] = listed.tests[place]
+        facts[f"{split} samples"] = listed.tests[place]
     facts |= {f"of class {name}": each[place] for name, each in listed.classes.items()}
     if listed.ids[place] in listed.one_class:
         what = "class" if listed.classes else "answer"
-        facts["warning"] = f"the model answered all test samples with one {what}"
-    return {"Test data of this client": facts} if facts else {}
+        facts["warning"] = f"the model answered all {split} samples with one {what}"
+    return {f"{split.capitalize()} data of this client": facts} if facts else {}
 
 
 def _weighted(summary: Summary, class_names: Sequence[str]) -> dict[str, Fact]:

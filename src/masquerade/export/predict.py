@@ -285,7 +285,8 @@ def read_samples(bundle: Bundle, path: Path, asked: Asked = NOTHING) -> Samples:
     arrays = {".npz": _npz, ".npy": _npy, ".png": _image, ".jpg": _image, ".jpeg": _image}
     tables = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
     if suffix not in arrays | tables:
-        raise MasqueradeError("E301", f"{path}: give one of {', '.join(arrays | tables)}")
+        text = f"{path}: give one of {', '.join(arrays | tables)}; unpack a .gz file"
+        raise MasqueradeError("E301", f"{text}, and save a sheet as CSV")
     try:
         if bundle.schema is not None and suffix in tables:
             return _checked(bundle, path, *tables[suffix](bundle.schema, path, asked))

@@ -29,6 +29,7 @@ from masquerade.report.tables import (
 from masquerade.results import ClientFigures, Summary
 from masquerade.results.lead import led, with_lead
 from masquerade.results.metric_names import metric_title
+from masquerade.results.summary import splits
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -206,7 +207,11 @@ def _listing(results: Results) -> Listing:
         shown = (ABSENT if value is None else format(value, form) for value in values)
         of = [tested.get(id, ABSENT)] * bool(tested)
         body.append([_called(id, kept_out, known), *of, *shown])
-    headings = ["client", *["test samples"] * bool(tested), *(titles[name] for name in found)]
+    headings = [
+        "client",
+        *[f"{splits(results)} samples"] * bool(tested),
+        *(titles[name] for name in found),
+    ]
     title = f"{_metric(results)} of each client on its own data{_whose(results)}"
     return Listing(title, headings, body)
 
@@ -308,7 +313,7 @@ def _client_gains(results: Results, title: str, found: Mapping[str, Difference])
         for name, each in found.items()
     ]
     titles = [_metric(shown[name]) for name in found]
-    headings = ["client", *["test samples"] * bool(tested), *titles]
+    headings = ["client", *[f"{splits(results)} samples"] * bool(tested), *titles]
     whose = f"{title}, gain of each client{_whose(results)}"
     return Listing(whose, headings, body, "\n".join(notes))
 

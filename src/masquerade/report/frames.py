@@ -63,6 +63,7 @@ def _called(summary: Summary) -> Row:
         "title": summary.title,
         "view": None if summary.scope == "baseline" else summary.view,
         "seed": summary.seed,
+        "split": summary.split,
         "metric": summary.metric,
     }
 

@@ -107,9 +107,9 @@ _SECTIONS = {
 }
 
 _READING = {
-    "Own data": "The mean over clients, each tested on its own test data. Beside further metrics"
+    "Own data": "The mean over clients, each tested on samples of its own. Beside further metrics"
     " the column has the name of the one that leads.",
-    tables.BY_SAMPLES: "The mean over all test samples: a client counts by how many it has.",
+    tables.BY_SAMPLES: "The mean over all samples tested on: a client counts by how many it has.",
     "Bottom decile": "Nine clients in ten do at least this well.",
     "Majority class": "Each client answers the most frequent label of its own training samples,"
     " without a model. A method that is not above it has learned nothing that helps.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from masquerade.errors import MasqueradeError, counted
+from masquerade.errors import MasqueradeError, counted, listed
 from masquerade.report import blocks, decimals
 from masquerade.report.intervals import ENOUGH, FEWEST, Trained, of_difference, of_mean, over_seeds
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
@@ -15,7 +15,7 @@ from masquerade.results.accuracy import ByStep
 from masquerade.results.alarms import alarms
 from masquerade.results.lead import led
 from masquerade.results.metric_names import metric_title
-from masquerade.results.summary import MAJORITY
+from masquerade.results.summary import MAJORITY, splits
 
 Results = Sequence[Summary]
 """Summaries of one or several methods and seeds."""
@@ -431,6 +431,8 @@ def heading(results: Results) -> str:
     seeds = sorted({result.seed for result in results})
     facts = [name, first.data, counted(first.clients, "client"), counted(first.rounds, "round")]
     facts.append(("seeds " if len(seeds) > 1 else "seed ") + ", ".join(map(str, seeds)))
+    # Figures are of test data unless something else is said.
+    facts.append("" if splits(results) == "test" else f"{splits(results)} data")
     return " · ".join(fact for fact in facts if fact)
 
 
@@ -443,9 +445,15 @@ def footnotes(results: Results) -> list[str]:
     groups = by_method(results).values()
     notes = [" ".join([spread, *_about_intervals(results)]), *about_bold(results)]
     notes += _about_lead(results)
+    of = splits(results)
+    if of != "test":
+        notes.append(
+            f"Measured on {of} data (evaluate.split): what settings were chosen by is"
+            " better there than on samples that nobody has looked at."
+        )
     if BY_SAMPLES in columns(results):
         notes.append(
-            "Own data is the mean over clients; by samples it is the mean over the test samples of"
+            f"Own data is the mean over clients; by samples it is the mean over the {of} samples of"
             " all clients, so that a client counts by how many it has."
         )
     notes.append("Bottom decile: nine clients in ten do at least as well.")
@@ -508,7 +516,7 @@ def about_defined(
             if found is not None and found.own.defined is not None:
                 counts.setdefault(heading, set()).add((found.own.defined, clients(summary)))
     told = [
-        f"{heading} {_span(found)}"
+        f"{heading} {_span(found)}{_without(results, heading)}"
         for heading, found in counts.items()
         if any(some < all for some, all in found)
     ]
@@ -516,8 +524,22 @@ def about_defined(
         return []
     return [
         "A mean is over the clients for which there is a figure (AUROC and balanced accuracy need"
-        f" a test set of two classes): {', '.join(told)}."
+        f" a {splits(results)} set of two classes): {', '.join(told)}."
     ]
+
+
+def _without(results: Results, heading: str) -> str:
+    """Name the clients that have no figure in a column; "" where the data do not name them."""
+    named: dict[str, None] = {}
+    for summary in results:
+        group = summary.per_client
+        figures = of_clients([summary]).get(heading)
+        if group is not None and group.names and figures is not None:
+            own = figures(group)[0]
+            named |= {
+                name: None for name, one in zip(group.names, own, strict=False) if one is None
+            }
+    return f" (not {listed(named)})" if named else ""
 
 
 def _span(found: set[tuple[int, int]]) -> str:

@@ -2,10 +2,10 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from masquerade.errors import MasqueradeWarning, listed
-from masquerade.results.summary import ClientFigures, Summary
+from masquerade.results.summary import ClientFigures, Summary, splits
 
 ONE_CLASS, SAME = "W310", "W311"
 
@@ -32,8 +32,8 @@ def warn_of_client(summary: Summary, place: int) -> None:
     if clients is not None and clients.ids[place] in clients.one_class:
         what, differ, advice = _words(summary)
         text = f"{ONE_CLASS} The model of client {_called(clients, place)} answered all of its own"
-        text += f" test samples with one {what}, though the {differ} differ; see what it answers"
-        text += f" before you use it. {advice}"
+        text += f" {summary.split} samples with one {what}, though the {differ} differ; see what it"
+        text += f" answers before you use it. {advice}"
         warnings.warn(text, MasqueradeWarning, stacklevel=3)
 
 
@@ -57,7 +57,7 @@ def _words(summary: Summary) -> tuple[str, str, str]:
     return "class", "labels", _TRY
 
 
-def _one_class(rows: Iterable[Sequence[Summary]]) -> list[str]:
+def _one_class(rows: Collection[Sequence[Summary]]) -> list[str]:
     """Say whose models answer all samples of a client alike, and name the clients."""
     found, first = [], None
     for seeds in rows:
@@ -71,10 +71,11 @@ def _one_class(rows: Iterable[Sequence[Summary]]) -> list[str]:
     if not found or first is None:
         return []
     what, differ, advice = _words(first)
+    of = splits([seed for seeds in rows for seed in seeds])
     return [
-        f"{ONE_CLASS} Models answer all of a client's own test samples with one {what}, though the"
-        f" {differ} differ (clients, over all seeds): {'; '.join(found)}. Of few test samples that"
-        f" can be the best answer. {advice}"
+        f"{ONE_CLASS} Models answer all of a client's own {of} samples with one {what}, though"
+        f" the {differ} differ (clients, over all seeds): {'; '.join(found)}. Of few {of}"
+        f" samples that can be the best answer. {advice}"
     ]
 
 

@@ -176,6 +176,8 @@ class Summary:
     metric: str
     better: str
     """Whether "higher" or "lower" is better."""
+    split: str = "test"
+    """The samples that all of it was measured on: "test" or "validation"."""
     accuracy: Accuracy
     costs: Costs
     model: ModelSize
@@ -312,9 +314,17 @@ class Summary:
         if kept_out and (given in kept_out.ids or client in kept_out.names):
             text = f"client `{client}` was kept out of training, and its model was not kept; "
             text += "train with it (no `novel`), or take a client with a model; they have the"
-        raise MasqueradeError("E202", f"{text} {_called(ids, names)}")
+        raise MasqueradeError("E202", f"{text} {self.called}")
+
+    @property
+    def called(self) -> str:
+        """Write the numbers of its clients, and their names if they have any."""
+        assert self.per_client is not None
+        ids, names = self.per_client.ids, self.per_client.names
+        calls = f"names {listed(names)}" if names else ""
+        return " and the ".join(filter(None, (f"numbers {listed(ids)}", calls)))
 
 
-def _called(ids: Sequence[int], names: Sequence[str]) -> str:
-    calls = f"names {listed(names)}" if names else ""
-    return " and the ".join(filter(None, (f"numbers {listed(ids)}", calls)))
+def splits(results: Sequence[Summary]) -> str:
+    """Name the samples that results were measured on: "test", "validation", or both."""
+    return " and ".join(dict.fromkeys(each.split for each in results))

@@ -39,6 +39,18 @@ class Fitting:
         """Return what a client does to its samples."""
         return self.own[client] if self.own else self.preprocess
 
+    def after(self, uploads: Iterable[Message], dtype: torch.dtype, clients: int) -> "Fitting":
+        """Fit preprocessing to what clients sent; its cost is the mean over so many clients."""
+        unfitted, total, up = self.preprocess, Tree(), 0
+        assert isinstance(unfitted, Unfitted)
+        for message in uploads:
+            sent = message["statistics"].values
+            total = _merge(unfitted)(total, sent) if total else sent
+            up += int(nbytes(message))
+        found = moved(unfitted.fitted(total), dtype)
+        down = self.down + float(nbytes(download(found)))
+        return Fitting(found, down, self.up + up / clients, (*self.sent, *total))
+
     @property
     def text(self) -> str:
         """Say what is done to samples."""
@@ -70,8 +82,9 @@ def fit(spec: TrainingSpec) -> Fitting:
     """Fit the preprocessing of a training where clients' data decide it; it is the same each time.
 
     Every client that can take part sends what its training samples sum to. The server merges that,
-    and sends everybody the constants. Where it is fitted per client, nothing is sent; novel clients
-    fit it too, and what has no training sample is fitted to none.
+    and sends everybody the constants; where further sums need these, it asks again. Where it is
+    fitted per client, nothing is sent; novel clients fit it too, and what has no training sample is
+    fitted to none.
     """
     unfitted, data = spec.task.preprocess, spec.federation
     if not isinstance(unfitted, Unfitted):
@@ -79,24 +92,19 @@ def fit(spec: TrainingSpec) -> Fitting:
     # Tokens are refused where a task is shown them: nothing is fitted on them.
     spec.task.with_example(data.x)
     if getattr(unfitted, "per_client", False):
-        sums = (statistics(unfitted, data.x[own]) for own in data.train)
-        fitted = (moved(unfitted.fitted(each), spec.task.dtype) for each in sums)
-        return Fitting(Raw(), own=tuple(fitted))
-    uploads = (upload(unfitted, data.x[data.train[id]]) for id in eligible(spec).tolist())
-    return merged(unfitted, uploads, spec.task.dtype, data.clients - len(spec.novel))
+        fitted = (fitted_alone(unfitted, data.x[own]) for own in data.train)
+        return Fitting(Raw(), own=tuple(moved(each, spec.task.dtype) for each in fitted))
+    found, clients = Fitting(unfitted), data.clients - len(spec.novel)
+    while isinstance(unfitted := found.preprocess, Unfitted):
+        uploads = [upload(unfitted, data.x[data.train[id]]) for id in eligible(spec).tolist()]
+        found = found.after(uploads, spec.task.dtype, clients)
+    return found
 
 
-def merged(
-    unfitted: Unfitted, uploads: Iterable[Message], dtype: torch.dtype, clients: int
-) -> Fitting:
-    """Fit preprocessing to what clients sent; its cost is the mean over so many clients."""
-    total, up = Tree(), 0
-    for message in uploads:
-        sent = message["statistics"].values
-        total = _merge(unfitted)(total, sent) if total else sent
-        up += int(nbytes(message))
-    everybodys = moved(unfitted.fitted(total), dtype)
-    return Fitting(everybodys, float(nbytes(download(everybodys))), up / clients, tuple(total))
+def fitted_alone(unfitted: Unfitted, x: Tensor) -> Preprocess:
+    """Return preprocessing that one client fits on its own samples x [samples, …]."""
+    found: Preprocess = unfitted.fitted(statistics(unfitted, x))
+    return fitted_alone(found, x) if isinstance(found, Unfitted) else found
 
 
 def statistics(unfitted: Unfitted, x: Tensor) -> Tree:

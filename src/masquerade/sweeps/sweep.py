@@ -276,6 +276,9 @@ def best_config(config: Config, order: Order, rows: Sequence[Row], name: str) ->
         for method, row in best.items()
     }
     first = chosen[config.methods[0]]
+    # What they were chosen by leads where they are trained, too.
+    metrics = dict.fromkeys((*Objective(order.metric).metrics, *config.evaluate.metrics))
+    first = replace(first, evaluate=replace(first.evaluate, metrics=tuple(metrics)))
     methods = {name: toml.complete(each)["method"][name] for name, each in chosen.items()}
     return "\n".join([*_head(order, rows, name), toml.dump(replace(first, method=methods))])
 

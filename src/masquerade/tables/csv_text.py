@@ -66,14 +66,15 @@ def parsed(
         # Whatever else is wrong is said as it is with the other one.
         faults.append(Fault(f"line 1 is one field, {short(found.header[0])}", (("sep", other),)))
         sep, found = other, _cut(text, other)
-    if found.faults and not found.rows:
-        # Without a row nothing can be said of columns.
-        raise refusal(source, faults + found.faults, in_python=False)
-    names, unnamed = _named(found.header)
-    faults += found.faults + unnamed
+    faults += found.faults
     if not found.rows:
-        faults.append(Fault("there are no rows below the line of column names"))
-    texts = zip(*found.rows, strict=True) if found.rows else [()] * len(names)
+        # Without a row nothing can be said of columns.
+        if not found.faults:
+            faults.append(Fault("there are no rows below the line of column names"))
+        raise refusal(source, faults, in_python=False)
+    names, unnamed = _named(found.header)
+    faults += unnamed
+    texts = zip(*found.rows, strict=True)
     columns = [
         _column(column, () if column in drop else values, missing)
         for column, values in zip(names, texts, strict=True)
@@ -144,26 +145,40 @@ def guess(text: str) -> str:
 
 def _cut(text: str, sep: str) -> _Rows:
     """Cut a text into rows; note those that have not as many fields as the first."""
-    found, uneven = _Rows(), []
+    found, uneven, repeated = _Rows(), [], []
     for line, row in _records(text, sep, found.faults):
         if not found.header:
             found.header = row
+        elif row == found.header and not any(map(_is_number, row)):
+            repeated.append(line)
         elif len(row) != len(found.header):
             uneven.append((line, len(row)))
         else:
             found.rows.append(row)
             found.lines.append(line)
+    if repeated:
+        shown = listed((f"line {line}" for line in repeated), SHOWN)
+        repeats, these = ("repeat", "these lines") if repeated[1:] else ("repeats", "it")
+        found.faults.append(Fault(f"{shown} {repeats} line 1", advice=f"delete {these}"))
     counts = {count for _, count in uneven}
     if len(uneven) > 1 and not found.rows and len(counts) == 1:
         text = f"line 1 has {_fields(len(found.header))}, and every line below {counts.pop()}"
         advice = "it is no line of column names: delete it, or write one"
-        found.faults.append(Fault(text, advice=advice))
+        found.faults.append(Fault(text, advice=_decimals(found, sep, uneven) or advice))
     elif uneven:
         shown = listed((f"line {line} has {count}" for line, count in uneven), SHOWN)
         rows = f"{len(uneven)} of {len(uneven) + len(found.rows)} ({shown})"
         text = f"rows that have not the {_fields(len(found.header))} of line 1: {rows}"
-        found.faults.append(Fault(text, advice="correct them"))
+        found.faults.append(Fault(text, advice=_decimals(found, sep, uneven) or "correct them"))
     return found
+
+
+def _decimals(found: _Rows, sep: str, uneven: Sequence[tuple[int, int]]) -> str:
+    """Return advice where nearly all rows have too many fields, as decimal commas give them."""
+    many = sum(count > len(found.header) for _, count in uneven)
+    if sep != "," or len(found.header) == 1 or many * 10 < 9 * (len(uneven) + len(found.rows)):
+        return ""
+    return "if numbers have decimal commas, separate fields by ; or put numbers in quotation marks"
 
 
 def _fields(count: int) -> str:

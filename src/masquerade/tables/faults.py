@@ -94,6 +94,7 @@ def written(options: Iterable[Option], in_python: bool) -> list[str]:
             values[name].append(value)
     if in_python:
         return [
-            f"{name}={given if name in SEVERAL else given[0]!r}" for name, given in values.items()
+            f"{name}={given if name in SEVERAL else ','.join(given)!r}"
+            for name, given in values.items()
         ]
     return [f"--{name} {shlex.quote(','.join(given))}" for name, given in values.items()]

@@ -1,6 +1,7 @@
 """Frames of pandas, polars, Arrow and others that narwhals knows: their columns, by type."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def _check_apart(names: Sequence[str]) -> None:
         raise MasqueradeError("E302", text)
 
 
+def _numbers(texts: Sequence[str]) -> Iterator[float]:
+    """Yield those of some texts that are numbers."""
+    for text in texts:
+        with suppress(ValueError):
+            yield float(text)
+
+
 def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
     """Return a column of numbers, booleans or texts; of other types only what they are."""
     import narwhals.stable.v2 as nw
@@ -62,7 +70,7 @@ def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
     absent = np.array(series.is_null().to_list(), dtype=np.bool_)
     if dtype.is_numeric():
         numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
-        absent |= np.isnan(numbers)
+        absent |= np.isnan(numbers) | np.isin(numbers, [*_numbers(missing)])
         whole = dtype.is_integer() and not absent.any()
         return Column(name, series.to_numpy() if whole else numbers, absent)
     values = series.to_list()
@@ -79,5 +87,8 @@ def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
     if dtype in (nw.Categorical, nw.Enum):
         occurring = set(texts[~absent].tolist())
         order = [str(each).strip() for each in series.cat.get_categories().to_list()]
+        if dtype == nw.Categorical and not series.implementation.is_pandas():
+            # Elsewhere this type has its values in the order in which they came.
+            order.sort()
         categories = tuple(each for each in order if each in occurring)
     return Column(name, texts, absent, categories)

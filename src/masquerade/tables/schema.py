@@ -1,18 +1,25 @@
 """What rows look like to a model: they are found by column names, and checked by what it knows."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
-from masquerade.tables.columns import Column, Flags, Table, no_numbers, numbers_of, places_of
-from masquerade.tables.faults import Array, Fault, Places, refusal, rows_by_number
+from masquerade.errors import MasqueradeError, listed, near, nearest, warn
+from masquerade.tables.columns import (
+    NUMBER,
+    Column,
+    Flags,
+    Table,
+    no_numbers,
+    numbers_of,
+    places_of,
+)
+from masquerade.tables.faults import SHOWN, Array, Fault, Places, refusal, rows_by_number, short
 from masquerade.tables.known import KnownColumn, quantiles_of
 from masquerade.tables.layout import PLAIN, Layout
-from masquerade.tables.swapped import Found, leave_range, swapped
+from masquerade.tables.swapped import SLACK, Found, leave_range, swapped
 
 
 class Named(Protocol):
@@ -86,6 +93,7 @@ class Schema:
         refused at once (E302). Columns of a file that the model does not know are, too; a frame may
         have others.
         """
+        self._check_named(table)
         faults = [*table.faults, *self._unknown(table)]
         read = [
             _read(table, known, self.impute) for known in self.columns if known.name in table.names
@@ -98,6 +106,7 @@ class Schema:
 
     def is_own(self, table: Table) -> Flags:
         """Tell which rows are of the client whose model it is, where the table says so."""
+        self._check_named(table)
         if self.layout.client not in table.names:
             text = f"{table.source} has no column that names the client of a row"
             named = f" (`{self.layout.client}` in training)" if self.layout.client else ""
@@ -116,18 +125,35 @@ class Schema:
             shown = listed((f"{n} of {other}" for other, n in zip(others, counts, strict=True)), 5)
             text = f"W314 {table.source}: {len(rows)} of {len(table.places.numbers)} rows are of"
             text += f" other clients ({shown}), and the model is that of {self.client}"
-            own = "" if table.in_python else "; --own-rows answers its own alone"
-            warnings.warn(MasqueradeWarning(f"{text}{own}"), stacklevel=3)
+            own = "; --own-rows (in Python Asked(own_rows=True)) answers its own alone"
+            warn(text if table.in_python else f"{text}{own}")
+
+    def _check_named(self, table: Table) -> None:
+        """Refuse a table of which no column is known: what should be their names may be a row."""
+        known = (*self.names, *self.layout.ignored)
+        numbers = any(map(NUMBER.fullmatch, table.names))
+        meant = not numbers and any(near(name, known) for name in table.names)
+        if set(known).isdisjoint(table.names) and not meant:
+            first = "the frame" if table.in_python else f"{table.places.word} 1"
+            text = f"{first} names no column of this model"
+            text += f" (it has {listed(map(short, table.names), SHOWN)})"
+            advice = f"the model reads {listed(self.names, 30)}"
+            if not table.in_python:
+                advice = f"put a line with the names of the columns above the rows: {advice}"
+            raise refusal(table.source, [Fault(text, advice=advice)], table.in_python)
 
     def _unknown(self, table: Table) -> Iterator[Fault]:
         """Find columns that are missing, and that are too many."""
         unknown = [name for name in table.names if name not in (*self.names, *self.layout.ignored)]
         absent = [name for name in self.names if name not in table.names]
+        meant = {name: near(name, unknown) for name in absent}
         for name in absent:
-            yield Fault(f"there is no column `{name}`{nearest(name, unknown)}")
+            advice = "rename it" if meant[name] else ""
+            yield Fault(f"there is no column `{name}`{nearest(name, unknown)}", advice=advice)
         if not table.in_python:
             for name in unknown:
-                yield Fault(f"`{name}` is no column of this model", advice="leave it out")
+                if [name] not in meant.values():
+                    yield Fault(f"`{name}` is no column of this model", advice="leave it out")
         if absent or (unknown and not table.in_python):
             yield Fault(f"the model reads {listed(self.names, 30)}")
 
@@ -192,17 +218,21 @@ def _read(table: Table, known: KnownColumn, impute: bool) -> tuple[Array, list[F
     places = places_of(column, known.categories)
     strange = np.flatnonzero(np.isnan(places) & ~column.missing)
     if len(strange):
-        faults.append(_no_category(table, column, known, strange))
+        faults.append(_no_category(table, column, known, strange, impute))
     return places, faults
 
 
-def _no_category(table: Table, column: Column, known: KnownColumn, rows: Array) -> Fault:
+def _no_category(
+    table: Table, column: Column, known: KnownColumn, rows: Array, impute: bool
+) -> Fault:
     """Say which values are none of the categories."""
     texts = column.texts
     text = f"column `{known.name}`: {column.counted(rows)} are no category of it"
     near = nearest(str(texts[rows[0]]), known.categories)
     shown = f"{table.places.shown(rows, texts)}){near}"
-    return Fault(f"{text} ({shown}", advice=f"known are {listed(known.categories, 20)}")
+    advice = f"known are {listed(known.categories, 20)}"
+    empty = "; where it is none of these, leave it empty: it is imputed" if impute else ""
+    return Fault(f"{text} ({shown}", advice=advice + empty)
 
 
 def _check_known(x: Array, source: str, places: Places) -> None:
@@ -225,18 +255,20 @@ def _refuse_swapped(source: str, one: Found, other: Found) -> None:
     like = f"exchanged, both are as in training ({'; '.join(outside) or 'all are in range'})"
     if leave_range(one, other):
         raise MasqueradeError("E302", f"{text}{like}; put them right")
-    warnings.warn(MasqueradeWarning(f"W308 {text}{like}: answers may be wrong"), stacklevel=3)
+    warn(f"W308 {text}{like}: answers may be wrong")
 
 
 def _warn_outside(source: str, column: KnownColumn, values: Array, places: Places) -> None:
     """Warn of numbers that no training sample of the client has; NaN is none."""
     rows = np.flatnonzero(~column.fits(values) & ~np.isnan(values))
-    if len(rows) and column.range:
+    # Someone is the oldest: what is hardly beyond training is no news.
+    if not column.fits(values[rows], SLACK).all() and column.range:
         low, high = column.range
         count, strange = np.sum(~np.isnan(values)), values[rows]
         text = f"W308 {source}: column `{column.name}` has {len(rows)} of {count} values"
         text += f" outside {low:g} to {high:g}, the range of the client's training samples"
-        text += f" (from {strange.min():g} to {strange.max():g}, the first in"
-        text += f" {places.word} {places.numbers[rows[0]]})"
+        which = f"from {strange.min():g} to {strange.max():g}, the first in"
+        which = f"{strange[0]:g}," if len(rows) == 1 else which
+        text += f" ({which} {places.word} {places.numbers[rows[0]]})"
         most = "; is it in another unit, or another column?" if len(rows) * 2 > count else ""
-        warnings.warn(MasqueradeWarning(f"{text}: answers may be wrong{most}"), stacklevel=3)
+        warn(f"{text}: answers may be wrong{most}")

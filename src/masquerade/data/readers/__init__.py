@@ -55,6 +55,8 @@ def recognize(files: Files) -> str:
         text = f"{files.path} is a table of another program"
         how = "save it there as CSV, or give mq.from_frame what pandas reads of it"
         raise MasqueradeError("E301", f"{text}; {how}")
+    if files.path.name.endswith(".gz"):
+        raise MasqueradeError("E301", f"{files.path} is packed; unpack it first (gunzip)")
     shown = ", ".join(bases[:3]) or "nothing"
     raise MasqueradeError(
         "E301",

@@ -1,5 +1,6 @@
 """Classes, clients and categories that are hardly there, or written in two ways."""
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -7,9 +8,9 @@ import numpy as np
 
 from masquerade.errors import MasqueradeWarning, listed, nearest
 from masquerade.tables.columns import Column, Table, marks_of
-from masquerade.tables.faults import written
+from masquerade.tables.faults import Array, written
 
-FEWEST = 3
+FEWEST = 5
 """Rows below which a class or a client can hardly be trained, validated and tested on."""
 ENOUGH = 30
 """Rows of a table, at least, in which a value can be called rare."""
@@ -19,7 +20,7 @@ def warn_of_rare(table: Table, roles: Mapping[str, str], categories: Iterable[st
     """Warn of values that may be mistakes, with their lines (W312).
 
     Classes and clients, columns by their `roles`, may have hardly a row. These and categories may
-    differ from another one by capitals alone.
+    differ from another one by capitals, spaces or punctuation alone.
     """
     found = [text for name in (*roles.values(), *categories) for text in _alike(table, table[name])]
     for role, name in roles.items():
@@ -27,6 +28,28 @@ def warn_of_rare(table: Table, roles: Mapping[str, str], categories: Iterable[st
     if found:
         text = f"W312 {table.source}: {'; '.join(found)}"
         warnings.warn(MasqueradeWarning(f"{text}; correct them if they are mistakes"), stacklevel=3)
+
+
+def warn_of_nines(table: Table, numbers: Mapping[str, Array]) -> None:
+    """Warn of columns whose largest or least number is of nines alone and far off (W315)."""
+    found = {name: mark for name, values in numbers.items() if (mark := _nines(values))}
+    if found:
+        said = [f"`{name}` {mark}" for name, mark in found.items()]
+        option = written([("missing", ",".join(dict.fromkeys(found.values())))], table.in_python)[0]
+        text = f"W315 {table.source}: numbers that often mean a missing value are far from all"
+        text += f" others of their column ({listed(said)}); {option} says that they mean one"
+        warnings.warn(MasqueradeWarning(text), stacklevel=3)
+
+
+def _nines(values: Array) -> str:
+    """Return the number of nines that is farther from all others than these are apart."""
+    known = values[~np.isnan(values)]
+    found = np.unique(known) if len(known) >= ENOUGH else known[:0]
+    for mark, others in ((found[-1:], found[:-1]), (found[:1], found[1:])):
+        nines = len(others) > 1 and re.fullmatch(r"999+\.0|-9+\.0", str(float(mark[0])))
+        if nines and np.abs(others - mark).min() > np.ptp(others):
+            return str(int(mark[0]))
+    return ""
 
 
 def warn_of_marks(table: Table, names: Iterable[str]) -> None:
@@ -46,10 +69,21 @@ def _alike(table: Table, column: Column) -> Iterator[str]:
     words, first = np.unique(column.texts, return_index=True)
     seen: dict[str, int] = {}
     for word, row in zip(words.tolist(), first.tolist(), strict=True):
-        other = seen.setdefault("".join(word.lower().split()), row)
+        other = seen.setdefault(_spelled(word), row)
         if other != row and not column.missing[row]:
             shown = table.places.shown(sorted((other, row)), column.texts)
-            yield f"column `{column.name}` has words that differ by capitals alone ({shown})"
+            text = f"column `{column.name}` has words that differ by capitals, spaces or"
+            yield f"{text} punctuation alone ({shown})"
+
+
+def _spelled(word: str) -> str:
+    """Return a word without what is written in several ways: `St. Josef` and `st josef` are one.
+
+    Signs that stand alone or at an end mean something: A+ and A- are two blood groups.
+    """
+    if not any(map(str.isalpha, word)):
+        return word
+    return re.sub(r"(?<=\w)[\s._/-]+(?=\w)|\.$", "", word.casefold())
 
 
 def _rare(table: Table, column: Column, role: str) -> Iterator[str]:

@@ -10,8 +10,8 @@ from masquerade.core.features import Feature
 from masquerade.data.dataset import FEW, Array, Dataset, are_few, from_arrays, numbered
 from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients, words_of
 from masquerade.data.readers.options import TableOptions
-from masquerade.data.readers.rare import warn_of_marks, warn_of_rare
-from masquerade.errors import MasqueradeWarning, listed, nearest
+from masquerade.data.readers.rare import warn_of_marks, warn_of_nines, warn_of_rare
+from masquerade.errors import MasqueradeWarning, listed, near, nearest
 from masquerade.tables.columns import (
     DATE,
     NUMBER,
@@ -48,7 +48,9 @@ def dataset_of(
     Where there are `images`, these are the samples, and columns that are no label or client are
     left out. All faults are reported at once (E302). Columns that say nothing are warned of (W306).
     """
+    _check_header(table, options)
     faults = [*table.faults, *_unknown_columns(table, options)]
+    options = _as_meant(options, table.names)
     roles = _roles(table, options)
     left = (*options.drop, *roles.values())
     used = [each for each in table.columns if images is None and each.name not in left]
@@ -72,6 +74,7 @@ def dataset_of(
     worded = [each.name for each in found if each.categories]
     warn_of_rare(table, named, worded)
     warn_of_marks(table, [*named.values(), *worded])
+    warn_of_nines(table, {each.name: each.numbers for each in found if not each.categories})
     if images is None:
         x = np.stack([each.numbers for each in found], axis=1).astype(np.float32)
     dataset = from_arrays(
@@ -107,7 +110,6 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
     columns = f"columns are {listed(table.names, 30)}"
     if not options.label and ("y" not in table.names or "y" in options.drop):
         yield Fault(f"which column is the label? The {columns}", (("label", "NAME"),))
-    yield from _no_header(table, options)
     said: dict[str, tuple[str, ...]] = {
         "label": (options.label,) if options.label else (),
         "client": (options.client,) if options.client else (),
@@ -117,8 +119,10 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
     for option, names in said.items():
         for name in names:
             if name not in table.names:
-                near = nearest(name, table.names, 3) or f"; {columns}"
-                yield Fault(f"{option}: there is no column `{name}`{near}")
+                meant = near(name, table.names, 3)
+                text = f"{option}: there is no column `{name}`"
+                text += nearest(name, table.names, 3) or f"; {columns}"
+                yield Fault(text, ((option, meant[0]),) if len(meant) == 1 else ())
     named = [name for names in said.values() for name in names]
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
@@ -126,15 +130,35 @@ def _unknown_columns(table: Table, options: TableOptions) -> Iterable[Fault]:
             yield Fault(f"column `{name}` is named by {where}", advice="name it once")
 
 
-def _no_header(table: Table, options: TableOptions) -> Iterable[Fault]:
-    """Say that names of columns may be a row, where none is as options say and some are numbers."""
-    named = [name for name in (options.label or "y", options.client) if name]
+def _check_header(table: Table, options: TableOptions) -> None:
+    """Refuse names of columns that seem to be a row: numbers are among them, and none is as said.
+
+    Nothing else that could be said of such a table would help.
+    """
+    named = (options.label or "y", options.client, *options.drop, *options.categorical)
     numbers = [name for name in table.names if NUMBER.fullmatch(name)]
-    if numbers and not set(named) & set(table.names) and len(numbers) < len(table.names):
-        text = f"line 1 has numbers among the names of columns ({listed(numbers, 3)})"
-        yield Fault(
-            text, advice="if it is a row, put a line with the names of the columns above it"
-        )
+    if numbers and not table.in_python and set(named).isdisjoint(table.names):
+        which = "alone" if len(numbers) == len(table.names) else "among the names of columns"
+        text = f"line 1 has numbers {which} ({listed(numbers, 3)})"
+        advice = "if it is a row, put a line with the names of the columns above it; if it is none,"
+        advice += " name one of its columns with --label"
+        raise refusal(table.source, [Fault(text, advice=advice)], table.in_python)
+
+
+def _as_meant(options: TableOptions, names: Sequence[str]) -> TableOptions:
+    """Return options with the names that must be meant: what else is wrong is said of these."""
+
+    def meant(name: str) -> str:
+        found = near(name, names, 3) if name and name not in names else []
+        return found[0] if len(found) == 1 else name
+
+    return replace(
+        options,
+        label=meant(options.label),
+        client=meant(options.client),
+        drop=tuple(map(meant, options.drop)),
+        categorical=tuple(map(meant, options.categorical)),
+    )
 
 
 def _role_faults(table: Table, roles: dict[str, str]) -> Iterable[Fault]:
