@@ -5,7 +5,9 @@ number is read as NaN. Fields that have their default are left out.
 """
 
 import dataclasses
+import json
 import math
+import sys
 import types
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +17,33 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """What JSON can hold."""
 
 Record = TypeVar("Record")
+
+LONGEST = 64 << 20
+"""Bytes of JSON that are read at most: values take up to thirty times as many."""
+DEEPEST = 32
+"""Lists and objects within one another, at most."""
+LARGEST = int(sys.float_info.max)
+
+
+def parsed(data: bytes | str, most: int = LONGEST) -> Any:
+    """Read JSON of bounded length and nesting; all else raises ValueError."""
+    if len(data) > most:
+        raise ValueError(f"it has {len(data)} bytes, and {most} are read")
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [found]
+    for _ in range(DEEPEST + 1):
+        inside = [one.values() if isinstance(one, dict) else one for one in level if _holds(one)]
+        if not inside:
+            return found
+        level = [each for values in inside for each in values]
+    raise ValueError(f"it is nested more than {DEEPEST} deep")
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, (list, dict))
 
 
 def to_json(value: object) -> Json:
@@ -68,7 +97,10 @@ def _read(kind: Any, data: Json, where: str) -> Any:
         held = _expect(dict, data, where)
         return {key: _read(inside[1], one, f"{where}.{key}") for key, one in held.items()}
     if kind is float:
-        return math.nan if data is None else float(_expect((int, float), data, where))
+        number = math.nan if data is None else _expect((int, float), data, where)
+        if isinstance(number, int) and abs(number) > LARGEST:
+            raise ValueError(f"{where} is no number that a float can be")
+        return float(number)
     return _expect(kind, data, where)
 
 
