@@ -166,9 +166,12 @@ def test_no_claim_makes_the_reader_allocate_more_than_the_schema() -> None:
 
 
 @pytest.mark.parametrize("direction", ["down", "up"])
-def test_bits_of_another_length_than_those_that_are_held_are_refused(direction: str) -> None:
-    sample = SAMPLES["packed"]
-    session = since(direction, {"p": part(bits(300, 40))})
+@pytest.mark.parametrize(("name", "held"), [("packed", 300), ("coded", 24)])
+def test_bits_of_another_length_than_those_that_are_held_are_refused(
+    direction: str, name: str, held: int
+) -> None:
+    sample = SAMPLES[name]
+    session = since(direction, {"p": part(bits(held, 10))})
     with raises("E605", "p/w"):
         replace(sample, session=session).decode(sample.encode())
 
