@@ -55,12 +55,13 @@ def watched() -> Iterator[None]:
 
 def timed(read: Callable[[], str]) -> tuple[str, float]:
     """Return what came of reading an input, and the seconds; SIGALRM ends what hangs."""
-    signal.alarm(PATIENCE)
+    # Tests have such a timer of their own, which goes on afterwards.
+    before = signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     began = time.perf_counter()
     try:
         found = read()
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, *before)
     return found, time.perf_counter() - began
 
 

@@ -21,7 +21,7 @@ from masquerade.cli.reproduce import reproduce
 from masquerade.cli.sweep import sweep
 from masquerade.cli.train import Stopped, compare, resume, run
 from masquerade.engine.started import number_started, started
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, MasqueradeWarning, printable
 
 app = typer.Typer(
     help="Personal, sparse models for every client of a federation.",
@@ -84,8 +84,8 @@ def main() -> None:
         if number and isinstance(error, Exception):
             # What all processes refuse is said once: by now they would have been ended.
             time.sleep(PATIENCE)
-            print(f"Process {number}: {message}", file=sys.__stderr__)
-        print(message, file=sys.stderr)
+            print(f"Process {number}: {printable(message)}", file=sys.__stderr__)
+        print(printable(message), file=sys.stderr)
         raise SystemExit(status) from None
 
 
@@ -170,4 +170,4 @@ def _stop(number: int, frame: object) -> None:
 
 def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
     if issubclass(category, MasqueradeWarning):
-        print(message, file=sys.stderr)
+        print(printable(str(message)), file=sys.stderr)
