@@ -74,6 +74,31 @@ def _spelled(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def brief(value: object, most: int = 200) -> str:
+    """Write a value as Python does, cut off where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # Whole numbers of thousands of digits, and lists within lists.
+        return "too long to be shown"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def is_deeper(value: object, most: int) -> bool:
+    """Tell whether lists and tables are nested deeper than so many."""
+    level = [value]
+    for _ in range(most + 1):
+        held = (each.values() if isinstance(each, dict) else each for each in level if _holds(each))
+        level = [each for values in held for each in values]
+        if not level:
+            return False
+    return True
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, (list, dict))
+
+
 def counted(number: int, word: str) -> str:
     """Write how many there are of something: "1 round", "20 rounds"."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

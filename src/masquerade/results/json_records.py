@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from masquerade.errors import is_deeper
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """What JSON can hold."""
 
@@ -33,17 +35,9 @@ def parsed(data: bytes | str, most: int = LONGEST) -> Any:
         found = json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    level = [found]
-    for _ in range(DEEPEST + 1):
-        inside = [one.values() if isinstance(one, dict) else one for one in level if _holds(one)]
-        if not inside:
-            return found
-        level = [each for values in inside for each in values]
-    raise ValueError(f"it is nested more than {DEEPEST} deep")
-
-
-def _holds(value: Any) -> bool:
-    return isinstance(value, (list, dict))
+    if is_deeper(found, DEEPEST):
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    return found
 
 
 def to_json(value: object) -> Json:
