@@ -1,5 +1,6 @@
 """What reading runs: Python's own audit tells of pickles, programs and connections."""
 
+import inspect
 import pickle
 import shutil
 import socket
@@ -51,7 +52,7 @@ def _is_harmless(event: str, arguments: Any) -> bool:
         return not isinstance(address, tuple) or address[0] in LOOPBACK
     # Modules of libraries are loaded where they are first needed, and typing evaluates what our own
     # annotations say; neither comes from data.
-    frame: Any = sys._getframe(2)
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_filename in ("<frozen importlib._bootstrap>", typing.__file__):
             return True
