@@ -1,5 +1,7 @@
 """Partition rules as texts: what the command and configurations write, such as `dirichlet:0.3`."""
 
+import math
+
 from masquerade.data.partition.papers import AnyRule, Groups, Lottery, Outliers, PerClass
 from masquerade.data.partition.rules import IID, ByClient, Dirichlet, Pathological, Shards
 from masquerade.errors import MasqueradeError, nearest
@@ -91,9 +93,9 @@ def _count(text: str) -> int:
 
 
 def _share(text: str) -> float:
-    """Read a number that is one, and not so large that sums of it overflow."""
+    """Read a number that is not so large that sums overflow; rules refuse what is no number."""
     share = float(text)
-    if not abs(share) <= LARGEST:
+    if LARGEST < abs(share) < math.inf:
         raise ValueError(f"{share} is too large")
     return share
 
