@@ -86,7 +86,7 @@ def brief(value: object, most: int = 200) -> str:
 
 def is_deeper(value: object, most: int) -> bool:
     """Tell whether lists and tables are nested deeper than so many."""
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(most + 1):
         held = (each.values() if isinstance(each, dict) else each for each in level if _holds(each))
         level = [each for values in held for each in values]

@@ -422,7 +422,7 @@ def _read_over(path: Path, seen: tuple[Path, ...]) -> Tables:
             raise ValueError(f"it has more than {HEAVIEST:,} bytes")
         text = data.decode()
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
+        said = str(error.strerror if isinstance(error, OSError) else error)
         said += "; save it as UTF-8" * isinstance(error, UnicodeDecodeError)
         text = f"cannot read configuration {str(path)[:LONGEST]}: {said}"
         raise MasqueradeError("E201", text) from None
