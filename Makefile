@@ -4,16 +4,18 @@ BIN := .venv/bin
 # Tests start many processes: without its cache each would compile torch anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types tests coverage drill clean
+.PHONY: help demo test lint types tests coverage drill wheel audit hashes clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/.installed: requirements.lock pyproject.toml
+.venv/.installed: requirements.lock requirements.hashes pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Masquerade needs Python 3.11 or newer; call make PYTHON=python3.11"'
 	$(PYTHON) -m venv .venv
 	@# Python compiles what is imported; compiling all of it takes a minute longer.
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps --require-hashes -r requirements.hashes
+	@# Every index has builds of its own of torch under one version, so that no hash fits all.
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c requirements.lock "$$(grep ^torch== requirements.lock)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -42,6 +44,17 @@ coverage: .venv/.installed  ## show that short tests take every branch of the de
 
 drill: .venv/.installed  ## the long checks
 	$(BIN)/pytest -n 2 --dist worksteal -m drill --timeout=1800
+
+wheel: .venv/.installed  ## build the wheel, and the list of what it consists of (CycloneDX)
+	rm -rf dist
+	$(BIN)/python -m bench.release dist
+
+audit: .venv/.installed  ## compare the lock with known vulnerabilities, where a database is reached
+	$(BIN)/python -m bench.audit
+
+hashes: .venv/.installed  ## write requirements.hashes anew, of the lock and a package index
+	$(BIN)/uv pip compile requirements.lock --quiet --generate-hashes --no-deps --no-annotate \
+		--no-header --universal --python-version 3.11 --no-emit-package torch -o requirements.hashes
 
 clean:  ## remove what make built
 	rm -rf .venv build dist out

@@ -22,10 +22,11 @@ ROUND, CLIENT, BASE, PARTS = 4, 8, 12, 3
 
 
 def put(place: int, new: bytes) -> Change:
-    """Write other bytes over those at a place."""
+    """Write other bytes over those at a place, which is counted from the end if negative."""
 
     def change(data: bytearray) -> None:
-        data[place : place + len(new)] = new
+        at = place % len(data)
+        data[at : at + len(new)] = new
 
     return change
 
@@ -69,6 +70,11 @@ CHANGES: dict[str, tuple[str, Change, str]] = {
     "a-part-nobody-holds": ("floats", put(HEADER, b"\0"), "refers to a version not held"),
     "a-mask-nobody-holds": ("packed", put(BODY, b"\x02"), "refer to others that are not held"),
     "bits-nobody-holds": ("bits", put(BODY + 1, b"\x03"), "refer to others that are not held"),
+    "a-mask-nobody-has": ("floats", put(BODY, b"\x01\x02\x03"), "flag 1"),
+    "a-mask-left-out": ("packed", put(BODY, b"\0"), "flag 0"),
+    "nan-of-16-bits-that-nobody-writes": ("float16", put(-2, b"\x01\x7e"), "no encoder writes"),
+    "nan-below-zero": ("bfloat16", put(-2, b"\xc0\xff"), "no encoder writes"),
+    "nan-that-signals": ("float16", put(-2, b"\x01\x7c"), "no encoder writes"),
     "more-ones-than-bits": ("packed", put(BODY + 1, b"\x19"), "25 ones declared among 24 bits"),
     "ones-without-end": ("coded", put(BODY + 1, b"\xff\xff"), "65535 ones declared among 300"),
     "a-one-too-many": ("packed", put(BODY + 1, b"\x0d"), "12 ones among 24 bits, not 13"),

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from masquerade.errors import MasqueradeError, nearest
+from masquerade.errors import MasqueradeError, nearest, printable
 
 ROOT = Path(__file__).parents[1]
 CODE = re.compile(r"(?<![0-9A-Za-z])[EW][1-9][0-9]{2}(?![0-9A-Za-z])")
@@ -30,3 +30,9 @@ def test_a_codes_family_is_the_exit_status():
 def test_a_suggestion_is_made_only_where_something_is_near():
     assert nearest("fedvag", ["fedavg", "local"]) == " (did you mean `fedavg`?)"
     assert nearest("zzz", ["fedavg", "local"]) == ""
+
+
+def test_control_characters_are_written_out_and_letters_stay():
+    assert printable("naïve\u00a0Käse\t1\n") == "naïve\u00a0Käse\t1\n"
+    strange = "a\x1b[2Jb\rc\x07\u202ed\u2028\ud800"
+    assert printable(strange) == r"a\x1b[2Jb\rc\x07\u202ed\u2028\ud800"

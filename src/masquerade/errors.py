@@ -2,6 +2,7 @@
 
 import difflib
 import sys
+import unicodedata
 import warnings
 from collections.abc import Iterable
 from importlib import import_module
@@ -51,6 +52,51 @@ def told(value: object) -> str:
     if shape is not None:
         return f"a {name} {list(shape)}" if len(shape) else "a single number"
     return f"a {name} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {name}"
+
+
+def printable(text: str) -> str:
+    """Return a text whose control characters are written out: data may bring some along.
+
+    A terminal obeys them, and letters may change their direction. New lines and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if _is_shown(c) else _spelled(c) for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    # Python calls spaces not printable, but for the usual one.
+    spaces = character in "\n\t" or unicodedata.category(character) == "Zs"
+    return spaces or character.isprintable()
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def brief(value: object, most: int = 200) -> str:
+    """Write a value as Python does, cut off where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # Whole numbers of thousands of digits, and lists within lists.
+        return "too long to be shown"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def is_deeper(value: object, most: int) -> bool:
+    """Tell whether lists and tables are nested deeper than so many."""
+    level: list[Any] = [value]
+    for _ in range(most + 1):
+        held = (each.values() if isinstance(each, dict) else each for each in level if _holds(each))
+        level = [each for values in held for each in values]
+        if not level:
+            return False
+    return True
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, (list, dict))
 
 
 def counted(number: int, word: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
@@ -207,10 +208,13 @@ def test_every_command_is_known_here() -> None:
         (["data", "add", "../mine", "--from", "."], 2, "E203"),
         (["data", "show", "torn.npz"], 3, "E301"),
         (["run", "--clients", "5000"], 3, "E303"),
+        (["run", "--out", "a" * 300], 2, "E203"),
+        (["run", "--data", "a" * 300], 2, "E203"),
+        (["run", "--set", "method.lr=1e308"], 2, "E201"),
         (["resume", "nowhere"], 4, "E408"),
         (["report", "nowhere"], 4, "E408"),
     ],
-    ids=lambda given: " ".join(given) if isinstance(given, list) else None,
+    ids=lambda given: " ".join(given)[:40] if isinstance(given, list) else None,
 )
 def test_a_refusal_has_a_status_and_one_line(
     call: Call, tmp_path: Path, arguments: list[str], status: int, word: str, golden: Golden
@@ -254,10 +258,13 @@ def test_an_unforeseen_error_is_one_line_and_a_hint(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("bytes", [0, 1 << 60])
 def test_too_little_memory_has_its_own_status(
-    call: Call, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    call: Call, monkeypatch: pytest.MonkeyPatch, golden: Golden, bytes: int
 ) -> None:
     def go(*arguments: Any, **more: Any) -> None:
+        # torch says so by an error that is no MemoryError.
+        torch.empty(bytes, dtype=torch.uint8)
         raise MemoryError
 
     monkeypatch.setattr(training, "follow_training", go)

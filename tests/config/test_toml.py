@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -32,6 +34,8 @@ from masquerade.core import Method, Stage
 from masquerade.core.old_words import ELSEWHERE, RENAMED
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
+from tests.figures import record
+from tests.messages import Golden
 from tests.support import raises
 
 Place = tuple[str, ...]
@@ -445,8 +449,8 @@ def out_of_range(bounds: tuple[float, float], like: Any) -> st.SearchStrategy[An
     low, high = bounds
     beyond = [low - 1, *([high + 1] if high < math.inf else [])]
     if isinstance(like, float):
-        return st.sampled_from([*beyond, -math.inf, math.nan])
-    return st.sampled_from([int(value) for value in beyond])
+        return st.sampled_from([*beyond, -math.inf, math.nan, 1e308, -1e308])
+    return st.sampled_from([*(int(value) for value in beyond), 10**25, -(10**25), 1 << 20_000])
 
 
 def unknown_key(known: dict[str, Any]) -> st.SearchStrategy[str]:
@@ -466,13 +470,15 @@ def mutations(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[str, dict[
     """Draw a configuration with one fault, and the key that is at fault."""
     path: Place = draw(st.sampled_from(PLACES))
     name, like, within = f"{path[0]}.{path[-1]}", at(TABLES, path), limits_at(path)
-    kinds = ["type", "key"]
+    kinds = ["type", "key"] + ["text"] * isinstance(like, str)
     kinds += ["range"] * (name in within.bounds) + ["choice"] * (name in within.choices)
     kind = draw(st.sampled_from(kinds))
     if kind == "key":
         cut = draw(st.integers(0, len(path) - 1))
         key = draw(unknown_key(at(TABLES, path[:cut])))
         return key, put((*path[:cut], key), draw(st.sampled_from([1, 0.5, "x", True, [1]])))
+    if kind == "text":
+        return path[-1], put(path, draw(st.sampled_from(["a" * 5000, "a\0b", "a\x1b[2J", "\n"])))
     if kind == "range":
         return path[-1], put(path, draw(out_of_range(within.bounds[name], like)))
     if kind == "choice":
@@ -481,13 +487,100 @@ def mutations(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[str, dict[
     return path[-1], put(path, draw(wrong_type(path)))
 
 
+HELP = re.compile(
+    r"did you mean|there (are|is)|choose from|known are|must be|give |write |leave it out"
+)
+"""How a refusal goes on: with what there is, what fits, or what to do."""
+
+
+def check_refusal(mutation: tuple[str, dict[str, Any]]) -> float:
+    """Hold a refusal against what it owes a person; return the seconds that it took."""
+    key, tables = mutation
+    began = time.process_time()
+    said = refusal(tables)
+    seconds = time.process_time() - began
+    assert f"{key[:80]}`" in said
+    assert HELP.search(said)
+    assert len(said) < 10_000
+    assert seconds < 2
+    return seconds
+
+
 @settings(max_examples=400, deadline=None)
 @given(mutations())
 def test_every_mutation_of_a_valid_configuration_is_refused_by_name(
     mutation: tuple[str, dict[str, Any]],
 ) -> None:
-    key, tables = mutation
-    assert f"{key}`" in refusal(tables)
+    check_refusal(mutation)
+
+
+@pytest.mark.drill
+def test_a_thousand_broken_configurations_are_refused_with_key_range_and_suggestion() -> None:
+    taken: list[float] = []
+
+    @settings(max_examples=1000, deadline=None)
+    @given(mutations())
+    def refused(mutation: tuple[str, dict[str, Any]]) -> None:
+        taken.append(check_refusal(mutation))
+
+    refused()
+    assert len(taken) >= 1000
+    figures = {"configurations": len(taken), "slowest, s": round(max(taken), 3), "accepted": 0}
+    record("configurations", "pytest tests/config/test_toml.py -m drill", figures)
+
+
+HOSTILE = {
+    "no UTF-8": b"[train]\nmodel = '\xff'",
+    "nested lists": b"x = " + b"[" * 100_000,
+    "nested tables": b"[" + b".".join([b"a"] * 50_000) + b"]",
+    "a long number": b"[train]\nrounds = " + b"9" * 5000,
+    "a long number in hexadecimal": b"[train]\nrounds = 0x" + b"f" * 20_000,
+    "too many bytes": b"#" * (1 << 21),
+    "NUL": b"[data]\nname = 'a\0b'",
+    "escaped NUL": b'[data]\nname = "a\\u0000b"',
+    "a base with NUL": b'base = "a\\u0000b"',
+    "a base of a long name": b'base = "' + b"a" * 3000 + b'"',
+    "a long key": b"[train]\n" + b"a" * 100_000 + b" = 1",
+    "a count": b"[train]\nrounds = 10000000000000000000000000",
+    "a rate": b"[method]\nlr = 1e308",
+    "processes": b"[compute]\nprocesses = 1000000",
+    "shares": b"[data]\nsplit = [nan, 0.5, 0.5]",
+    "many values": b"[train]\nseeds = [" + b"1," * 200_000 + b"]",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_at_once(tmp_path: Path, name: str, golden: Golden) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(HOSTILE[name])
+    began = time.process_time()
+    with raises("E201") as fault:
+        load(path)
+    assert time.process_time() - began < 2
+    golden(fault.value)
+
+
+RULES_OF_TEXT = {
+    "data.partition": (
+        "dirichlet:1e400",
+        "dirichlet:nan",
+        "dirichlet:1e308:9",
+        "shards:" + "9" * 30,
+    ),
+    "data.budgets": ("random:nan:1", "random:0:1e400", "random:1:0"),
+    "data.normalize": ("nan:1", "1e400:1", "0:0", "1e308:1e-308"),
+    "train.available": ("random:nan", "cycle:" + "9" * 30, "random:1e400"),
+    "evaluate.bandwidth": ("nanMB/s", "1e400MB/s", "0MB/s", "-1MB/s"),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [(key, text) for key, texts in RULES_OF_TEXT.items() for text in texts]
+)
+def test_numbers_within_texts_have_bounds_too(key: str, text: str) -> None:
+    section, _, name = key.partition(".")
+    with raises("E201"):
+        parse({section: {name: text}})
 
 
 def test_the_configuration_that_is_mutated_is_valid() -> None:

@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from masquerade.core import Task, tree
+from masquerade.core.part import Message, Part
 from masquerade.data.loader import BatchLoader
 from masquerade.deploy.client import Client, alone
 from masquerade.deploy.measure import Adapted, ClientReport, Measurer
+from masquerade.engine.exchange import Channel
 from masquerade.engine.loop import Loop
 from masquerade.engine.remote import Call, Exchanged, Remote
 from masquerade.evaluation.accuracy import mean_of
@@ -20,6 +23,7 @@ from masquerade.simulation.build import Simulation
 from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
 from tests.support import METHOD_TABLE, built, raises, warns
+from tests.wire.parts import HEADER, forged
 
 ROUNDS = 4
 RUN = "toy"
@@ -172,6 +176,40 @@ def test_an_answer_that_cannot_be_read_counts_as_lost(tmp_path: Path, golden) ->
     golden(warned[0].message)
     assert state.sampled[2] > 0
     assert state.answered[2] == 0
+
+
+class Masking(Channel):
+    """A client's end that sends masks which its template has not."""
+
+    def write_upload(self, number: int, message: Message, *rest: Any) -> bytes:
+        masked = {
+            name: Part(part.values, {t: torch.ones_like(v).bool() for t, v in part.values.items()})
+            for name, part in message.items()
+        }
+        return super().write_upload(number, masked, *rest)
+
+
+def test_who_sends_masks_that_nobody_asked_for_is_lost_and_the_round_is_not(tmp_path: Path) -> None:
+    there, transport = far(simulated(METHOD_TABLE["fedavg"]), tmp_path / "hostile")
+    one = transport.clients[2]
+    vars(one)["channel"] = Masking(RUN, one.context, one.info)
+    without, lossy = far(simulated(METHOD_TABLE["fedavg"]), tmp_path / "lost")
+    lossy.lost = {number: {2} for number in range(ROUNDS)}
+    with warns("W608", 2):
+        found = trained(there).tensors()
+    wanted = trained(without).tensors()
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def test_a_download_with_a_mask_that_its_method_has_not_is_refused(tmp_path: Path) -> None:
+    there, transport = far(simulated(METHOD_TABLE["pfedgate"]), tmp_path)
+    trained(there)
+    call = transport.calls[-1]
+    body = bytearray(call.body)
+    assert body[HEADER : HEADER + 2] == b"\x01\x00"
+    body[HEADER + 1] = 1
+    with raises("E605"):
+        transport.clients[call.client].answer(replace(call, body=forged(bytes(body))))
 
 
 def test_a_client_keeps_two_states_and_refuses_a_third(tmp_path: Path, golden) -> None:

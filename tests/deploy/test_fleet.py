@@ -137,7 +137,14 @@ def test_heads_that_are_no_answers_are_refused(golden) -> None:
     for head in (b"[1]", b"{}", b'{"run": 3}', b"[" * 5000, b"\xff", b"9" * 5000):
         with raises("E610"):
             read(Answer, framed(head))
-    whole = {"run": RUN, "client": "ann", "nonce": "1", "body": "x", "flops": [["a"]]}
+    about = {"run": RUN, "client": "ann", "nonce": "1"}
+    for strange in ({"flops": [[10**400]]}, {"flops": [[[[]]]]}, {"code": []}):
+        with raises("E610"):
+            read(Answer, framed(json.dumps(about | strange).encode()))
+    for strange in ({"base": 10**4000}, {"number": -1}, {"id": 2**32}, {"base": True}):
+        with raises("E610"):
+            read(Question, framed(json.dumps(about | {"kind": "train"} | strange).encode()))
+    whole = about | {"body": "x", "flops": [["a"]]}
     with raises("E610") as refusal:
         read(Answer, framed(json.dumps(whole).encode()))
     golden(refusal.value)

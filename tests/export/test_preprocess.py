@@ -57,6 +57,7 @@ def answered(bundle: Path, x: torch.Tensor, folder: Path) -> torch.Tensor:
     """What `masquerade predict` answers."""
     np.save(folder / "x.npy", x.numpy())
     where = folder / "y.npy"
+    where.unlink(missing_ok=True)
     call("predict", bundle, "--input", folder / "x.npy", "--out", where, "--quiet")
     return torch.from_numpy(np.load(where))
 

@@ -15,7 +15,7 @@ from masquerade.experiments.checkpoints import CommitFacts
 from masquerade.report.labels import LabelCounts
 from masquerade.reproduce.record import Circumstances
 from masquerade.results.costs import Parts
-from masquerade.results.json_records import Json, from_json, to_json
+from masquerade.results.json_records import DEEPEST, Json, from_json, parsed, to_json
 
 RECORDS: list[type[Any]] = [
     each for name in results.__all__ if is_dataclass(each := getattr(results, name))
@@ -147,3 +147,17 @@ def test_what_is_no_object_is_no_record(data: Json) -> None:
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="nothing that JSON can hold"):
         to_json({"a": [value]})
+
+
+@pytest.mark.parametrize("depth", [DEEPEST + 1, 500, 200_000])
+def test_json_of_any_nesting_is_refused_by_a_value_error(depth: int) -> None:
+    for opened, closed in (("[", "]"), ('{"a":', "}")):
+        with pytest.raises(ValueError, match="nested"):
+            parsed(opened * depth + "1" + closed * depth)
+
+
+def test_json_is_read_up_to_a_length_and_a_depth() -> None:
+    assert parsed("[" * DEEPEST + "]" * DEEPEST) is not None
+    assert parsed(b"[1]", most=3) == [1]
+    with pytest.raises(ValueError, match="4 bytes"):
+        parsed(b"[10]", most=3)

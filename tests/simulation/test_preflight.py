@@ -49,6 +49,15 @@ def test_a_layer_of_another_width_is_named_with_the_width_it_needs(
     golden(refusal.value)
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_labels_that_are_not_flat_are_refused(width: int) -> None:
+    x = np.random.default_rng(0).random((40, 3), dtype=np.float32)
+    data = mq.from_arrays(x, np.zeros((40, width), dtype=np.int64))
+    federation = mq.partition(data, clients=2, by="iid", seed=1)
+    with raises("E202", f"[n, {width}]"):
+        mq.run(mq.methods.FedAvg(local_epochs=1), nn.Linear(3, 2), federation, 1)
+
+
 def test_any_other_error_of_a_network_is_passed_on_with_what_was_tried() -> None:
     class Broken(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """The command `masquerade`: it trains, reports, reproduces, and takes models out to use them."""
 
+import errno
 import io
 import signal
 import sys
@@ -21,7 +22,7 @@ from masquerade.cli.reproduce import reproduce
 from masquerade.cli.sweep import sweep
 from masquerade.cli.train import Stopped, compare, resume, run
 from masquerade.engine.started import number_started, started
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, MasqueradeWarning, brief, printable
 
 app = typer.Typer(
     help="Personal, sparse models for every client of a federation.",
@@ -84,8 +85,8 @@ def main() -> None:
         if number and isinstance(error, Exception):
             # What all processes refuse is said once: by now they would have been ended.
             time.sleep(PATIENCE)
-            print(f"Process {number}: {message}", file=sys.__stderr__)
-        print(message, file=sys.stderr)
+            print(f"Process {number}: {printable(message)}", file=sys.__stderr__)
+        print(printable(message), file=sys.stderr)
         raise SystemExit(status) from None
 
 
@@ -162,11 +163,14 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_status
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return _explain(_needs(error.name.partition(".")[0]))
-    if isinstance(error, MemoryError):
+    # What torch raises where the CPU has no memory left has no type of its own.
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return (
             "E504 Out of memory. Lower compute.clients_per_chunk or train.batch_size, then resume.",
             5,
         )
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"E203 A name is too long: {brief(error.filename, 60)}. Choose a shorter one.", 2
     notes = " ".join(getattr(error, "__notes__", []))
     if isinstance(error, Stopped):
         # torchrun stops all where one has ended.
@@ -191,4 +195,4 @@ def _stop(number: int, frame: object) -> None:
 
 def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
     if issubclass(category, MasqueradeWarning):
-        print(message, file=sys.stderr)
+        print(printable(str(message)), file=sys.stderr)

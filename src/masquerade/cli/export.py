@@ -12,7 +12,7 @@ import typer
 from masquerade.cli.options import AsJson, Debug, OwnMethods, OwnModel, Quiet, Sep
 from masquerade.cli.progress import echo
 from masquerade.cli.train import import_code
-from masquerade.errors import MasqueradeError, counted
+from masquerade.errors import MasqueradeError, counted, printable
 
 if TYPE_CHECKING:
     from masquerade.export.timing import Figures
@@ -110,6 +110,7 @@ def predict(
     asked = answering.Asked(sep or "", encoding or "", own_rows)
     samples = answering.read_samples(bundle, input, asked)
     found = answering.predict(bundle, samples.x)
+    answering.check_finite(bundle, found, samples.places)
     answers = answering.answers(bundle, found)
     if out is not None:
         answering.write_answers(bundle, out, samples, found)
@@ -126,7 +127,7 @@ def predict(
                 if "label" in answer
                 else answer["output"]
             )
-            typer.echo(f"{places.word} {number}: {said}")
+            typer.echo(printable(f"{places.word} {number}: {said}"))
 
 
 def bench_model(

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from masquerade.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -25,7 +27,10 @@ def live(quiet: bool) -> "Iterator[Sequence[Callback]]":
 def echo(what: "RenderableType") -> None:
     """Print a table in full, whatever it is printed to."""
     from rich.console import Console
+    from rich.segment import Segment, Segments
 
     console = Console()
     # A pipe has no width of its own: give it room instead of folding columns.
-    console.print(what) if console.is_terminal else Console(width=160).print(what)
+    console = console if console.is_terminal else Console(width=160)
+    drawn = (Segment(printable(one.text), one.style, one.control) for one in console.render(what))
+    console.print(Segments(drawn), end="")

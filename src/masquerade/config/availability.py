@@ -1,5 +1,6 @@
 """The setting `train.available`: when a client can be sampled."""
 
+from masquerade.config.settings import MOST
 from masquerade.errors import MasqueradeError
 
 FORMS = ("always", "cycle:GROUPS", "random:SHARE")
@@ -15,7 +16,7 @@ def check(available: str, clients: int | None = None) -> None:
         match available.split(":"):
             case ["always"]:
                 return
-            case ["cycle", groups] if int(groups) >= 1:
+            case ["cycle", groups] if 1 <= int(groups) <= MOST[int]:
                 if clients is None or int(groups) <= clients:
                     return
                 text = f"`train.available` is {available!r}, and there are {clients} clients"

@@ -26,6 +26,10 @@ FITTED, HISTOGRAMS = "table:", "table_histograms:"
 """What begins the text of preprocessing of a table that is fitted, or is yet to have histograms."""
 
 
+LARGEST = 1e30
+"""What means, and what standard deviations divide by, may be at most."""
+
+
 def check(text: str) -> None:
     """Refuse what is no value of the setting."""
     if text not in ("auto", "table"):
@@ -50,8 +54,11 @@ def parse(text: str) -> Preprocess:
         if text.startswith((FITTED, HISTOGRAMS)):
             return _table(text)
         mean, std = ([float(one) for one in each.split(",")] for each in text.split(":"))
+        # What float32 does not hold would be zero or infinite.
+        if not all(abs(each) <= LARGEST for each in (*mean, *(1 / each for each in std))):
+            raise ValueError
         return Normalize(mean, std)
-    except (ValueError, KeyError, TypeError, MasqueradeError):
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, MasqueradeError):
         known = f"{', '.join(WORDS)}, or MEAN:STD such as 0.5:0.5, STD above 0"
         problem = f"`data.normalize` is {text!r}{nearest(text, WORDS)}; write one of {known}"
         raise MasqueradeError("E201", problem) from None

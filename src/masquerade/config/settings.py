@@ -242,24 +242,32 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 NEXT = 1e-9
 """How far a bound is from a number that it leaves out."""
+MOST: dict[type, float] = {int: 10**6, float: 1e9}
+"""What numbers may be at most, in size, where nothing else is said: more ends in an overflow."""
+LONGEST, MANY = 4096, 100_000
+"""Letters of a text, and values of a list, at most."""
+SEED = 2**63 - 1
+"""The largest whole number of TOML."""
 RANGES: dict[str, tuple[float, float]] = {
     "data.clients": (0, math.inf),
-    "data.seed": (0, math.inf),
+    "data.split": (0, 1),
+    "data.seed": (0, SEED),
     "data.budgets": (NEXT, 1),
     "data.novel": (0, 1 - NEXT),
     "data.fraction": (NEXT, 1),
     "train.rounds": (1, math.inf),
+    "train.seeds": (0, SEED),
     "train.batch_size": (1, math.inf),
     "train.participation": (NEXT, 1),
     "train.clients_per_round": (0, math.inf),
     "train.drop": (0, 1 - NEXT),
     "train.lr_decay": (NEXT, 1),
     "evaluate.every": (0, math.inf),
-    "evaluate.draws": (1, math.inf),
+    "evaluate.draws": (1, 1000),
     "evaluate.severities": (1, 5),
-    "compute.processes": (1, math.inf),
+    "compute.processes": (1, 256),
     "compute.clients_per_chunk": (1, math.inf),
-    "compute.threads": (1, math.inf),
+    "compute.threads": (1, 1024),
     "compute.commit_every": (0, math.inf),
     "compute.memory": (0, math.inf),
     "fleet.quorum": (1, math.inf),

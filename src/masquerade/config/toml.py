@@ -18,6 +18,9 @@ from masquerade.config.normalize import check as check_normalize
 from masquerade.config.settings import (
     CHOICES,
     LENGTHS,
+    LONGEST,
+    MANY,
+    MOST,
     NEXT,
     RANGES,
     RULES,
@@ -30,10 +33,17 @@ from masquerade.core.old_words import VALUES, hint
 from masquerade.cost.bandwidth import bandwidth
 from masquerade.data import parse as parse_partition
 from masquerade.data.corruption import KINDS
-from masquerade.errors import MasqueradeError, listed, nearest
+from masquerade.errors import MasqueradeError, brief, is_deeper, listed, nearest, printable
 from masquerade.methods import METHODS
 from masquerade.models import MODELS
 from masquerade.rules import PRIORS
+
+DEEPEST = 16
+"""Tables and lists within one another, at most."""
+HEAVIEST = 1 << 20
+"""Bytes of a configuration, at most."""
+SHOWN = 80
+"""Letters that are shown of a key."""
 
 Problems = list[str]
 Tables = dict[str, Any]
@@ -77,34 +87,55 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
             value = [value_of(one.strip()) for one in value.split(",")]
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
-            problems.append(f"`{key}` is {value!r}; give {LENGTHS[key]} values")
+            problems.append(f"`{key}` is {brief(value)}; give {LENGTHS[key]} values")
+        if len(many) > MANY:
+            problems.append(f"`{key}` has {len(many):,} values; give at most {MANY:,}")
+            return default
         # A list that is empty by default is one of names.
         first = default[0] if default else ""
         return tuple(_fits(one, first, key, within, problems) for one in many)
     if isinstance(default, float) and type(value) is int:
         # TOML has integers of any size; one beyond all floats is outside of every range.
-        value = float(value) if abs(value) < 1e300 else math.nan
+        value = float(value) if abs(value) < 1e300 else (math.inf if value > 0 else -math.inf)
     if type(value) is not type(default):
-        problems.append(f"`{key}` must be {type(default).__name__}, not {value!r}")
+        problems.append(f"`{key}` must be {type(default).__name__}, not {brief(value)}")
+        return default
+    if isinstance(value, str) and (said := _of_text(value)):
+        problems.append(f"`{key}` is {brief(value, 40)}, which {said}")
         return default
     words = within.choices.get(key, (value,))
     if value not in words:
         known, renamed = ", ".join(words), VALUES.get(key, {}).get(value)
         said = f", which is {renamed!r} here" if renamed else nearest(value, words)
-        problems.append(f"`{key}` is {value!r}{said}; choose from {known}")
-    low, high = within.bounds.get(key, (-math.inf, math.inf))
-    if isinstance(value, (int, float)) and not low <= value <= high:
-        problems.append(f"`{key}` is {value}; {_between(low, high)}")
+        problems.append(f"`{key}` is {brief(value)}{said}; choose from {known}")
+    # "No bound" is a default of some settings.
+    if type(value) in MOST and value != default:
+        most = MOST[type(value)]
+        low, high = within.bounds.get(key, (-most, most))
+        low, high = max(low, -most), most if math.isinf(high) else high
+        if not low <= value <= high:
+            problems.append(f"`{key}` is {brief(value, 40)}; {_between(low, high)}")
     return value
+
+
+def _of_text(text: str) -> str:
+    """Say what is wrong with a text; no name, path or rule has such."""
+    if len(text) > LONGEST:
+        return f"has {len(text):,} letters; give at most {LONGEST:,}"
+    strange = next((each for each in text if printable(each) != each or each == "\n"), "")
+    return f"has the sign {strange!r}; leave it out" if strange else ""
 
 
 def _between(low: float, high: float) -> str:
     """Say what a number must be."""
     # A bound that is next to a whole number leaves out that number alone.
-    least = f"above {round(low)}" if low % 1 == NEXT else f"at least {low:g}"
-    most = f"below {round(high)}" if high % 1 == 1 - NEXT else f"at most {high:g}"
-    said = [least] * (low > -math.inf) + [most] * (high < math.inf)
-    return f"it must be {' and '.join(said) or 'a number'}"
+    least = f"above {round(low)}" if low % 1 == NEXT else f"at least {_figure(low)}"
+    most = f"below {round(high)}" if high % 1 == 1 - NEXT else f"at most {_figure(high)}"
+    return f"it must be {least} and {most}"
+
+
+def _figure(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Problems) -> Any:
@@ -122,6 +153,7 @@ def fill(cls: type[Any], given: Mapping[str, Any], prefix: str, problems: Proble
 
 def _unknown(section: str, key: str, known: Iterable[str]) -> str:
     """Say that a section has no such key, which keys are near, and where there is one."""
+    key = key[:SHOWN]
     said = said_of(section, key)
     near = "" if said and not _homes(section, key) else nearest(key, known, most=3)
     said = said or f"; there are {listed(known, most=30)}"
@@ -152,12 +184,14 @@ def parse(tables: Mapping[str, Any], where: str = "configuration") -> Config:
     """
     problems: Problems = []
     known = {"methods", "method", "code", *SECTIONS}
-    problems += [f"unknown key `{key}`{nearest(key, known)}" for key in tables if key not in known]
+    strange = [key[:SHOWN] for key in tables if key not in known]
+    there = f"; there are {listed(sorted(known))}"
+    problems += [f"unknown key `{key}`{nearest(key, known) or there}" for key in strange]
     given = {}
     for name in ("method", "code", *SECTIONS):
         given[name] = tables.get(name, {})
         if not isinstance(given[name], Mapping):
-            problems.append(f"`{name}` is {given[name]!r}; write a table [{name}]")
+            problems.append(f"`{name}` is {brief(given[name])}; write a table [{name}]")
             given[name] = {}
     sections = {name: fill(cls, given[name], name, problems) for name, cls in SECTIONS.items()}
     given_names = tables.get("methods", ["fedavg"])
@@ -266,8 +300,8 @@ def _check_rest(config: Config, problems: Problems) -> None:
         text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
         problems.append(f"{text} {evaluate.split} data")
     _check_evaluate(evaluate, problems)
-    if not train.seeds or any(seed < 0 for seed in train.seeds):
-        problems.append(f"`train.seeds` is {train.seeds}; give one or more, none negative")
+    if not train.seeds:
+        problems.append("`train.seeds` is empty; give one or more")
     if len(set(train.seeds)) < len(train.seeds):
         problems.append(f"`train.seeds` names one twice: {train.seeds}")
     if train.model not in ("auto", *MODELS, *config.code):
@@ -361,9 +395,18 @@ def write(tables: Mapping[str, Any]) -> str:
 def read(text: str) -> Tables:
     """Read TOML into tables."""
     try:
-        return tomllib.loads(text)
+        found: Tables | None = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MasqueradeError("E201", f"configuration is not TOML: {error}") from None
+    except ValueError:
+        text = "a number has more digits than Python reads; no setting has so many"
+        raise MasqueradeError("E201", f"configuration: {text}") from None
+    except RecursionError:
+        found = None
+    if found is None or is_deeper(found, DEEPEST):
+        text = f"tables and lists are nested more than {DEEPEST} deep"
+        raise MasqueradeError("E201", f"configuration: {text}; no setting is")
+    return found
 
 
 def read_file(path: str | Path) -> Tables:
@@ -373,16 +416,23 @@ def read_file(path: str | Path) -> Tables:
 
 def _read_over(path: Path, seen: tuple[Path, ...]) -> Tables:
     try:
-        tables = read(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        text = f"cannot read configuration {path}: {error.strerror}"
+        with path.open("rb") as file:
+            data = file.read(HEAVIEST + 1)
+        if len(data) > HEAVIEST:
+            raise ValueError(f"it has more than {HEAVIEST:,} bytes")
+        text = data.decode()
+    except (OSError, ValueError) as error:
+        said = str(error.strerror if isinstance(error, OSError) else error)
+        said += "; save it as UTF-8" * isinstance(error, UnicodeDecodeError)
+        text = f"cannot read configuration {str(path)[:LONGEST]}: {said}"
         raise MasqueradeError("E201", text) from None
+    tables = read(text.replace("\r\n", "\n"))
     base = tables.pop("base", None)
     if base is None:
         return tables
     seen = (*seen, path.resolve())
-    if not isinstance(base, str) or (path.parent / base).resolve() in seen:
-        text = f"`base` of {path} is {base!r}; name a file that does not lead back to this one"
+    if not isinstance(base, str) or _of_text(base) or (path.parent / base).resolve() in seen:
+        text = f"`base` of {path} is {brief(base)}; name a file that does not lead back to this one"
         raise MasqueradeError("E201", text)
     return merged(_read_over(path.parent / base, seen), tables)
 
@@ -413,7 +463,7 @@ def value_of(text: str) -> Any:
     text = re.sub(r"^([+-]?\d+)\.(?=$|[eE])", r"\1.0", text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -123,7 +123,7 @@ class Part:
                 if dtype == "int8":
                     values[name], scale[name] = _to_steps(meant, fold(key, name), lead)
                 else:
-                    values[name] = meant.to(ROUNDED[dtype]).to(value.dtype)
+                    values[name] = in_fewer_bits(meant, dtype).to(value.dtype)
         return Part(values, self.keep, self.grain, dtype, scale)
 
     def kept(self) -> int:
@@ -137,6 +137,13 @@ class Part:
 
 
 Message = dict[str, Part]
+
+
+def in_fewer_bits(values: Tensor, dtype: str) -> Tensor:
+    """Return values in a type of `ROUNDED`; of NaNs there is one."""
+    found = values.to(ROUNDED[dtype])
+    # What becomes of other bits of a NaN differs from processor to processor.
+    return found.masked_fill(found.isnan(), torch.nan) if found.is_floating_point() else found
 
 
 FINEST = torch.finfo(torch.float32).tiny

@@ -22,7 +22,7 @@ from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.deploy.facts import Form
 from masquerade.errors import MasqueradeError
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.simulation import class_weights, fitting
 from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
@@ -68,8 +68,8 @@ class Agreement:
     def from_bytes(cls, data: bytes) -> "Agreement":
         """Read it."""
         try:
-            return from_json(cls, json.loads(data))
-        except (ValueError, RecursionError) as error:
+            return from_json(cls, parsed(data))
+        except ValueError as error:
             raise MasqueradeError("E610", f"what was agreed cannot be read: {error}") from None
 
     def settings(self) -> Config:
@@ -193,6 +193,8 @@ def read_sums(agreement: Agreement, spec: TrainingSpec, data: bytes) -> list[Mes
         _check_sums(message)
         found.append(message)
         place += 4 + size
+    if place < len(data):
+        raise MasqueradeError("E610", f"{len(data) - place} bytes after the sums of a client")
     return found
 
 

@@ -17,8 +17,10 @@ from masquerade.errors import MasqueradeError, listed
 
 DTYPES = ("float32", "uint8", "int8", "int16", "int32", "int64")
 """What samples may be."""
-LARGEST = 1 << 28
+LARGEST = 1 << 26
 """Numbers of a sample, at most."""
+MOST = 1 << 40
+"""Samples of a client, at most."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Facts:
         sizes = (*form.shape, *form.targets)
         possible = (
             form.dtype in DTYPES
-            and min(self.train, self.validation, self.test) >= 0
+            and all(0 <= n <= MOST for n in (self.train, self.validation, self.test))
             and min(sizes, default=1) >= 1
             and math.prod(sizes) <= LARGEST
             and (form.classes is None or 1 <= form.classes <= LARGEST)

@@ -5,7 +5,6 @@ Flower's nodes end without saying why they were refused. So a client asks before
 
 import base64
 import http.client
-import json
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from masquerade import __version__
 from masquerade.deploy.gate import HELLO, KEY, SIGNATURE, SIGNED_AT
 from masquerade.deploy.keys import client_key
 from masquerade.errors import MasqueradeError
+from masquerade.results.json_records import from_json, parsed
 
 SECONDS = 10.0
 
@@ -85,7 +85,11 @@ def say_hello(address: str, authority: Path, private: bytes) -> Greeting:
         raise Unreachable(f"the server at {address} does not take calls now ({body})")
     if answer.status != 200:
         raise MasqueradeError("E624", f"the server at {address} refuses this client: {body}")
-    return _checked(Greeting(**json.loads(body)), address)
+    try:
+        greeting = from_json(Greeting, parsed(body))
+    except ValueError:
+        raise MasqueradeError("E624", f"{address} answers what no gate says") from None
+    return _checked(greeting, address)
 
 
 def _checked(greeting: Greeting, address: str) -> Greeting:

@@ -22,7 +22,7 @@ from masquerade.evaluation.costs import model_size
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.evaluation.majority import majority_class
 from masquerade.results import Accuracy, Baseline, RuleFigures, Statistics, Storage
-from masquerade.results.json_records import Json, from_json, to_json
+from masquerade.results.json_records import Json, from_json, parsed, to_json
 from masquerade.wire import Session
 
 
@@ -89,8 +89,8 @@ class ClientReport:
     def from_bytes(cls, data: bytes) -> "ClientReport":
         """Read it; refuse what is none."""
         try:
-            return from_json(cls, json.loads(data))
-        except (ValueError, RecursionError) as error:
+            return from_json(cls, parsed(data))
+        except ValueError as error:
             raise MasqueradeError("E605", f"a report of figures cannot be read: {error}") from None
 
 

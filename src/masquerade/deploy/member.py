@@ -28,7 +28,7 @@ from masquerade.deploy.participant import STATES, Invitation, Participant, Seat
 from masquerade.engine.remote import Call
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.personal import Personal
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.storage import atomic
 from masquerade.storage.run_directory import check_name
 
@@ -80,7 +80,7 @@ class Member:
             folder = self.folder / RUNS / check_name(run)
             try:
                 agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
-                seat = from_json(Seat, json.loads((folder / SEAT).read_bytes()))
+                seat = from_json(Seat, parsed((folder / SEAT).read_bytes()))
             except FileNotFoundError:
                 text = (
                     f"this client does not know the run `{run}`; it has to be told what is agreed"
@@ -144,8 +144,8 @@ class Member:
     def _settle(self, question: Question) -> Answer:
         """Take over what is agreed, if it fits this client's samples and machine."""
         try:
-            told = from_json(Invitation, json.loads(question.body))
-        except (ValueError, RecursionError) as error:
+            told = from_json(Invitation, parsed(question.body))
+        except ValueError as error:
             raise MasqueradeError("E610", f"an invitation cannot be read: {error}") from None
         if (told.agreement.run, told.seat.name) != (question.run, question.client):
             raise MasqueradeError("E606", "what was agreed is of another run or client")

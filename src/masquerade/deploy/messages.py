@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from masquerade.errors import MasqueradeError
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 
 _HEAD = struct.Struct("<3sBII")
 _MAGIC, _VERSION = b"MQF", 1
@@ -45,6 +45,11 @@ class Question:
     view: str = ""
     novel: bool = False
     final: bool = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Tell whether its numbers can be of a client, a round and a session."""
+        return 0 <= self.id < 1 << 32 and 0 <= self.number < 1 << 32 and 0 <= self.base < 1 << 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,9 @@ def read(cls: type[Said], data: bytes) -> Said:
     if not size <= min(LONGEST, len(rest)):
         raise MasqueradeError("E610", f"a head of {size} bytes in a message of {len(data)}")
     try:
-        return replace(from_json(cls, json.loads(rest[:size])), body=rest[size:])
-    except (ValueError, RecursionError) as error:
+        said = from_json(cls, parsed(rest[:size], LONGEST))
+    except ValueError as error:
         raise MasqueradeError("E610", f"the head of a message cannot be read: {error}") from None
+    if isinstance(said, Question) and not said.is_possible:
+        raise MasqueradeError("E610", "a question with numbers that no server has")
+    return replace(said, body=rest[size:])

@@ -55,7 +55,7 @@ from masquerade.experiments.report_page import write_report_if_drawn
 from masquerade.experiments.run import directory_at
 from masquerade.experiments.run_files import json_of
 from masquerade.results import Attendance, EvaluationRecord, Preparation, RoundRecord, Summary
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.simulation.build import context_of, server_of
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.server import Server, Turn, federated_round, train
@@ -267,12 +267,12 @@ class Service:
                 self._not_now(name)
                 continue
             try:
-                said = from_json(Facts, json.loads(answers[name].body))
+                said = from_json(Facts, parsed(answers[name].body))
                 said.check()
                 found[name] = said
             except MasqueradeError as error:
                 self._refuse(name, error)
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 self._refuse(name, MasqueradeError("E610", f"facts cannot be read: {error}"))
         return found
 

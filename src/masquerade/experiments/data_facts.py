@@ -13,7 +13,7 @@ from masquerade.core.preprocess import Preprocess
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.tables.layout import PLAIN, Layout
 from masquerade.wire import digest
 
@@ -72,7 +72,7 @@ class DataFacts:
     def from_bytes(cls, data: bytes) -> "DataFacts":
         """Read them from JSON."""
         try:
-            return from_json(cls, json.loads(data))
+            return from_json(cls, parsed(data))
         except ValueError as error:
             text = f"{FILE} is damaged ({error}); restore it, or train again"
             raise MasqueradeError("E401", text) from None

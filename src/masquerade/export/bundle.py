@@ -22,7 +22,6 @@ from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal
 from masquerade.tables.schema import Schema
 
-DENSE, MASKED = "dense.onnx", "masked.onnx"
 NEEDED = """\
 # With the package itself (pip install --no-deps), all that `masquerade predict` needs.
 click>=8.1,<9
@@ -136,7 +135,10 @@ def write(
     files[predict.REQUIREMENTS] = NEEDED.encode()
     if compare:
         dense = model.dense()
-        files |= {DENSE: onnx.encode(dense, model.x, dense(model.x)), MASKED: model.onnx(whole)}
+        files |= {
+            predict.DENSE: onnx.encode(dense, model.x, dense(model.x)),
+            predict.MASKED: model.onnx(whole),
+        }
     manifest = {
         "version": predict.VERSION,
         "title": card.title,

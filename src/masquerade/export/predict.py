@@ -6,7 +6,9 @@ the size and hash of every other file; it is wrapped with a hash of its own.
 
 import csv
 import io
-import json
+import math
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,9 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from masquerade.errors import MasqueradeError
-from masquerade.storage import atomic
+from masquerade.errors import MasqueradeError, listed
+from masquerade.export import self_contained
+from masquerade.results.json_records import parsed as parsed_json
+from masquerade.storage import arrays, atomic, parquet
 from masquerade.storage.manifest import fingerprint, unseal
+from masquerade.storage.regular import read_regular
 from masquerade.tables.columns import Table
 from masquerade.tables.csv_text import check_text, parsed, ways
 from masquerade.tables.faults import Places, rows_by_number
@@ -29,9 +34,22 @@ Array = npt.NDArray[Any]
 
 MANIFEST, MODEL, CARD = "manifest.json", "model.onnx", "card.md"
 REQUIREMENTS = "requirements.txt"
+DENSE, MASKED = "dense.onnx", "masked.onnx"
+FILES = (MODEL, CARD, REQUIREMENTS, DENSE, MASKED)
+"""All that a bundle can hold beside its manifest."""
 VERSION = 3
 BATCH = 256
 """Samples that are answered at a time."""
+TYPES = ("float32", "float64", "float16", "uint8", "int8", "int16", "int32", "int64", "bool")
+"""What inputs can be."""
+WIDEST = 1 << 26
+"""Numbers of an input, at most."""
+LONGEST = 16 << 20
+"""Bytes of a manifest, at most."""
+HEAVIEST = 2 << 30
+"""Bytes of any other file of a bundle, at most; ONNX has no more."""
+LARGEST = 1 << 29
+"""Bytes of a file of samples, at most, and of what it is unpacked to."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +61,10 @@ class Bundle:
 
     def file(self, name: str) -> bytes:
         """Return the bytes of a file, checked as they are read."""
-        data = _read(self.path, name)
-        if self.manifest["files"].get(name) != fingerprint(data):
+        told = self.manifest["files"].get(name, {})
+        # No more is read than there should be, and less is damaged.
+        data = _read(self.path, name, min(told.get("size", 0), HEAVIEST))
+        if told != fingerprint(data):
             raise _damaged(self.path, f"{name}: hash differs")
         return data
 
@@ -76,7 +96,7 @@ def open_bundle(path: Path) -> Bundle:
     if not (path / MANIFEST).is_file():
         text = f"no bundle at {path}: it has no {MANIFEST}; `masquerade export` writes one"
         raise MasqueradeError("E408", text)
-    sealed = _read(path, MANIFEST)
+    sealed = _read(path, MANIFEST, LONGEST)
     manifest = unseal(sealed)
     if manifest is None and _is_of_format_1(sealed):
         raise _of_another_format(path, 1)
@@ -95,7 +115,7 @@ def open_bundle(path: Path) -> Bundle:
 def _is_of_format_1(sealed: bytes) -> bool:
     """Tell whether a manifest is a text within JSON, as it was in version 0.1."""
     try:
-        return isinstance(json.loads(sealed)["manifest"], str)
+        return isinstance(parsed_json(sealed)["manifest"], str)
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -108,23 +128,32 @@ def _of_another_format(path: Path, version: object) -> MasqueradeError:
 def _is_whole(manifest: dict[str, Any]) -> bool:
     """Tell whether a manifest says what answering needs; a hash does not tell who made it."""
     try:
-        shape, labels = manifest["input"]["shape"], manifest["labels"]
-        if manifest.get("table") is not None:
-            Schema.from_json(manifest["table"])
-        np.dtype(manifest["input"]["type"])
+        shape, labels, files = manifest["input"]["shape"], manifest["labels"], manifest["files"]
+        table = manifest.get("table")
+        columns = len(Schema.from_json(table).columns) if table is not None else 0
         return (
             "version" in manifest
-            and MODEL in manifest["files"]
-            and all(isinstance(size, int) and size > 0 for size in shape)
-            and (labels is None or all(isinstance(label, str) for label in labels))
+            and MODEL in files
+            and set(files) <= set(FILES)
+            and all(type(each["size"]) is int and each["size"] >= 0 for each in files.values())
+            and manifest["input"]["type"] in TYPES
+            and isinstance(shape, list)
+            and all(type(size) is int and size > 0 for size in shape)
+            and math.prod(shape) <= WIDEST
+            and (not columns or shape == [columns])
+            and (labels is None or _are_texts(labels))
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
 
-def _read(path: Path, name: str) -> bytes:
+def _are_texts(labels: object) -> bool:
+    return isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+
+
+def _read(path: Path, name: str, most: int) -> bytes:
     try:
-        return (path / name).read_bytes()
+        return read_regular(path / name, most, links=False)
     except OSError as fault:
         raise _damaged(path, f"{name}: {fault.strerror}") from None
 
@@ -146,6 +175,7 @@ def runtime() -> Any:
 
 def start(model: bytes, threads: int = 1) -> Any:
     """Make a session of onnxruntime on the CPU."""
+    self_contained.check(model)
     found = runtime()
     options = found.SessionOptions()
     options.intra_op_num_threads = threads
@@ -194,6 +224,20 @@ def probabilities(found: Array) -> Array:
     return shares
 
 
+def check_finite(bundle: Bundle, found: Array, places: Places) -> None:
+    """Refuse outputs that answer nothing: of NaNs the first would be taken for the largest."""
+    flat = found.reshape(len(found), -1)
+    silent = ~np.isfinite(flat).all(-1)
+    if bundle.manifest["labels"] is not None:
+        # A class may be impossible, but not all of them.
+        silent = np.isnan(flat).any(-1) | ~np.isfinite(flat.max(-1))
+    if silent.any():
+        numbers = listed(places.numbers[silent].tolist(), 5)
+        text = f"the model has no finite answer for {places.word} {numbers}"
+        how = "its numbers are far from those of training; correct it, or leave it out"
+        raise MasqueradeError("E302", f"{text}: {how}")
+
+
 def answers(bundle: Bundle, found: Array) -> list[dict[str, Any]]:
     """Return for every output the class that it names with its probability, or its numbers."""
     labels = bundle.manifest["labels"]
@@ -211,6 +255,8 @@ def check_answers(path: Path) -> None:
     if path.suffix.lower() not in (".csv", ".npy"):
         text = f"`--out {path}`: answers are written as .csv, and outputs of the model as .npy"
         raise MasqueradeError("E201", text)
+    if os.path.lexists(path):
+        raise MasqueradeError("E407", f"{path} is already there; choose another --out")
 
 
 def write_answers(bundle: Bundle, path: Path, samples: "Samples", found: Array) -> None:
@@ -282,10 +328,11 @@ def read_samples(bundle: Bundle, path: Path, asked: Asked = NOTHING) -> Samples:
     Rows of a table are found by the names of its columns, and checked.
     """
     suffix = path.suffix.lower()
-    arrays = {".npz": _npz, ".npy": _npy, ".png": _image, ".jpg": _image, ".jpeg": _image}
+    plain = {".npz": _npz, ".npy": _npy, ".png": _image, ".jpg": _image, ".jpeg": _image}
     tables = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
-    if suffix not in arrays | tables:
-        text = f"{path}: give one of {', '.join(arrays | tables)}; unpack a .gz file"
+    others = {".csv": _numbers, ".tsv": _numbers}
+    if suffix not in plain | tables:
+        text = f"{path}: give one of {', '.join(plain | tables)}; unpack a .gz file"
         raise MasqueradeError("E301", f"{text}, and save a sheet as CSV")
     try:
         if bundle.schema is not None and suffix in tables:
@@ -295,13 +342,19 @@ def read_samples(bundle: Bundle, path: Path, asked: Asked = NOTHING) -> Samples:
             raise MasqueradeError("E201", text)
         if suffix == ".parquet":
             raise ValueError("the model reads no table; give its samples as an npz or npy file")
-        read = np.loadtxt(path, delimiter=_between(path), ndmin=2) if suffix in tables else None
-        return _checked(bundle, path, arrays[suffix](bundle, path) if read is None else read)
-    except (OSError, ValueError, KeyError) as fault:
-        raise MasqueradeError("E301", f"{path} cannot be read: {fault}") from None
+        return _checked(bundle, path, (others if suffix in tables else plain)[suffix](bundle, path))
+    except MasqueradeError:
+        raise
     except ImportError as fault:
         text = f"{path} is read by `{fault.name}`, which is not installed; pip install it"
         raise MasqueradeError("E202", text) from None
+    except MemoryError:
+        text = f"{path} needs more memory than there is; give its samples in several files"
+        raise MasqueradeError("E504", text) from None
+    # Damaged files fail in many ways inside archives, parsers and numpy; all mean the same here.
+    except Exception as fault:
+        said = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise MasqueradeError("E301", f"{path} cannot be read: {said}") from None
 
 
 def _checked(bundle: Bundle, path: Path, read: Array, table: Table | None = None) -> Samples:
@@ -320,15 +373,24 @@ def _checked(bundle: Bundle, path: Path, read: Array, table: Table | None = None
 
 
 def _npz(bundle: Bundle, path: Path) -> Array:
-    with np.load(path, allow_pickle=False) as arrays:
-        if "x" not in arrays:
-            raise ValueError(f"it has {', '.join(arrays.files)}; name the samples `x`")
-        found: Array = arrays["x"]
-        return found
+    file = io.BytesIO(read_regular(path, LARGEST))
+    found = arrays.read_npz(file, ["x"], LARGEST)
+    if "x" not in found:
+        raise ValueError(f"it has {listed(arrays.names_in(file))}; name the samples `x`")
+    return found["x"]
 
 
 def _npy(bundle: Bundle, path: Path) -> Array:
-    found: Array = np.load(path, allow_pickle=False)
+    return arrays.parse_npy(read_regular(path, LARGEST))
+
+
+def _numbers(bundle: Bundle, path: Path) -> Array:
+    """Read numbers without names of columns."""
+    lines = io.BytesIO(read_regular(path, LARGEST))
+    with warnings.catch_warnings():
+        # Of a file without a number it would say that this may be so.
+        warnings.simplefilter("error")
+        found: Array = np.loadtxt(lines, delimiter=_between(path), ndmin=2)
     return found
 
 
@@ -338,7 +400,7 @@ def _between(path: Path) -> str:
 
 def _csv(schema: Schema, path: Path, asked: Asked) -> tuple[Array, Table]:
     """Read rows by column names: as told, or in the way of which the file has no faults."""
-    data, faults = path.read_bytes(), []
+    data, faults = read_regular(path, LARGEST), []
     told = [(asked.sep, asked.encoding)]
     for sep, encoding in told if any(told[0]) else ways(data, schema.layout):
         try:
@@ -353,10 +415,8 @@ def _csv(schema: Schema, path: Path, asked: Asked) -> tuple[Array, Table]:
 
 def _parquet(schema: Schema, path: Path, asked: Asked) -> tuple[Array, Table]:
     """Read the rows of a table by column names."""
-    from pyarrow.parquet import read_table
-
-    found = table_of(read_table(path), str(path), schema.layout.missing)
-    return _rows(schema, found, asked)
+    frame = parquet.read_table(read_regular(path, LARGEST), LARGEST)
+    return _rows(schema, table_of(frame, str(path), schema.layout.missing), asked)
 
 
 def _rows(schema: Schema, table: Table, asked: Asked) -> tuple[Array, Table]:
@@ -373,7 +433,13 @@ def _image(bundle: Bundle, path: Path) -> Array:
     modes = {1: "L", 3: "RGB"}
     if channels not in modes:
         raise ValueError(f"the model takes inputs of shape {bundle.shape}, which are no images")
-    with Image.open(path) as opened:
+    # Other formats may be read by starting another program.
+    with Image.open(io.BytesIO(read_regular(path, LARGEST)), formats=["PNG", "JPEG"]) as opened:
+        # Nothing is unpacked that does not fit.
+        if opened.size != bundle.shape[:0:-1]:
+            high, wide = bundle.shape[1:]
+            text = f"it has {opened.size[0]} x {opened.size[1]} pixels, and the model takes"
+            raise MasqueradeError("E302", f"{path}: {text} {wide} x {high}")
         pixels = np.asarray(opened.convert(modes[channels]))
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)[None]
 

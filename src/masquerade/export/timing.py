@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from masquerade.export.predict import Array, Bundle, outputs, start, usable
+from masquerade.export.predict import DENSE, MASKED, MODEL, Array, Bundle, outputs, start, usable
 
-FORMS = {"dense": "dense.onnx", "masked": "masked.onnx", "sliced": "model.onnx"}
+FORMS = {"dense": DENSE, "masked": MASKED, "sliced": MODEL}
 """What a bundle can hold, by the name of the file."""
 BATCHES = (1, 64)
 COUNTER = Path("/sys/class/powercap/intel-rapl:0")

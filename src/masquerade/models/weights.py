@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
+from masquerade.storage.regular import read_regular
 from masquerade.storage.safe_pickle import Language
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -44,7 +45,9 @@ class _View:
     def over(self, numbers: Tensor) -> Tensor:
         """Return the tensor, all of which has to lie in its storage; nothing is copied."""
         whole = (self.offset, *self.shape, *self.stride)
-        sensible = all(type(each) is int and each >= 0 for each in whole)
+        sensible = all(type(each) is int and 0 <= each < 1 << 63 for each in whole)
+        # The product of many long numbers would take forever.
+        sensible = sensible and len(whole) <= 129
         if not sensible or len(self.shape) != len(self.stride):
             raise ValueError("a tensor has no sensible shape")
         size = math.prod(self.shape)
@@ -161,7 +164,7 @@ def read_weights(path: str | Path) -> Tree:
     from safetensors.torch import load
 
     try:
-        data = Path(path).read_bytes()
+        data = read_regular(Path(path))
     except OSError as fault:
         text = f"cannot read weights {path}: {fault.strerror}; check the path"
         raise MasqueradeError("E306", text) from None

@@ -5,16 +5,39 @@ number is read as NaN. Fields that have their default are left out.
 """
 
 import dataclasses
+import json
 import math
+import sys
 import types
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from masquerade.errors import is_deeper
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """What JSON can hold."""
 
 Record = TypeVar("Record")
+
+LONGEST = 64 << 20
+"""Bytes of JSON that are read at most: values take up to thirty times as many."""
+DEEPEST = 32
+"""Lists and objects within one another, at most."""
+LARGEST = int(sys.float_info.max)
+
+
+def parsed(data: bytes | str, most: int = LONGEST) -> Any:
+    """Read JSON of bounded length and nesting; all else raises ValueError."""
+    if len(data) > most:
+        raise ValueError(f"it has {len(data)} bytes, and {most} are read")
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if is_deeper(found, DEEPEST):
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    return found
 
 
 def to_json(value: object) -> Json:
@@ -68,7 +91,10 @@ def _read(kind: Any, data: Json, where: str) -> Any:
         held = _expect(dict, data, where)
         return {key: _read(inside[1], one, f"{where}.{key}") for key, one in held.items()}
     if kind is float:
-        return math.nan if data is None else float(_expect((int, float), data, where))
+        number = math.nan if data is None else _expect((int, float), data, where)
+        if isinstance(number, int) and abs(number) > LARGEST:
+            raise ValueError(f"{where} is no number that a float can be")
+        return float(number)
     return _expect(kind, data, where)
 
 

@@ -123,6 +123,10 @@ def _check_loss(task: Task, y: Tensor, classes: int | None, error: Exception) ->
         text = "the targets are numbers, and the loss of the task is cross entropy"
         advice = "give the module itself, for squared error, or mq.Task(model, loss, metric)"
         raise MasqueradeError("E202", f"{text}; {advice}") from error
+    if classes is not None and task.classifies and y.ndim > 1:
+        text = f"labels have the shape {_shape(y)}, and cross entropy takes one class per sample"
+        advice = "give labels [n], floating-point targets, or a loss of your own"
+        raise MasqueradeError("E202", f"{text}; {advice}") from error
     if task.functions["loss"] is squared_error:
         wanted = math.prod(y.shape[1:])
         text = f"the outputs of the network do not fit targets {_shape(y)}"

@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from masquerade.results.json_records import parsed
+
 
 def fingerprint(data: bytes) -> dict[str, int | str]:
     """Return the size and hash of a file, as manifests list them."""
@@ -21,7 +23,7 @@ def unseal(data: bytes) -> Any:
     if data != _wrapped(body):
         return None
     try:
-        return json.loads(body)
+        return parsed(body)
     except ValueError:
         # The hash agrees, but what it was made of never was a manifest.
         return None

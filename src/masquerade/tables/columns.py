@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from masquerade.errors import MasqueradeError
 from masquerade.tables.faults import Array, Fault, Places
 
 Flags = npt.NDArray[np.bool_]
@@ -28,6 +29,19 @@ POINT = re.compile(r"[+-]?\d+\.\d+")
 POINT_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 """A point for thousands, where other columns have decimal commas."""
 DATE = re.compile(r"(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{2,4})([T ].*)?")
+
+
+WIDEST = 4 << 30
+"""Bytes of a column of texts, at most: every row has room for its longest."""
+
+
+def texts_of(words: Sequence[str], name: str) -> Array:
+    """Return texts as an array; E302 where a long one among many rows would take all memory."""
+    longest = max(map(len, words), default=0)
+    if 4 * longest * len(words) > WIDEST:
+        text = f"column `{name:.60}` has a text of {longest} letters among {len(words)} rows"
+        raise MasqueradeError("E302", f"{text}; shorten it, or leave the column out")
+    return np.array(words, dtype=str)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
-from masquerade.tables.columns import Column, Table, missing_of
+from masquerade.tables.columns import Column, Table, missing_of, texts_of
 from masquerade.tables.faults import SHOWN, Fault, Places, refusal, short
 from masquerade.tables.layout import Layout
 
@@ -92,7 +92,7 @@ def ways(data: bytes, layout: Layout) -> Iterator[tuple[str, str]]:
 
 
 def _column(name: str, given: Sequence[str], missing: Sequence[str]) -> Column:
-    values = np.char.strip(np.array(given, dtype=str))
+    values = np.char.strip(texts_of(given, name))
     return Column(name, values, missing_of(values, missing))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from masquerade.errors import MasqueradeError, told
-from masquerade.tables.columns import Column, Table, missing_of
+from masquerade.tables.columns import Column, Table, missing_of, texts_of
 from masquerade.tables.faults import rows_by_number
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def _column(series: "Series[Any]", missing: Sequence[str]) -> Column:
         return Column(name, np.array(flags, dtype=np.bool_), absent)
     if dtype not in (nw.String, nw.Categorical, nw.Enum, nw.Object):
         what = "dates" if dtype in (nw.Date, nw.Datetime) else f"values of type {dtype}"
-        return Column(name, np.array(list(map(str, values))), absent, refused=what)
+        return Column(name, texts_of(list(map(str, values)), name), absent, refused=what)
     words = ["" if gone else str(value).strip() for value, gone in zip(values, absent, strict=True)]
-    texts = np.array(words, dtype=str)
+    texts = texts_of(words, name)
     absent |= missing_of(texts, missing)
     categories: tuple[str, ...] = ()
     if dtype in (nw.Categorical, nw.Enum):

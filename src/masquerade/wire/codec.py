@@ -13,7 +13,8 @@ so none of that is sent; parts and tensors stand in the order of their names.
 
 There is one byte string for a message and a session, and everything else is refused: a form that
 is not the shortest by its counts, bits after the last one, bytes after the end. Sizes are compared
-with the schema before anything of that size is made.
+with the schema before anything of that size is made. A tensor has a mask if and only if it has one
+in the template. NaNs of 16 bits are written in one way; wider ones keep all their bits.
 """
 
 import math
@@ -26,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from masquerade.core.part import ENTRY, FINEST, ROUNDED, Message, Part
+from masquerade.core.part import ENTRY, FINEST, ROUNDED, Message, Part, in_fewer_bits
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.wire import bits
+from masquerade.wire import bits, packed_bits
 from masquerade.wire.bits import Bits
 from masquerade.wire.message_size import HEADER, SCALE, size_of
 from masquerade.wire.session import DIRECTIONS, Same
@@ -62,6 +63,9 @@ def _known(session: Mapping[str, Tensor], name: str, count: int) -> list[Bits | 
     found: list[Bits | None] = []
     for direction in DIRECTIONS:
         words = session.get(f"{direction}/{name}")
+        if words is not None and words.numel() != packed_bits.words_for(count):
+            text = f"`{name}` has {count} bits here, and {words.numel()} words of them are held"
+            raise MasqueradeError("E605", f"{text}; start a new session")
         data = None if words is None else words.cpu().contiguous().view(torch.uint8).numpy()
         found.append(None if data is None else bits.unpack(data.tobytes(), count))
     return found
@@ -103,7 +107,7 @@ def _numbers(part: Part, name: str, held: Bits | None) -> bytes:
             scale = float(part.scale[name])
             head = _SCALE.pack(scale)
             values = _in_steps(values, scale)
-        values = values.to(ROUNDED[part.dtype])
+        values = in_fewer_bits(values, part.dtype)
     return head + values.contiguous().view(torch.uint8).numpy().tobytes()
 
 
@@ -257,8 +261,9 @@ def _decode_part(reader: _Reader, form: Part, name: str, session: Mapping[str, T
     scale: Tree = {}
     for tensor in sorted(form.values):
         like, grain, place = form.values[tensor], form.grain_of(tensor), f"{name}/{tensor}"
-        chosen, held = reader.flag(0, 3), None
-        if chosen:
+        masked = tensor in form.keep
+        chosen, held = reader.flag(int(masked), 3 * masked), None
+        if masked:
             shape = grain.bits(like.shape)
             known = _known(session, place, shape.numel())
             held = reader.bits(chosen, shape.numel(), known)
@@ -290,7 +295,18 @@ def _read_numbers(reader: _Reader, form: Part, name: str, kept: int, scale: Tree
     raw = reader.take(kept * size_of(form, name))
     read = ROUNDED.get(rounded, like.dtype)
     numbers = torch.frombuffer(bytearray(raw), dtype=read) if kept else torch.empty(0, dtype=read)
-    return _by_steps(numbers, step, like) if rounded == "int8" else numbers.to(like.dtype)
+    if rounded == "int8":
+        return _by_steps(numbers, step, like)
+    return _widened(numbers, rounded, like) if rounded else numbers
+
+
+def _widened(numbers: Tensor, rounded: str, like: Tensor) -> Tensor:
+    """Return numbers of 16 bits in the network's type, if an encoder makes them of these."""
+    found = numbers.to(like.dtype)
+    again = in_fewer_bits(found, rounded)
+    if not torch.equal(again.view(torch.int16), numbers.view(torch.int16)):
+        raise MasqueradeError("E605", f"numbers of {rounded} that no encoder writes")
+    return found
 
 
 def _by_steps(numbers: Tensor, step: float, like: Tensor) -> Tensor:

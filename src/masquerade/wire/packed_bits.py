@@ -14,6 +14,11 @@ def is_expanded(tensor: Tensor, lead: int) -> bool:
     return bool(lead) and tensor.stride(0) == 0
 
 
+def words_for(count: int) -> int:
+    """Return how many words hold so many bits."""
+    return max(1, -(-count // 64))
+
+
 def packed(bits: Tensor, lead: int = 0) -> Tensor:
     """Pack bools [clients, …] or […] into int64 words [clients, words], filled up with zeros."""
     if is_expanded(bits, lead):

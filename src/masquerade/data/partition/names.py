@@ -1,5 +1,7 @@
 """Partition rules as texts: what the command and configurations write, such as `dirichlet:0.3`."""
 
+import math
+
 from masquerade.data.partition.papers import AnyRule, Groups, Lottery, Outliers, PerClass
 from masquerade.data.partition.rules import IID, ByClient, Dirichlet, Pathological, Shards
 from masquerade.errors import MasqueradeError, nearest
@@ -28,6 +30,10 @@ FORMS = (
 """How a rule can be written."""
 
 
+LARGEST = 10**6
+"""What numbers of a partition may be at most."""
+
+
 def parse(text: str) -> AnyRule:
     """Return the partition rule that a text such as `dirichlet:0.3` names."""
     rule = _read(text.split(":"))
@@ -50,32 +56,48 @@ def _read(words: list[str]) -> AnyRule | None:
             case ["iid"]:
                 return IID()
             case ["client", *least] if len(least) <= 1:
-                return ByClient(*map(int, least))
+                return ByClient(*map(_count, least))
             case ["dirichlet", alpha, "capped"]:
-                return Dirichlet(float(alpha), cap=True, least=40)
+                return Dirichlet(_share(alpha), cap=True, least=40)
             case ["dirichlet", alpha, least]:
-                return Dirichlet(float(alpha), least=int(least))
+                return Dirichlet(_share(alpha), least=_count(least))
             case ["dirichlet", alpha]:
-                return Dirichlet(float(alpha))
+                return Dirichlet(_share(alpha))
             case ["pathological", "unbalanced"]:
                 return Pathological(balanced=False)
             case ["pathological"]:
                 return Pathological()
             case ["pathological", classes]:
-                return Pathological(int(classes))
+                return Pathological(_count(classes))
             case ["shards", count]:
-                return Shards(int(count))
+                return Shards(_count(count))
             case ["fedselect", *counts] if len(counts) in (1, 3, 4):
-                return PerClass(*map(int, counts))
+                return PerClass(*map(_count, counts))
             case ["lottery", volume, balance, *classes] if len(classes) <= 1:
-                return Lottery(int(volume), float(balance), *map(int, classes))
+                return Lottery(_count(volume), _share(balance), *map(_count, classes))
             case ["groups", count, *alpha] if len(alpha) <= 1:
-                return Groups(int(count), *map(float, alpha))
+                return Groups(_count(count), *map(_share, alpha))
             case ["outliers", count, *alpha] if len(alpha) <= 1:
-                return Outliers(int(count), *map(float, alpha))
+                return Outliers(_count(count), *map(_share, alpha))
     except ValueError:
         pass
     return None
+
+
+def _count(text: str) -> int:
+    """Read a number of clients, classes or samples; none has more than a million."""
+    count = int(text)
+    if abs(count) > LARGEST:
+        raise ValueError(f"{count} is too large")
+    return count
+
+
+def _share(text: str) -> float:
+    """Read a number that is not so large that sums overflow; rules refuse what is no number."""
+    share = float(text)
+    if LARGEST < abs(share) < math.inf:
+        raise ValueError(f"{share} is too large")
+    return share
 
 
 def describe(rule: AnyRule) -> str:

@@ -16,6 +16,7 @@ from masquerade.data.readers.options import TableOptions
 from masquerade.data.readers.reading import Reading
 from masquerade.data.readers.table import dataset_of
 from masquerade.errors import MasqueradeError
+from masquerade.storage import parquet
 from masquerade.tables.frame import table_of
 
 STATE, INFO = "state.json", "dataset_info.json"
@@ -24,9 +25,9 @@ STATE, INFO = "state.json", "dataset_info.json"
 
 def read_parquet(files: Files, name: str, table: TableOptions) -> Reading:
     """Read a parquet file."""
-    arrow = _pyarrow()
+    _pyarrow()
     (path,) = files.names
-    frame = arrow.parquet.read_table(arrow.BufferReader(files.read(path)))
+    frame = parquet.read_table(files.read(path))
     return Reading(dataset_of(table_of(frame, str(files.path), table.missing), table, name))
 
 
@@ -63,7 +64,6 @@ def _pyarrow() -> ModuleType:
     try:
         import pyarrow
         import pyarrow.ipc
-        import pyarrow.parquet
     except ImportError:
         text = "files of Arrow are read with the package `pyarrow`; pip install pyarrow"
         raise MasqueradeError("E301", text) from None

@@ -3,7 +3,6 @@
 Python batches are pickles. They are not loaded; `safe_pickle` walks through them.
 """
 
-import io
 import math
 import re
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from masquerade.data.corruption import KINDS
 from masquerade.data.dataset import Array, from_arrays
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
+from masquerade.storage.arrays import parse_npy
 from masquerade.storage.safe_pickle import Language
 
 BATCH = re.compile(r"(data_batch_\d|test_batch|train|test)(\.bin)?")
@@ -44,8 +44,9 @@ def _filled(thing: Any, state: Any) -> Any:
         return thing
     _, shape, kind, by_column, text = state
     content = text.encode("latin-1")
-    plain = isinstance(kind, _Hollow) and not by_column and all(type(n) is int for n in shape)
-    if not plain:
+    plain = isinstance(kind, _Hollow) and not by_column and isinstance(shape, tuple)
+    # The product of many long numbers would take forever.
+    if not plain or len(shape) > 4 or not all(type(n) is int for n in shape):
         raise ValueError("its pickle has an array that no batch has")
     if math.prod(shape) != len(content):
         raise ValueError(f"an array of shape {shape} has {len(content)} bytes")
@@ -66,6 +67,11 @@ BATCHES = Language(
 def _python(data: bytes) -> tuple[Array, Array]:
     batch = BATCHES.read(data)
     labels = batch["labels"] if "labels" in batch else batch["fine_labels"]
+    # Lists within lists that share their parts would grow without bound as an array.
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise ValueError("its labels are no flat list of whole numbers")
+    if not isinstance(batch["data"], np.ndarray):
+        raise ValueError("its data are no array")
     return batch["data"], np.array(labels, dtype=np.int64)
 
 
@@ -85,7 +91,10 @@ def _class_names(files: Files) -> tuple[str, ...]:
         if base.endswith(".txt"):
             return tuple(files.read(path).decode().split())
         meta = BATCHES.read(files.read(path))
-        return tuple(meta.get("label_names") or meta["fine_label_names"])
+        names = tuple(meta.get("label_names") or meta["fine_label_names"])
+        if not all(isinstance(each, str) for each in names):
+            raise ValueError("its names of classes are no texts")
+        return names
     return ()
 
 
@@ -119,10 +128,10 @@ def read_corrupted(files: Files, name: str) -> Reading:
     kinds = [kind for kind in KINDS if f"{kind}.npy" in found]
     if "labels.npy" not in found or not kinds:
         raise ValueError("it needs `labels.npy` and at least one of " + ", ".join(KINDS))
-    labels = _plain(files.read(found["labels.npy"]))
+    labels = parse_npy(files.read(found["labels.npy"]))
     x = np.empty((len(kinds), len(labels), *IMAGE), dtype=np.uint8)
     for place, kind in enumerate(kinds):
-        images = _plain(files.read(found[f"{kind}.npy"]))
+        images = parse_npy(files.read(found[f"{kind}.npy"]))
         if images.dtype != np.uint8 or images.shape != (len(labels), 32, 32, 3):
             raise ValueError(f"`{kind}.npy` has type {images.dtype} and shape {images.shape}")
         x[place] = images.transpose(0, 3, 1, 2)
@@ -131,8 +140,3 @@ def read_corrupted(files: Files, name: str) -> Reading:
     dataset = from_arrays(flat, y, name=name, train=never, classes=10, copy=False)
     blocks = (f"{kind}:{level}" for kind in kinds for level in range(1, SEVERITIES + 1))
     return Reading(dataset, blocks=tuple(blocks))
-
-
-def _plain(data: bytes) -> Array:
-    read: Array = np.load(io.BytesIO(data), allow_pickle=False)
-    return read

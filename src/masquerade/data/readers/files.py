@@ -10,9 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from masquerade.errors import MasqueradeError
-
-LARGEST = 4 << 30
-"""The most bytes that a file inside of an archive may say it has; more is no dataset of ours."""
+from masquerade.storage.regular import LARGEST, read_regular
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,9 @@ def opened(path: Path) -> Iterator[Files]:
     if path.is_dir():
         inside = sorted(each for each in path.rglob("*") if each.is_file())
         names = tuple(each.relative_to(path).as_posix() for each in inside)
-        yield Files(path, names, lambda name: (path / name).read_bytes())
+        yield Files(path, names, lambda name: read_regular(path / name))
+    elif not path.is_file():
+        raise MasqueradeError("E301", f"{path} is no regular file or folder; check the path")
     elif path.suffix == ".zip":
         with path.open("rb") as file, _zipped(path, file) as files:
             yield files
@@ -47,7 +47,7 @@ def opened(path: Path) -> Iterator[Files]:
         with tarfile.open(path) as archive:
             yield _tarred(path, archive)
     else:
-        yield Files(path, (path.name,), lambda name: path.read_bytes())
+        yield Files(path, (path.name,), lambda name: read_regular(path))
 
 
 @contextmanager

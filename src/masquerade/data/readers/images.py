@@ -1,6 +1,7 @@
 """A folder of images: the folder that an image lies in is its class."""
 
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,8 +14,12 @@ from masquerade.data.dataset import Array, from_arrays
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
 from masquerade.errors import listed
+from masquerade.storage.regular import LARGEST
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm")
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
+"""Pillow's names of these; of others it reads some by starting another program."""
 
 MODES = {"1", "L", "P", "RGB", "RGBA", "LA"}
 """Pillow's names of what becomes bytes of gray or RGB without loss, but for transparency."""
@@ -59,10 +64,14 @@ def decoded(paths: Sequence[str], read: Callable[[str], bytes]) -> Array:
     gray = kinds <= {"L", "1"}
     if faults:
         raise _refusal(faults, len(paths))
+    # All of them have one size by now: nothing is unpacked that does not fit into memory.
+    unpacked = len(paths) * math.prod(sizes[paths[0]]) * (1 if gray else 3) if paths else 0
+    if unpacked > LARGEST:
+        raise ValueError(f"its images have {unpacked} bytes when they are unpacked")
     rows = []
     for path in paths:
         try:
-            with Image.open(io.BytesIO(read(path))) as image:
+            with Image.open(io.BytesIO(read(path)), formats=FORMATS) as image:
                 rows.append(np.asarray(image.convert("L" if gray else "RGB")))
         except OSError:
             faults.append(f"{path} is cut off or damaged")
@@ -78,7 +87,7 @@ def _header(data: bytes) -> tuple[str, tuple[int, int]]:
 
     try:
         # Only the header is read here: one image of absurd size must not be decoded.
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             found: tuple[str, tuple[int, int]] = (image.mode, image.size)
     except (OSError, SyntaxError, Image.DecompressionBombError):
         raise ValueError("is no image, or damaged") from None

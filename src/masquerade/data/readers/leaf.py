@@ -16,6 +16,8 @@ from masquerade.data.readers.files import Files
 from masquerade.data.readers.reading import Reading
 from masquerade.data.readers.text import ALPHABET, LENGTH, tokens
 from masquerade.errors import MasqueradeError
+from masquerade.storage.arrays import DENSEST
+from masquerade.storage.regular import LARGEST
 
 CLASSES, DIGITS = 62, 10
 STAGES = ({"train", "test"}, {"rem_user_data"}, {"sampled_data"}, {"all_data"})
@@ -91,11 +93,43 @@ def _stored(files: Files, paths: list[str], classes: int | None) -> Users:
 
     for path in paths:
         part = "train" if path.endswith("_train.h5") else "test"
+        left = LARGEST
         with h5py.File(io.BytesIO(files.read(path)), "r") as content:
-            for user, group in content["examples"].items():
-                x, y = group["pixels"][()], group["label"][()]
+            users = _inside(content, "examples", h5py.Group)
+            for user in users:
+                group = _inside(users, user, h5py.Group)
+                pixels, labels = (_inside(group, n, h5py.Dataset) for n in ("pixels", "label"))
+                # Many names may stand for one dataset.
+                left -= _size(pixels) + _size(labels)
+                if left < 0:
+                    raise ValueError(f"its users have more than {LARGEST} bytes")
+                x, y = pixels[()], labels[()]
                 where = f"{path}, user `{user}`"
                 yield user, part, _pixels(x.reshape(len(y), -1), where), _labels(y, where, classes)
+
+
+def _inside(group: Any, name: str, kind: Any) -> Any:
+    """Return what a group itself holds: links may lead to other files, and round in circles."""
+    import h5py
+
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"`{name:.60}` is a link to somewhere else")
+    found = group[name]
+    if not isinstance(found, kind):
+        raise ValueError(f"`{name:.60}` is no {kind.__name__.lower()}")
+    return found
+
+
+def _size(dataset: Any) -> int:
+    """Return the bytes of a dataset of plain numbers that are all in this very file."""
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(f"`{dataset.name:.60}` has its values in another file")
+    if dataset.dtype.kind not in "iuf":
+        raise ValueError(f"`{dataset.name:.60}` has no numbers")
+    size: int = dataset.nbytes
+    if size > DENSEST * dataset.id.get_storage_size():
+        raise ValueError(f"`{dataset.name:.60}` says it has {size} bytes, and they are not there")
+    return size
 
 
 def _samples(user: dict[str, Any], where: str, classes: int | None) -> tuple[Array, Array]:
@@ -109,6 +143,8 @@ def _samples(user: dict[str, Any], where: str, classes: int | None) -> tuple[Arr
 
 def _labels(y: Array, where: str, classes: int | None) -> Array:
     """Return classes as whole numbers."""
+    if y.ndim != 1:
+        raise MasqueradeError("E302", f"{where}: labels are {y.ndim}-dimensional; give one each")
     last = np.iinfo(np.int32).max if classes is None else classes - 1
     wrong = y[~((y == np.rint(y)) & (y >= 0) & (y <= last))]
     if wrong.size:

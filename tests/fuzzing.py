@@ -1,0 +1,92 @@
+"""Fuzzing by a seeded mutator: bytes that are nearly right, and a watch over what reads them."""
+
+import os
+import random
+import resource
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+GIB = 1 << 30
+ROOM = 2 * GIB
+"""Address space that a reader may take beside what its process has."""
+PATIENCE = 10
+"""Seconds that one input may take at most, on a machine that has other things to do."""
+SPLICED = (b"\0", b"\xff", b"\xff" * 4, b"\xff\xff\xff\x7f", b"0" * 9, b"[" * 99, b"-1", b"NaN")
+
+
+def mutated(data: bytes, choices: random.Random, start: int = 0) -> bytes:
+    """Change, cut, double, drop or put in some bytes behind a place."""
+    new = bytearray(data)
+    for _ in range(choices.randint(1, 3)):
+        at = choices.randrange(min(start, len(new)), len(new) + 1)
+        match choices.randrange(8):
+            case 0 | 1 | 2 if at < len(new):
+                new[at] = choices.randrange(256)
+            case 3 if at < len(new):
+                new[at] ^= 1 << choices.randrange(8)
+            case 4:
+                del new[at : at + choices.randint(1, 8)]
+            case 5:
+                new[at:at] = new[at : at + choices.randint(1, 64)]
+            case 6:
+                new[at:at] = choices.choice(SPLICED)
+            case _:
+                # Seldom: what is cut off tells little.
+                del new[at if choices.random() < 0.2 else len(new) :]
+    return bytes(new)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Bound the memory that this process may ask for, from here on until the end."""
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def timed(read: Callable[[], str]) -> tuple[str, float]:
+    """Return what came of reading an input, and the seconds; SIGALRM ends what hangs."""
+    # Tests have such a timer of their own, which goes on afterwards.
+    before = signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    began = time.perf_counter()
+    try:
+        found = read()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+    return found, time.perf_counter() - began
+
+
+Found = tuple[Counter[str], float]
+"""How often something came of an input, and the most seconds that one took."""
+
+
+def tried(inputs: Iterator[Callable[[], str]]) -> Found:
+    """Read inputs one after another."""
+    outcomes: Counter[str] = Counter()
+    longest = 0.0
+    with watched():
+        for each in inputs:
+            found, seconds = timed(each)
+            outcomes[found] += 1
+            longest = max(longest, seconds)
+    return outcomes, longest
+
+
+def over_processes(task: Callable[[int], Found], seeds: range) -> Found:
+    """Do a task for every seed, on all cores."""
+    outcomes: Counter[str] = Counter()
+    longest = 0.0
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for found, seconds in pool.map(task, seeds):
+            outcomes += found
+            longest = max(longest, seconds)
+    return outcomes, longest
