@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.aggregation import PLAIN, Aggregation
 from masquerade.core.method import Method
 from masquerade.core.round import ClientInfo, Cohort, Round, round_name
 from masquerade.core.task import Task
@@ -79,6 +80,8 @@ class Server:
     """Where the states of clients lie between rounds."""
     holds_clients: bool = True
     """Whether it simulates clients, and has their states; else they have them."""
+    aggregation: Aggregation = PLAIN
+    """How clients' values become one."""
     _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
 
     @property
@@ -180,7 +183,8 @@ class Server:
 
     def cohort(self, ids: Tensor, asked: int) -> Cohort:
         """Return the clients whose uploads are aggregated, as methods see them."""
-        return Cohort(ids, self.samples[ids], asked, len(self.participation.eligible))
+        clients = len(self.participation.eligible)
+        return Cohort(ids, self.samples[ids], asked, clients, self.aggregation)
 
 
 def _no_state(task: Task, info: ClientInfo) -> State:

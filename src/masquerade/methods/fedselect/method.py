@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import average, mask, tree
+from masquerade.core import mask, tree
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
@@ -211,7 +211,7 @@ class FedSelect(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Average u over those who share an entry; remember what each shares."""
-        params = average(uploads["params"], cohort.samples, server["params"])
+        params = cohort.average(uploads["params"], server["params"])
         return {"params": params}, {"shared": uploads["params"].keep}
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
