@@ -112,9 +112,9 @@ class Train(Settings):
     "trimmed_mean" of those that send a weight, each counting once."""
     trim: float = 0.2
     """With aggregation = "trimmed_mean": share of a weight's values left out at either end."""
-    clip_updates: float = math.inf
+    clip_updates: float = 0.0
     """Scale down an update that is longer than this multiple of the round's median update: root
-    mean square over the weights that a client sends; inf scales none."""
+    mean square over the weights that a client sends; 0 scales none."""
     min_contributors: int = 1
     """A weight that fewer clients send in a round keeps its value."""
 
@@ -267,7 +267,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.drop": (0, 1 - NEXT),
     "train.lr_decay": (NEXT, 1),
     "train.trim": (0, 0.5 - NEXT),
-    "train.clip_updates": (1, math.inf),
+    "train.clip_updates": (0, math.inf),
     "train.min_contributors": (1, math.inf),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, math.inf),

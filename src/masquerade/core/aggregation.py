@@ -29,16 +29,17 @@ class Aggregation:
     """"mean" by weights; the "median", or the "trimmed_mean", of clients that count equally."""
     trim: float = 0.2
     """Share of a coordinate's contributors that the trimmed mean leaves out at either end."""
-    clip_updates: float = math.inf
+    clip_updates: float = 0.0
     """The most that an update may differ from what the server had, as a multiple of the median over
-    the clients: root mean square of what a client holds of a part; a longer one is scaled down."""
+    the clients: root mean square of what a client holds of a part. A longer one is scaled down, and
+    0 scales none."""
     min_contributors: int = 1
     """A coordinate that fewer clients hold keeps its value, bit for bit."""
 
     @property
     def plain(self) -> bool:
         """Tell whether it is the mean, and nothing else."""
-        return self.rule == "mean" and self.clip_updates == math.inf and self.min_contributors <= 1
+        return self.rule == "mean" and not self.clip_updates and self.min_contributors <= 1
 
     def reduce(
         self,
@@ -50,7 +51,7 @@ class Aggregation:
     ) -> Tree:
         """Reduce a stacked part [clients, …] to one tree, as `average` does for the mean."""
         least = max(least, self.min_contributors)
-        if self.clip_updates < math.inf:
+        if self.clip_updates:
             part = clipped(part, otherwise, self.clip_updates)
         if self.rule == "mean":
             return average(part, weights, otherwise, absent, least)

@@ -161,7 +161,7 @@ class Method:
         """Return the most entries of a tensor, by what holds them: "use" and "upload".
 
         "use" is the model of the default view. A method whose clients send masks in their "setup"
-        bounds these by an entry of that name.
+        bounds these by an entry of that name. The tensor "" stands for all that are sent masked.
         """
         return {"use": {}, "upload": {}}
 

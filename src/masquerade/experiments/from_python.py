@@ -1,6 +1,5 @@
 """From Python: `mq.run` and `mq.compare`, which take objects where a configuration has names."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -87,7 +86,7 @@ def run(
     class_weights: str = "none",
     aggregation: str = "mean",
     trim: float = 0.2,
-    clip_updates: float = math.inf,
+    clip_updates: float = 0.0,
     min_contributors: int = 1,
     novel: Sequence[int] = (),
     rules: Mapping[str, Rule] | None = None,

@@ -66,8 +66,10 @@ class TopK(Method):
         return {"params": tree.each(torch.add, old, mean)}, rows
 
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
-        """Bound what is sent of every parameter, where each has a share of its own."""
-        return {"use": {}, "upload": self.counts(task) if self.ranking == "layer" else {}}
+        """Bound what is sent of every parameter, or of all together."""
+        counts = self.counts(task)
+        most = counts if self.ranking == "layer" else {"": sum(counts.values())}
+        return {"use": {}, "upload": most}
 
 
 ENTRIES = {

@@ -313,7 +313,7 @@ class Trial:
                     f"{type(self.context.method).__name__}: `aggregate` makes `{path}` of clients' "
                     "values by another way than `cohort.average`, so that no setting of `train` "
                     "can defend it; write cohort.average(part, otherwise) for mq.average, or take "
-                    "aggregation = mean, clip_updates = inf and min_contributors = 1",
+                    "aggregation = mean, clip_updates = 0 and min_contributors = 1",
                 )
 
 

@@ -5,6 +5,7 @@ not been asked. Shapes, round and base were compared when it was decoded, and we
 a message: the server counts a client's samples as it was registered with.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -124,6 +125,11 @@ def _within(everybody: Tensor, uploads: Message, limits: Sequence[Mapping[str, i
     for part in uploads.values():
         for name in part.values.keys() & {name for limit in limits for name in limit}:
             everybody = everybody & _few(part, name, limits)
+    if any("" in limit for limit in limits):
+        masked = [(part, name) for part in uploads.values() for name in part.keep]
+        total = sum((kept(part, name, lead=1) for part, name in masked), torch.tensor(0))
+        most = [limit.get("", math.inf) for limit in limits]
+        everybody = everybody & (onto(torch.tensor(most), everybody.device) >= total)
     return everybody
 
 
