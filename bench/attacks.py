@@ -55,6 +55,8 @@ DEFENCES: dict[str, dict[str, Any]] = {
         "clip_updates": 1.0,
     },
 }
+HOPELESS = 5.0
+"""Points: a defence that loses more under one attack is not tried with the methods that follow."""
 THIN = 3
 """Contributors below which no rule can tell who is false."""
 
@@ -85,9 +87,11 @@ data, against the clean run without a defence:
 {chosen}
 ```
 
-| defence | worst loss, points | mean loss, points | cost without attackers, points |
-|---|--:|--:|--:|
+| defence | methods | worst loss, points | mean loss, points | cost without attackers, points |
+|---|--:|--:|--:|--:|
 {tried}
+
+One that lost more than {hopeless:g} points was not tried with the methods that follow.
 
 ## Test data
 
@@ -247,51 +251,62 @@ def trained(spec: TrainingSpec, attack: str, defence: str) -> Record:
     return figures | {"refused": state.refused, "thin": thin, "applies": True} | about
 
 
-def run(source: Path, folder: Path) -> None:
-    """Do what is missing."""
+def run(source: Path, folder: Path, wanted: Sequence[str]) -> None:
+    """Do what is missing, of some methods or of all."""
     config = configuration.parse(configuration.read_file(source))
     folder.mkdir(parents=True, exist_ok=True)
     for training in trainings(config):
-        spec, file = resolve(config, training), folder / f"{training.names[0]}.json"
-        found: Record = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        (name,) = training.names
+        if wanted and name not in wanted:
+            continue
+        spec, file, found = resolve(config, training), folder / f"{name}.json", read(folder, name)
+        before = {each: read(folder, each) for each in config.methods[: config.methods.index(name)]}
         for defence in DEFENCES:
+            if defence != "none" and max(losses(before, defence), default=0.0) > HOPELESS:
+                continue
             for attack in ATTACKS:
                 key = f"{defence}: {attack}"
-                if key in found:
-                    continue
-                found[key] = trained(spec, attack, defence)
-                file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-                print(f"{training.names[0]}, {key}: {found[key]}", flush=True)
+                if key not in found:
+                    found[key] = trained(spec, attack, defence)
+                    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                    print(f"{name}, {key}: {found[key]}", flush=True)
 
 
-def losses(results: dict[str, Record], defence: str, split: str) -> list[float]:
-    """Return how much worse honest clients are than in the clean run, by method and attack."""
-    return [
-        found["none: none"][split] - found[f"{defence}: {attack}"][split]
+def read(folder: Path, name: str) -> Record:
+    """Read what is done of a method."""
+    file = folder / f"{name}.json"
+    found: Record = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return found
+
+
+def losses(results: dict[str, Record], defence: str) -> list[float]:
+    """Return how much honest clients lose on validation data, over methods and attacks tried."""
+    tried = [
+        (found["none: none"], found[f"{defence}: {attack}"])
         for found in results.values()
         for attack in ATTACKS
-        if attack != "none" and found[f"{defence}: {attack}"]["applies"]
+        if attack != "none" and f"{defence}: {attack}" in found
     ]
+    return [clean["validation"] - one["validation"] for clean, one in tried if one["applies"]]
 
 
-def write(source: Path, page: Path) -> None:
-    """Write the page from the results that lie beside it."""
+def page(source: Path, folder: Path) -> str:
+    """Return the page of the results in a folder."""
     config = configuration.parse(configuration.read_file(source))
-    folder = page.with_suffix("")
-    results = {
-        name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in config.methods
-    }
-    worst = {name: max(losses(results, name, "validation")) for name in DEFENCES}
+    results = {name: read(folder, name) for name in config.methods}
+    worst = {name: max(losses(results, name)) for name in DEFENCES}
     chosen = min((name for name in DEFENCES if name != "none"), key=worst.__getitem__)
     tried, missed, rows = [], [], []
     for name in DEFENCES:
-        lost = losses(results, name, "validation")
+        lost = losses(results, name)
         cost = [
             found["none: none"]["validation"] - found[f"{name}: none"]["validation"]
             for found in results.values()
+            if f"{name}: none" in found
         ]
         shown = f"**{name}**" if name == chosen else name
-        tried.append(f"| {shown} | {max(lost):.1f} | {mean(lost):.1f} | {mean(cost):.1f} |")
+        figures = " | ".join(f"{each:.1f}" for each in (max(lost), mean(lost), mean(cost)))
+        tried.append(f"| {shown} | {len(cost)} | {figures} |")
     for method, found in results.items():
         title, clean = configuration.title_of(method, config), found["none: none"]["test"]
         for attack in ATTACKS:
@@ -321,23 +336,21 @@ def write(source: Path, page: Path) -> None:
         f"{config.train.rounds} rounds, one seed; made on {one['date']} with torch {one['torch']}:"
     )
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in DEFENCES[chosen].items())
-    page.write_text(
-        TEXT.format(
-            attackers=len(ATTACKERS),
-            clients=data.clients,
-            honest=data.clients - len(ATTACKERS),
-            made=wrapped(about),
-            chosen=settings,
-            tried="\n".join(tried),
-            rows="\n".join(rows),
-            verdict=wrapped(verdict),
-            attacks="\n".join(
-                f"| {name} | {text} |" for name, text in ATTACKS.items() if name != "none"
-            ),
-            thin=THIN,
-            coverage="\n".join(thin),
+    return TEXT.format(
+        attackers=len(ATTACKERS),
+        clients=data.clients,
+        honest=data.clients - len(ATTACKERS),
+        made=wrapped(about),
+        chosen=settings,
+        tried="\n".join(tried),
+        rows="\n".join(rows),
+        verdict=wrapped(verdict),
+        attacks="\n".join(
+            f"| {name} | {text} |" for name, text in ATTACKS.items() if name != "none"
         ),
-        encoding="utf-8",
+        hopeless=HOPELESS,
+        thin=THIN,
+        coverage="\n".join(thin),
     )
 
 
@@ -349,6 +362,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path, nargs="?", default=ROOT / "runs/attacks.toml")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/results/attacks.md")
+    parser.add_argument("--method", action="append", default=[], help="only this one, no page")
     given = parser.parse_args()
-    run(given.source, given.out.with_suffix(""))
-    write(given.source, given.out)
+    run(given.source, given.out.with_suffix(""), given.method)
+    if not given.method:
+        made = page(given.source, given.out.with_suffix(""))
+        given.out.write_text(made, encoding="utf-8")
