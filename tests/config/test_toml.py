@@ -98,6 +98,10 @@ def test_a_configuration_survives_toml() -> None:
             weights="mine.pth",
             message_dtype="int8",
             class_weights="balanced",
+            aggregation="trimmed_mean",
+            trim=0.1,
+            clip_updates=2.0,
+            min_contributors=3,
         ),
         evaluate=Evaluate(
             every=0,

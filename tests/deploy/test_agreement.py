@@ -192,7 +192,7 @@ def test_the_settings_of_a_federation_are_refused_with_all_their_faults(
     tables = {
         "methods": ["dmpfl"],
         "data": {"novel": 0.2},
-        "train": {"seeds": [1, 2], "clients_per_round": 1},
+        "train": {"seeds": [1, 2], "clients_per_round": 1, "min_contributors": 9},
         "fleet": {
             "clients": ["a", "a", "../x"],
             "quorum": 7,

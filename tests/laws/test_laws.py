@@ -1,12 +1,15 @@
 """The laws, each over every method of the table: a new method is covered by being in it."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from masquerade.core import ClientInfo, Task, tree
+from masquerade.core.aggregation import Aggregation
 from masquerade.engine.batched import where_busy
 from masquerade.engine.vmapped import VmappedMethod
 from masquerade.laws.law import DoesNotApply, Law
@@ -15,6 +18,7 @@ from masquerade.laws.settings import neutral_settings_give_fedavg as law_5
 from masquerade.laws.settings import settings_survive_the_configuration as law_10
 from masquerade.laws.table import LAWS
 from masquerade.methods import METHODS, HeteroFL
+from masquerade.simulation.build import Simulation
 from tests.laws.test_broken import BATCH
 from tests.support import BUDGETS, METHOD_TABLE, federation, network, network_of, simulation
 
@@ -46,6 +50,21 @@ def test_every_method_keeps_every_law(law: Law, name: str) -> None:
     expected = nullcontext() if applies(law, name) else pytest.raises(DoesNotApply)
     with expected:
         law(problem(name))
+
+
+class Defended(Problem):
+    """A problem whose server bears false updates."""
+
+    @contextmanager
+    def simulating(self, rounds: int, drop: float = 0.0, **compute: Any) -> Iterator[Simulation]:
+        rule = Aggregation("median", clip_updates=1.0, min_contributors=2)
+        with super().simulating(rounds, drop, **compute) as made:
+            yield replace(made, server=replace(made.server, aggregation=rule))
+
+
+@pytest.mark.parametrize(("name", "number"), [("dmpfl", 2), ("fedmask", 2), ("dmpfl", 7)])
+def test_the_laws_hold_under_a_robust_rule(name: str, number: int) -> None:
+    LAWS[number - 1](Defended(**vars(problem(name))))
 
 
 def test_laws_are_eleven_and_numbered() -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from masquerade.config.resolve import federations_of
 from masquerade.config.toml import parse, read_file
+from masquerade.core.part import Part
 from masquerade.results import Summary
 from masquerade.results.costs import Parts
 from tests.report.invented import accuracy, costs, result, spent
@@ -110,3 +112,38 @@ def test_the_page_of_defaults_is_what_its_files_say() -> None:
     bench = runpy.run_path(str(ROOT / "bench" / "defaults.py"))
     page = (ROOT / "docs/results/defaults.md").read_text(encoding="utf-8")
     assert page == bench["page"]()
+
+
+ATTACKS = runpy.run_path(str(ROOT / "bench" / "attacks.py"))
+
+
+def test_the_page_of_attacks_is_what_its_files_say() -> None:
+    page = (ROOT / "docs/results/attacks.md").read_text(encoding="utf-8")
+    assert page == ATTACKS["page"](ROOT / "runs/attacks.toml", ROOT / "docs/results/attacks")
+
+
+def test_attackers_send_what_the_page_says() -> None:
+    """Client 1 attacks and client 0 does not; the server had ones, and client 1 holds two."""
+    keep = torch.tensor([[True, True, True, True], [False, True, False, True]])
+    values = {
+        "w": torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 0.0, 0.5]]),
+        "b": torch.tensor([[True, False], [True, True]]),
+    }
+    server = {"w": torch.ones(4)}
+    found = {
+        attack: ATTACKS["spoiled"](Part(values, {"w": keep}), server, [1], attack, 0)
+        for attack in ATTACKS["ATTACKS"]
+    }
+    for part in found.values():
+        assert part.values["w"][0].tolist() == [1.0, 2.0, 3.0, 4.0]
+        assert part.keep["w"][0].all()
+    sent = {name: part.values["w"][1][keep[1]].tolist() for name, part in found.items()}
+    assert sent["none"] == sent["label flip"] == [2.0, 0.5]
+    assert sent["sign flip"] == [0.0, 1.5]
+    assert sent["×100"] == [101.0, -49.0]
+    assert sent["one 1e38"] == pytest.approx([2.0, 1e38])
+    assert found["mask inflation"].keep["w"].all()
+    shuffled = found["random masks"]
+    assert shuffled.keep["w"][1].sum() == 2
+    assert sorted(shuffled.values["w"][1][shuffled.keep["w"][1]].tolist()) == [0.5, 2.0]
+    assert found["sign flip"].values["b"][1].tolist() == [False, False]

@@ -123,6 +123,75 @@ def test_a_key_of_ones_own_that_is_missing_keeps_its_kind() -> None:
     assert any("`start`" in note for note in caught.value.__notes__)
 
 
+class Bypasses(Method):
+    """It averages without its cohort, so that no rule sees what clients send."""
+
+    def aggregate(self, task: Any, server: State, rows: State, uploads: Any, cohort: Any, _: Any):
+        return {"params": mq.average(uploads["params"], cohort.samples, server["params"])}, rows
+
+
+class KnowsAnother(Method):
+    """What it knows of one client depends on another's values."""
+
+    def row_init(self, task: Task, info: ClientInfo) -> State:
+        return {"size": torch.zeros((), dtype=torch.float64)}
+
+    def aggregate(self, *given: Any) -> tuple[State, State]:
+        server, rows = super().aggregate(*given)
+        size = given[3]["params"].values["0.bias"].sum()
+        return server, {"size": size.expand(len(rows["size"]))}
+
+
+class KnowsItself(Method):
+    """What it knows of one client depends on that client's values."""
+
+    def row_init(self, task: Task, info: ClientInfo) -> State:
+        return {"size": torch.zeros((), dtype=torch.float64)}
+
+    def aggregate(self, *given: Any) -> tuple[State, State]:
+        server, _ = super().aggregate(*given)
+        return server, {"size": given[3]["params"].values["0.bias"].sum(1)}
+
+
+DEFENCES = ({"aggregation": "median"}, {"clip_updates": 2.0}, {"min_contributors": 2})
+
+
+@pytest.mark.parametrize("defence", DEFENCES)
+def test_a_method_that_averages_by_itself_is_refused_under_a_defence(
+    defence: dict[str, Any], golden: Golden
+) -> None:
+    def begun(method: Method, **train: Any) -> None:
+        support.built(method, Task(network()), federation(), rounds=2, batch_size=4, **train)
+
+    for cls, path in ((Bypasses, "server/params/0.weight"), (KnowsAnother, "rows/size")):
+        begun(cls())
+        with raises("E202", f"`{path}`", cls.__name__) as refusal:
+            begun(cls(), **defence)
+        if defence is DEFENCES[0] and cls is Bypasses:
+            golden(refusal.value)
+    begun(KnowsItself(), **defence)
+
+
+@pytest.mark.parametrize("name", support.METHOD_TABLE)
+def test_every_method_can_be_defended(name: str) -> None:
+    task = Task(support.network_of(support.METHOD_TABLE[name]))
+    support.built(
+        support.METHOD_TABLE[name],
+        task,
+        federation(),
+        rounds=2,
+        batch_size=4,
+        budgets=support.BUDGETS,
+        aggregation="median",
+    )
+
+
+def test_more_contributors_than_clients_are_refused(golden: Golden) -> None:
+    with raises("E202", 7, 6) as refusal:
+        support.built(Method(), Task(network()), federation(), rounds=2, min_contributors=7)
+    golden(refusal.value)
+
+
 class Misspelt(Method):
     """It has a function that nobody calls, and some of its own."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.part import Axis, Blocks, Message, Part
-from masquerade.core.tree import named, stack
+from masquerade.core.tree import leaves, named, stack
 from masquerade.engine.base import Engine, Job, Outcome
 from masquerade.errors import MasqueradeWarning
 from masquerade.simulation import update_checks
@@ -134,6 +134,65 @@ def test_a_refused_update_is_as_if_its_client_were_absent(
     # What was refused had been received, what was lost had not.
     assert refused.costs["train"]["up"] > absent.costs["train"]["up"]
     assert refused.costs["train"]["down"] == absent.costs["train"]["down"]
+
+
+@dataclass
+class IllStates(Poisoned):
+    """An engine some of whose clients come to hold a number that is none."""
+
+    def work(self, job: Job) -> Outcome:
+        """Do the clients' rounds and spoil some states."""
+        done = self.inner.work(job)
+        for leaf in leaves(done.clients):
+            if leaf.is_floating_point():
+                for place in self.places:
+                    leaf[place].view(-1)[-1] = math.nan
+        return done
+
+
+@pytest.mark.parametrize("name", ["dmpfl", "pfedgate", "ditto", "scaffold"])
+def test_a_client_whose_own_state_is_ill_keeps_the_last_good_one(name: str) -> None:
+    made: Simulation = make(METHOD_TABLE[name], rounds=2)
+    made = replace(made, engine=IllStates(made.engine, lambda uploads, _: uploads, (0, 2)))
+    progress = made.begin()
+    with warns("W604"):
+        lines = [advance(made, progress) for _ in range(2)]
+    assert progress.refused == 4
+    assert [set(line.refused.values()) for line in lines] == [{"W604"}] * 2
+    assert progress.diverged is None
+    assert_same(trained(name, (0, 2), None), progress)
+
+
+def test_a_state_that_begins_infinite_may_stay_so() -> None:
+    """A method may hold the best loss so far."""
+    fine = {"best": torch.tensor([math.inf, 1.0, math.inf])}
+    uploads = stack([{"p": Part({"w": torch.ones(2)})}] * 3)
+    before = {"best": torch.tensor([math.inf, math.inf, 1.0])}
+    assert update_checks.refusals(uploads, [{}] * 3, fine, lambda: before) == {2: "W604"}
+    assert update_checks.refusals({}, [{}] * 3, fine, lambda: before) == {2: "W604"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("topk", {"ranking": "overall"}),
+        ("fedselect", {"ranking": "overall", "stop": "iterations"}),
+        ("fedselect", {"ranking": "tensor", "stop": "iterations"}),
+        ("fedselect", {"share_of": "survivors", "iterations": 2, "stop": "iterations"}),
+        ("fedselect", {"share_of": "survivors", "stop": "share", "target_share": 0.3}),
+    ],
+)
+def test_budgets_are_what_honest_clients_send_at_most(name: str, settings: dict[str, Any]) -> None:
+    """Nobody honest is refused, and whoever claims everything is."""
+    method = replace(METHOD_TABLE[name], **settings)
+    made: Simulation = make(method, rounds=2)
+    progress = made.begin()
+    for _ in range(2):
+        assert advance(made, progress).refused == {}
+    made = replace(made, engine=Poisoned(made.engine, inflated, (1,)))
+    progress = made.begin()
+    with warns("W607"):
+        assert list(advance(made, progress).refused.values()) == ["W607"]
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from masquerade.core.aggregation import RULES as RULES_OF_AGGREGATION
 from masquerade.core.old_words import refuse_unknown
 from masquerade.core.table import IMPUTE
 from masquerade.data.dataset import TASKS
@@ -106,6 +107,16 @@ class Train(Settings):
     class_weights: str = "none"
     """What classes weigh in the loss: "none" is 1 for each; "balanced" is n / (classes · n of the
     class), from the training labels of all clients that can take part, which send their counts."""
+    aggregation: str = "mean"
+    """How the server makes one value of clients': the "mean" by samples, or the "median" or
+    "trimmed_mean" of those that send a weight, each counting once."""
+    trim: float = 0.2
+    """With aggregation = "trimmed_mean": share of a weight's values left out at either end."""
+    clip_updates: float = 0.0
+    """Scale down an update that is longer than this multiple of the round's median update: root
+    mean square over the weights that a client sends; 0 scales none."""
+    min_contributors: int = 1
+    """A weight that fewer clients send in a round keeps its value."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +243,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.task": TASKS,
     "train.message_dtype": ("same", "float16", "bfloat16", "int8"),
     "train.class_weights": ("none", "balanced"),
+    "train.aggregation": RULES_OF_AGGREGATION,
     "evaluate.split": ("test", "validation"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
@@ -262,6 +274,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "train.clients_per_round": (0, math.inf),
     "train.drop": (0, 1 - NEXT),
     "train.lr_decay": (NEXT, 1),
+    "train.trim": (0, 0.5 - NEXT),
+    "train.clip_updates": (0, math.inf),
+    "train.min_contributors": (1, math.inf),
     "evaluate.every": (0, math.inf),
     "evaluate.draws": (1, 1000),
     "evaluate.severities": (1, 5),

@@ -42,14 +42,14 @@ def average(
         old = otherwise[name]
         if held is None:
             enough = len(shares) >= least and sum(shares) > 0
-            result[name] = _like(sums[name].div_(sum(shares)), old) if enough else old
+            result[name] = like(sums[name].div_(sum(shares)), old) if enough else old
             continue
         total, mass = _held(values, held, shares)
         enough = mass > 0 if least <= 1 else (votes(held) >= least) & (mass > 0)
         if absent == "zero":
             mass.fill_(sum(shares))
         mean = total / torch.where(mass > 0, mass, 1)
-        result[name] = torch.where(enough, _like(mean, old), old)
+        result[name] = torch.where(enough, like(mean, old), old)
     return result
 
 
@@ -92,7 +92,8 @@ def _at_once(values: Tensor, shares: list[float]) -> Tensor:
     return total
 
 
-def _like(mean: Tensor, old: Tensor) -> Tensor:
+def like(mean: Tensor, old: Tensor) -> Tensor:
+    """Return a mean in the type of the old values; whole numbers are rounded."""
     return mean.to(old.dtype) if old.is_floating_point() else mean.round().to(old.dtype)
 
 

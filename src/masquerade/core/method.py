@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from masquerade.core.average import average
 from masquerade.core.old_words import refuse_unknown
 from masquerade.core.part import Message, Part
 from masquerade.core.round import ClientInfo, Cohort, Round, Stage
@@ -107,7 +106,7 @@ class Method:
         round: Round,
     ) -> tuple[State, State]:
         """Return the new server and rows from stacked rows and uploads [clients, …]."""
-        params = average(uploads["params"], cohort.samples, server["params"])
+        params = cohort.average(uploads["params"], server["params"])
         return {"params": params}, rows
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
@@ -162,7 +161,7 @@ class Method:
         """Return the most entries of a tensor, by what holds them: "use" and "upload".
 
         "use" is the model of the default view. A method whose clients send masks in their "setup"
-        bounds these by an entry of that name.
+        bounds these by an entry of that name. The tensor "" stands for all that are sent masked.
         """
         return {"use": {}, "upload": {}}
 

@@ -1,14 +1,15 @@
 """A round as methods see it, and `client_round`, the one function that plays a client's side."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from masquerade.core.aggregation import PLAIN, Aggregation
 from masquerade.core.old_words import refuse_unknown
-from masquerade.core.part import Message
+from masquerade.core.part import Message, Part
 from masquerade.core.random import Label
 from masquerade.core.tree import State, Tree, onto, register
 from masquerade.errors import MasqueradeError
@@ -157,6 +158,24 @@ class Cohort:
     """How many clients were sampled; votes are shares of it."""
     clients: int
     """How many clients with data the federation has."""
+    aggregation: Aggregation = PLAIN
+    """How their values become one."""
+
+    def average(
+        self,
+        part: Part,
+        otherwise: Mapping[str, Tensor],
+        weights: Tensor | None = None,
+        absent: Literal["skip", "zero"] = "skip",
+        least: int = 1,
+    ) -> Tree:
+        """Average a stacked part [clients, …] over those who hold each coordinate, by samples.
+
+        It is `mq.average`, or the rule that the settings name in its place; `weights` are others
+        than samples.
+        """
+        mass = self.samples if weights is None else weights
+        return self.aggregation.reduce(part, mass, otherwise, absent, least)
 
 
 @dataclass(frozen=True)

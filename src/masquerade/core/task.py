@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from masquerade.core.batch_norm import take_one_value
 from masquerade.core.dropout import Dropout
 from masquerade.core.metric import SetMetric
 from masquerade.core.preprocess import Preprocess, Scale, Unfitted, fitted_on, moved
@@ -100,6 +101,7 @@ class Task:
             text = f"`model` of a task is {told(model)}; give a network, a torch.nn.Module"
             raise MasqueradeError("E201", text)
         self.module = copy.deepcopy(model)
+        take_one_value(self.module)
         self._loss = loss
         self.metric = metric
         self.transform = transform

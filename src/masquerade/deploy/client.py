@@ -15,7 +15,7 @@ from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.part import Message
-from masquerade.core.round import ClientInfo, Round
+from masquerade.core.round import ClientInfo, Round, round_name
 from masquerade.core.tree import State
 from masquerade.data import Federation
 from masquerade.deploy.measure import Adapted
@@ -25,6 +25,7 @@ from masquerade.engine.loop import Loop
 from masquerade.engine.precision import numbers
 from masquerade.engine.remote import Call, Reply
 from masquerade.errors import MasqueradeError
+from masquerade.simulation.update_checks import refusals
 from masquerade.storage import atomic
 from masquerade.storage.run_directory import decode_tensors, encode_tensors
 from masquerade.wire import Session, decode, encode
@@ -103,6 +104,12 @@ class Client:
             if call.kind == "adapt":
                 adapted = Adapted(round, download, held.session, client, flops, call.final)
                 return Reply(self.measure(adapted), columns)
+            if refusals({}, [{}], tree.stack([client]), lambda: tree.stack([held.client])):
+                raise MasqueradeError(
+                    "E629",
+                    f"client {self.info.id}, {round_name(call.kind, call.number)}: what it would "
+                    "keep is not finite; it keeps what it had (lower method.lr?)",
+                )
             upload = self.channel.rounded(upload, round, call.number)
             body = self.channel.write_upload(call.number, upload, download, held.session)
             _, after = self.channel.finish(download, upload, held.session)

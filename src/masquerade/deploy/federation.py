@@ -134,3 +134,7 @@ def _check_config(config: Config, fleet: Fleet, problems: list[str]) -> None:
     if count and count < fleet.quorum:
         text = f"`train.clients_per_round` is {count}, and `fleet.quorum` is {fleet.quorum}"
         problems.append(f"{text}; ask at least as many as a round needs")
+    least = config.train.min_contributors
+    if least > fleet.quorum:
+        text = f"`train.min_contributors` is {least}, and `fleet.quorum` is {fleet.quorum}"
+        problems.append(f"{text}: a round of so few would change nothing; raise the quorum")

@@ -22,7 +22,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.results.json_records import to_json
 from masquerade.simulation import contract, preflight
-from masquerade.simulation.build import Simulation, context_of, server_of
+from masquerade.simulation.build import Simulation, aggregation_of, context_of, server_of
 from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.participation import Drawn
@@ -169,7 +169,8 @@ class Participant:
     def try_out(self) -> None:
         """Refuse what cannot work with these samples, before any round."""
         preflight.try_out(self.task, self.applied)
-        contract.check(self.context, self.info, self.spec.compute.engine)
+        how = aggregation_of(self.spec.train)
+        contract.check(self.context, self.info, self.spec.compute.engine, how)
         here = int(digest(Part(self.task.initial)))
         if here != self.agreement.initial:
             text = f"the initial weights are others here ({here:016x}) than at the server "

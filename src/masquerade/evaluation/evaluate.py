@@ -336,7 +336,9 @@ class Evaluator:
         rounds += [server.round("train", last)] * method.joins
         for round in rounds:
             done = self.engine.work(replace(job, round=round, session=sessions))
-            refused, taken = server.refused(done, job.ids, round, last, state.warned)
+            refused, taken = server.refused(
+                done, job.ids, round, last, state.warned, lambda: job.clients
+            )
             state.refused_novel |= refused
             if len(taken):
                 done = done.take(taken)

@@ -49,6 +49,10 @@ class TrainSettings(TypedDict, total=False):
     drop: float
     message_dtype: str
     class_weights: str
+    aggregation: str
+    trim: float
+    clip_updates: float
+    min_contributors: int
 
 
 class RunSettings(TrainSettings, total=False):
@@ -80,6 +84,10 @@ def run(
     drop: float = 0.0,
     message_dtype: str = "same",
     class_weights: str = "none",
+    aggregation: str = "mean",
+    trim: float = 0.2,
+    clip_updates: float = 0.0,
+    min_contributors: int = 1,
     novel: Sequence[int] = (),
     rules: Mapping[str, Rule] | None = None,
     out: str | Path | None = None,
@@ -101,6 +109,7 @@ def run(
     - `message_dtype`: the type of numbers in messages.
     - `class_weights`: with "balanced", rare classes weigh more in the loss.
     - `evaluate` says what is measured: `mq.Evaluate(metrics=("balanced_accuracy", "auroc"))`.
+    - `aggregation`, `trim`, `clip_updates` and `min_contributors` defend against false updates.
     - `rules` on outputs are evaluated beside the views.
     - `out`: a directory for models, summary and report page. The same call goes on from its last
       commit after any interruption.
@@ -124,6 +133,10 @@ def run(
         drop=drop,
         message_dtype=message_dtype,
         class_weights=class_weights,
+        aggregation=aggregation,
+        trim=trim,
+        clip_updates=clip_updates,
+        min_contributors=min_contributors,
         evaluate=evaluate,
         compute=compute,
         budgets=budgets,

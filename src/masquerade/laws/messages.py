@@ -127,4 +127,11 @@ def _within(message: Message, limit: Mapping[str, int]) -> int:
                     text = f"{kept} entries are kept, and `limit` allows {most}"
                     raise LawBroken(text, Where(tensor=f"{name}/{tensor}", apart=kept - most))
                 found += 1
+    if "" in limit:
+        masked = [part.held(name) for part in message.values() for name in part.keep]
+        kept = sum(int(held.sum()) for held in masked if held is not None)
+        if kept > limit[""]:
+            text = f"{kept} masked entries are sent, and `limit` allows {limit['']}"
+            raise LawBroken(text, Where(apart=kept - limit[""]))
+        found += len(masked)
     return found

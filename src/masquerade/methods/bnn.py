@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task, Tree, tree
-from masquerade.core.average import average
 from masquerade.core.round import Cohort, Round, Stage
 from masquerade.methods.registry import MethodEntry
 
@@ -91,9 +90,11 @@ class BNN(Method):
         old, new = server["params"], uploads["params"].values
         signs = {name: torch.where(new[name], 1.0, -1.0) for name in self.binarized(task)}
         zeros = {name: torch.zeros(old[name].shape, device=old[name].device) for name in signs}
-        mean = average(Part(new | signs), cohort.samples, old | zeros)
+        mean = cohort.average(Part(signs), zeros)
         votes = {n: torch.where(mean[n] == 0, old[n], mean[n] > 0) for n in signs}
-        return {"params": mean | votes}, rows
+        _, others = tree.split(new, signs)
+        # Apart from the signs, of which all are as far from zero.
+        return {"params": {**old, **cohort.average(Part(others), old), **votes}}, rows
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use the signs, as numbers: both are weights, and none is left out."""

@@ -36,7 +36,6 @@ from masquerade.core import (
     State,
     Task,
     Tree,
-    average,
     mask,
     tree,
 )
@@ -248,7 +247,7 @@ class DMPFL(Method):
         """
         if not uploads:
             return server, rows
-        params = average(uploads["params"], cohort.samples, server["params"])
+        params = cohort.average(uploads["params"], server["params"])
         keep = server["keep"]
         if _phase(round) == "dual":
             keep = {}

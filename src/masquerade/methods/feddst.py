@@ -13,7 +13,6 @@ from typing import ClassVar
 import torch
 
 from masquerade.core import mask, tree
-from masquerade.core.average import average
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Message, Part
 from masquerade.core.round import ClientInfo, Cohort, Round, Stage
@@ -106,7 +105,7 @@ class FedDST(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Average over the holders; where masks moved, keep the largest weights that are held."""
-        params, keep = average(uploads["params"], cohort.samples, server["params"]), server["keep"]
+        params, keep = cohort.average(uploads["params"], server["params"]), server["keep"]
         if round.phase == "readjust":
             held = {name: each.any(0) for name, each in uploads["params"].keep.items()}
             size = {name: torch.where(held[name], params[name].abs(), -1) for name in held}

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from masquerade.core import Bounds, MasqueradeError, Message, Method, Part, State, Task
-from masquerade.core.average import average
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Loss, Losses
 from masquerade.methods.registry import MethodEntry
@@ -105,7 +104,7 @@ class FedEM(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Average every model over the sampled clients, by their samples."""
-        return {n: average(uploads[n], cohort.samples, server[n]) for n in self.names()}, rows
+        return {n: cohort.average(uploads[n], server[n]) for n in self.names()}, rows
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
         """Use all models, by the client's mixture."""

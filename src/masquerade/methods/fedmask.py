@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import Bounds, Choices, Message, Method, Part, Task, average, mask, tree
+from masquerade.core import Bounds, Choices, Message, Method, Part, Task, mask, tree
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
 from masquerade.core.sgd import Losses, SGDStep
 from masquerade.core.tree import State, Tree
@@ -259,14 +259,14 @@ class FedMask(Method):
             lambda bits: torch.full_like(bits, -1, dtype=task.dtype), server["bits"]
         )
         inside = Part(sent.values, self._pruned(task, rows["structure"]))
-        mean = average(inside, cohort.samples, nothing, least=2)
+        mean = cohort.average(inside, nothing, least=2)
         heard = tree.each(lambda m: m >= 0, mean)
         means = tree.each(lambda m: m >= 0.5, mean) if self.round_mean else mean
         means = tree.each(lambda m, old: m.to(old.dtype), means, server["bits"])
         bits = tree.where(heard, means, server["bits"])
         own = tree.where(heard, means, self._means(task, sent.values))
         own = tree.only(rows["structure"], own)
-        params = average(uploads["params"], cohort.samples, server["params"])
+        params = cohort.average(uploads["params"], server["params"])
         defined = mask.either(server["defined"], heard)
         return {"params": params, "bits": bits, "defined": defined}, {**rows, "bits": own}
 

@@ -22,7 +22,6 @@ from masquerade.core import (
     Round,
     State,
     Task,
-    average,
 )
 from masquerade.core.tree import split
 from masquerade.methods.registry import MethodEntry
@@ -89,7 +88,7 @@ class LGFedAvg(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Average what was sent; after the warm-up the server's body stays as it is."""
-        new = average(uploads["params"], cohort.samples, server["params"])
+        new = cohort.average(uploads["params"], server["params"])
         if round.phase != "everything":
             rows = {"begun": torch.ones_like(rows["begun"])}
         return {"params": {**server["params"], **new}}, rows

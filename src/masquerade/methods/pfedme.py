@@ -24,7 +24,6 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    average,
 )
 from masquerade.core.tree import blend
 from masquerade.methods.registry import MethodEntry
@@ -92,7 +91,7 @@ class PFedMe(Method):
         """Go from the old w toward the mean; buffers become the mean."""
         # Differs: the paper trains all clients and averages some, equally; here the sampled ones
         # train and count by their samples, as in FedAvg.
-        mean = average(uploads["params"], cohort.samples, server["params"])
+        mean = cohort.average(uploads["params"], server["params"])
         params = blend(server["params"], mean, self.server_mix, task.trainable)
         return {"params": params}, rows
 

@@ -25,7 +25,6 @@ from masquerade.core import (
     Stage,
     State,
     Task,
-    average,
     tree,
 )
 from masquerade.core.sgd import Losses, loss_gradient
@@ -112,9 +111,9 @@ class Scaffold(Method):
     ) -> tuple[State, State]:
         """Move x to the mean of the y, and c by the changes as a share of all clients."""
         equal = torch.ones_like(cohort.samples)
-        mean = average(uploads["params"], equal, server["params"])
+        mean = cohort.average(uploads["params"], server["params"], equal)
         params = tree.blend(server["params"], mean, self.server_step, task.trainable)
-        change = average(uploads["control"], equal, tree.zeros(server["control"]))
+        change = cohort.average(uploads["control"], tree.zeros(server["control"]), equal)
         share = len(cohort.ids) / cohort.clients
         control = tree.each(lambda c, d: c + share * d, server["control"], change)
         return {"params": params, "control": control}, rows

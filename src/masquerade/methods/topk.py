@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from masquerade.core import Bounds, Choices, Message, Method, Part, State, Task, average, mask, tree
+from masquerade.core import Bounds, Choices, Message, Method, Part, State, Task, mask, tree
 from masquerade.core.round import ClientInfo, Cohort, Round
 from masquerade.methods.registry import MethodEntry
 
@@ -62,12 +62,14 @@ class TopK(Method):
     ) -> tuple[State, State]:
         """Add the mean update, by samples; an entry that a client did not send is a zero."""
         old = server["params"]
-        mean = average(uploads["update"], cohort.samples, tree.zeros(old), absent="zero")
+        mean = cohort.average(uploads["update"], tree.zeros(old), absent="zero")
         return {"params": tree.each(torch.add, old, mean)}, rows
 
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
-        """Bound what is sent of every parameter, where each has a share of its own."""
-        return {"use": {}, "upload": self.counts(task) if self.ranking == "layer" else {}}
+        """Bound what is sent of every parameter, or of all together."""
+        counts = self.counts(task)
+        most = counts if self.ranking == "layer" else {"": sum(counts.values())}
+        return {"use": {}, "upload": most}
 
 
 ENTRIES = {

@@ -11,7 +11,8 @@ import torch
 
 from masquerade.config.availability import check as check_available
 from masquerade.config.resolve import TrainingSpec
-from masquerade.config.settings import Compute
+from masquerade.config.settings import Compute, Train
+from masquerade.core.aggregation import Aggregation
 from masquerade.core.preprocess import moved
 from masquerade.core.random import Label, fold
 from masquerade.core.round import ClientInfo
@@ -104,7 +105,7 @@ def build(spec: TrainingSpec) -> Simulation:
     counts = spec.federation.samples.tolist()
     server = server_of(spec, task, counts, participation, context.meter, place)
     busiest = int(federation.samples.argmax())
-    contract.check(context, server.clients[busiest], spec.compute.engine)
+    contract.check(context, server.clients[busiest], spec.compute.engine, server.aggregation)
     engine = select.make(
         context,
         spec.compute.engine,
@@ -185,7 +186,16 @@ def _participation(spec: TrainingSpec) -> Drawn:
         raise MasqueradeError("E304", text)
     check_available(train.available, spec.federation.clients)
     how = (train.participation, train.clients_per_round, train.available, train.drop)
-    return Drawn.of(trained, *how, spec.seed)
+    drawn = Drawn.of(trained, *how, spec.seed)
+    if train.min_contributors > drawn.asked:
+        text = f"`train.min_contributors` is {train.min_contributors}, of {drawn.asked} clients"
+        raise MasqueradeError("E202", f"{text} in a round: no weight would ever change; lower it")
+    return drawn
+
+
+def aggregation_of(train: Train) -> Aggregation:
+    """Say how clients' values become one."""
+    return Aggregation(train.aggregation, train.trim, train.clip_updates, train.min_contributors)
 
 
 def server_of(
@@ -213,4 +223,5 @@ def server_of(
         known=tuple(id for id in range(len(samples)) if id not in kept_out),
         meter=meter,
         place=place,
+        aggregation=aggregation_of(spec.train),
     )

@@ -1,24 +1,25 @@
 """What a method's functions must return: each is called once before the first round."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import isfunction
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from masquerade.core import tree
+from masquerade.core.aggregation import PLAIN, Aggregation
 from masquerade.core.method import Method
 from masquerade.core.padding import couples, padding_error
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage, client_round
 from masquerade.core.sgd import SGDStep
 from masquerade.core.task import Task
-from masquerade.core.tree import State
+from masquerade.core.tree import State, Tree
 from masquerade.engine.base import EngineContext
 from masquerade.errors import MasqueradeError, listed, nearest, told, warn
 
@@ -32,7 +33,9 @@ ROUGH = 0.2
 """The tolerance where products are taken in a shorter type."""
 
 
-def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
+def check(
+    context: EngineContext, info: ClientInfo, engine: str, aggregation: Aggregation = PLAIN
+) -> None:
     """Do one client's rounds with one step per stage; refuse what a function must not return.
 
     A step on padded samples is held against the step without padding, but where the loop was asked
@@ -45,7 +48,7 @@ def check(context: EngineContext, info: ClientInfo, engine: str) -> None:
         # Rounds warn of what they find; nothing is said twice.
         warnings.simplefilter("ignore")
         pads = engine != "loop" and not couples(task, data.x)
-        trial = Trial(context, info, pads)
+        trial = Trial(context, info, pads, aggregation)
         try:
             trial.run()
         except KeyError as error:
@@ -106,6 +109,7 @@ class Trial:
     context: EngineContext
     info: ClientInfo
     pads: bool
+    aggregation: Aggregation = PLAIN
     at: str = "`server_init`"
     """What is being called."""
     given: dict[str, Any] = field(default_factory=dict)
@@ -269,14 +273,69 @@ class Trial:
         rows, uploads = tree.stack([row]), tree.stack([upload])
         self._calling("`aggregate`", server=server, rows=rows, uploads=uploads)
         ids, samples = torch.tensor([self.info.id]), torch.tensor([self.info.samples])
-        cohort = Cohort(ids, samples, 1, 1)
+        cohort = Cohort(ids, samples, 1, 1, self.aggregation)
         found = self.context.method.aggregate(
             self.context.task, server, rows, uploads, cohort, round
         )
         new, after = pair(self.at, found, "(server, rows), also where the rows stay as they are")
         alike(f"{self.at}, for the server,", new, server, "`server_init`")
         alike(f"{self.at}, for the rows,", after, rows, "`row_init`, stacked,")
+        if not self.aggregation.plain:
+            self._defended(server, row, upload, round)
         return new, tree.take(after, 0)
+
+    def _defended(self, server: State, row: State, upload: Message, round: Round) -> None:
+        """Refuse to defend what the server learns of clients' values by another way than the rule.
+
+        Under a rule that learns nothing, it may not matter to anybody else what a client sends.
+        """
+        rows = tree.stack([row, row])
+        other = {
+            key: replace(part, values=tree.each(_another, part.values))
+            for key, part in upload.items()
+        }
+        ids, samples = torch.tensor([self.info.id, self.info.id + 1]), torch.tensor([1, 1])
+        cohort = Cohort(ids, samples, 2, 2, _Deaf())
+        left, right = (
+            self.context.method.aggregate(
+                self.context.task, server, rows, tree.stack([upload, second]), cohort, round
+            )
+            for second in (upload, other)
+        )
+        before, after = (
+            tree.named({"server": new, "rows": tree.take(known, 0)}) for new, known in (left, right)
+        )
+        for path, value in before.items():
+            same = (value == after[path]) | ((value != value) & (after[path] != after[path]))
+            if not bool(same.all()):
+                raise MasqueradeError(
+                    "E202",
+                    f"{type(self.context.method).__name__}: `aggregate` makes `{path}` of clients' "
+                    "values by another way than `cohort.average`, so that no setting of `train` "
+                    "can defend it; write cohort.average(part, otherwise) for mq.average, or take "
+                    "aggregation = mean, clip_updates = 0 and min_contributors = 1",
+                )
+
+
+@dataclass(frozen=True)
+class _Deaf(Aggregation):
+    """Learns nothing of clients."""
+
+    def reduce(
+        self,
+        part: Part,
+        weights: Tensor,
+        otherwise: Mapping[str, Tensor],
+        absent: Literal["skip", "zero"] = "skip",
+        least: int = 1,
+    ) -> Tree:
+        """Leave everything as it was."""
+        return {name: otherwise[name] for name in part.values}
+
+
+def _another(value: Tensor) -> Tensor:
+    """Return other values of the same type."""
+    return ~value if value.dtype is torch.bool else value + 1
 
 
 def _names(given: Any) -> set[str]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core import tree
+from masquerade.core.aggregation import PLAIN, Aggregation
 from masquerade.core.method import Method
 from masquerade.core.round import ClientInfo, Cohort, Round, round_name
 from masquerade.core.task import Task
@@ -79,6 +80,8 @@ class Server:
     """Where the states of clients lie between rounds."""
     holds_clients: bool = True
     """Whether it simulates clients, and has their states; else they have them."""
+    aggregation: Aggregation = PLAIN
+    """How clients' values become one."""
     _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
 
     @property
@@ -154,19 +157,33 @@ class Server:
         if len(turn.back) < len(ids):
             ids, rows = ids[turn.back], tree.take(rows, turn.back)
             received = sent.take(turn.back) if sent.back is None else sent
-        refused, taken = self.refused(received, ids, turn.round, turn.number, warned)
+        everybody = len(turn.back) == len(turn.asked)
+
+        def before() -> State:
+            return job.clients if everybody else tree.take(job.clients, turn.back)
+
+        refused, taken = self.refused(received, ids, turn.round, turn.number, warned, before)
         accepted = received
         if refused:
             ids, rows, accepted = ids[taken], tree.take(rows, taken), received.take(taken)
         return Answers(received, refused, ids, rows, accepted)
 
     def refused(
-        self, outcome: Outcome, ids: Tensor, round: Round, number: int, warned: set[str]
+        self,
+        outcome: Outcome,
+        ids: Tensor,
+        round: Round,
+        number: int,
+        warned: set[str],
+        before: Callable[[], State],
     ) -> tuple[dict[int, str], Tensor]:
-        """Return the clients whose update is refused, and why; and the places of all others."""
+        """Return the clients whose update is refused, and why; and the places of all others.
+
+        `before` returns the states that they had.
+        """
         sent = "upload" if round.kind == "train" else round.kind
         limits = [self._limit(id).get(sent, {}) for id in ids.tolist()]
-        found = refusals(outcome.uploads, limits)
+        found = refusals(outcome.uploads, limits, outcome.clients, before)
         refused = {int(ids[place]): code for place, code in found.items()}
         warn_of_refusals(refused, len(ids), round_name(round.kind, number), warned)
         taken = [place for place in range(len(ids)) if place not in found]
@@ -180,7 +197,8 @@ class Server:
 
     def cohort(self, ids: Tensor, asked: int) -> Cohort:
         """Return the clients whose uploads are aggregated, as methods see them."""
-        return Cohort(ids, self.samples[ids], asked, len(self.participation.eligible))
+        clients = len(self.participation.eligible)
+        return Cohort(ids, self.samples[ids], asked, clients, self.aggregation)
 
 
 def _no_state(task: Task, info: ClientInfo) -> State:

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from masquerade.core import average, mask, tree
+from masquerade.core import mask, tree
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Batch, ClientInfo, Cohort, Round, Stage
@@ -211,7 +211,7 @@ class FedSelect(Method):
         self, task: Task, server: State, rows: State, uploads: Message, cohort: Cohort, round: Round
     ) -> tuple[State, State]:
         """Average u over those who share an entry; remember what each shares."""
-        params = average(uploads["params"], cohort.samples, server["params"])
+        params = cohort.average(uploads["params"], server["params"])
         return {"params": params}, {"shared": uploads["params"].keep}
 
     def personalize(self, task: Task, message: Message, client: State, view: str) -> Message:
@@ -221,6 +221,26 @@ class FedSelect(Method):
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
         """Answer by θ_c."""
         return task(halves.compose(personal["own"], personal["shared"]), x)[0]
+
+    def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
+        """Bound uploads by what L prunings leave shared; masks that grow begin by sharing all."""
+        if self.select == "growth":
+            return {"use": {}, "upload": {}}
+        masked = halves.split(task, self.norms, self.buffers)[0]
+        sizes = {name: value.numel() for name, value in masked.items()}
+        if self.ranking == "overall":
+            sizes = {"": sum(sizes.values())}
+        most = {name: size - self.least_personal(size) for name, size in sizes.items()}
+        return {"use": {}, "upload": most}
+
+    def least_personal(self, size: int) -> int:
+        """Return how many of so many entries are personal after all prunings of a round."""
+        left = size
+        least = math.ceil(size * self.target_share - 1e-9) if self.stop == "share" else 0
+        for _ in range(self.iterations):
+            base = size if self.share_of == "all" else left
+            left = min(left, max(math.floor(base * self.personal_share + 1e-9), least))
+        return left
 
 
 def _same(work: State, round: Round) -> State:
