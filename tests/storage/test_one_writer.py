@@ -53,6 +53,7 @@ EXCEPTIONS = {
     "reproduce/raw.py: savez_compressed": "into memory",
     "export/predict.py: save": "into memory",
     "data/cache.py: save": "into a file that the writer opened",
+    "storage/regular.py: open": "to read, without waiting for a pipe's writer",
     "storage/run_directory.py: open": "the lock, which is no file of the run",
     "storage/run_directory.py: ftruncate": "the lock, which is no file of the run",
     "storage/run_directory.py: write": "the lock, which is no file of the run",
