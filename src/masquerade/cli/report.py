@@ -40,6 +40,9 @@ def report(
             help="Bandwidth of a client: 10MB/s, or DOWN:UP as 50Mbps:10Mbps; else the run's."
         ),
     ] = None,
+    privacy: Annotated[
+        bool, typer.Option("--privacy", help="Print what left clients, as Markdown.")
+    ] = False,
     convention: Annotated[
         str, typer.Option(help="How costs are counted: ours, or paper (one way, values only).")
     ] = "ours",
@@ -56,9 +59,10 @@ def report(
     from masquerade.report import clients as by_client
     from masquerade.report import costs as by_cost
     from masquerade.report import markdown as as_markdown
+    from masquerade.report.privacy import markdown as as_sheets
     from masquerade.results.json_records import to_json
     from masquerade.results.lead import with_lead
-    from masquerade.storage.results import is_sweep, read_results
+    from masquerade.storage.results import is_sweep, read_results, read_sheets
 
     if is_sweep(path):
         if clients or difference or costs or metric:
@@ -99,6 +103,8 @@ def report(
             "clients": {name: each.clients for name, each in gained.items()},
         }
         _print(by_client.difference_table(results, names[0], names[1]), found, quiet, as_json)
+    elif privacy:
+        typer.echo(as_sheets(read_sheets(path)))
     elif markdown:
         typer.echo(as_markdown(results))
     else:
@@ -130,7 +136,10 @@ def show(path: Path, results: "Sequence[Summary]", quiet: bool, as_json: bool) -
     if as_json:
         typer.echo(json.dumps([summary.to_json() for summary in results]))
     elif not quiet:
-        from masquerade.report import terminal
+        from masquerade.report import privacy, terminal
+        from masquerade.storage.results import read_sheets
 
         echo(terminal(results))
+        if sheets := read_sheets(path):
+            typer.echo(privacy.line(sheets))
         typer.echo(f"Report: {path / 'report.html'}")

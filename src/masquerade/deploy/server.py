@@ -12,7 +12,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -36,10 +37,11 @@ from masquerade.deploy.agreement import (
 )
 from masquerade.deploy.carrier import Carrier
 from masquerade.deploy.evaluate import TRIES, FleetEvaluator
-from masquerade.deploy.facts import Facts, agreed, check_known
+from masquerade.deploy.facts import Facts, Form, agreed, check_known
 from masquerade.deploy.federation import FILE as FEDERATION
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import BEAT, Fleet
+from masquerade.deploy.measure import ClientReport, FinalFigures
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.participant import Invitation, Seat
 from masquerade.deploy.status import StatusFile
@@ -54,10 +56,19 @@ from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.report_page import write_report_if_drawn
 from masquerade.experiments.run import directory_at
 from masquerade.experiments.run_files import json_of
-from masquerade.results import Attendance, EvaluationRecord, Preparation, RoundRecord, Summary
+from masquerade.results import (
+    Attendance,
+    EvaluationRecord,
+    Preparation,
+    PrivacySheet,
+    RoundRecord,
+    Summary,
+)
 from masquerade.results.json_records import from_json, parsed, to_json
+from masquerade.results.privacy import FILE as PRIVACY
 from masquerade.simulation.build import context_of, server_of
 from masquerade.simulation.participation import Participation
+from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import Server, Turn, federated_round, train
 from masquerade.simulation.state import RunState
 from masquerade.storage import atomic
@@ -622,11 +633,31 @@ class Service:
         found = {
             data_facts.FILE: facts.to_bytes(),
             AFTER: after,
+            PRIVACY: self._sheet(state, summaries[0].title).to_bytes(),
             "summary.json": json_of(summaries),
         }
         directory.write_results(found.items())
         write_report_if_drawn(self.folder, summaries)
         self._tell("finished", state)
+
+    def _sheet(self, state: RunState, title: str) -> PrivacySheet:
+        """Return what left clients: all that facts, messages and reports have room for."""
+        known, report = (fields(Facts), fields(Form)), (fields(ClientReport), fields(FinalFigures))
+        facts, figures = (
+            tuple(each.name for each in chain(*pair) if each.name not in ("form", "final"))
+            for pair in (known, report)
+        )
+        return sheet_of(
+            self._server(Gathered(self._ids(self._eligible), NOBODY.chosen)),
+            state,
+            title,
+            self.spec.seed,
+            self.agreement.fitting(self.spec),
+            self.agreement.weighting,
+            (*figures, "operations"),
+            {"facts": facts},
+            simulated=False,
+        )
 
     def _measured(self, state: RunState) -> list[Summary]:
         """Have all clients that are there measure all of their views."""

@@ -23,8 +23,9 @@ from masquerade.experiments.personal import Models
 from masquerade.experiments.report_page import as_run
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
+from masquerade.results.privacy import FILE as PRIVACY
 from masquerade.storage import model_files
-from masquerade.storage.results import is_comparison, read_results
+from masquerade.storage.results import is_comparison, read_results, read_sheets
 from masquerade.storage.run_directory import CONFIG
 from masquerade.storage.saved_folder import Folder
 
@@ -86,7 +87,9 @@ def _loaded(
         def opened() -> Models:
             return given
 
-    return Result(tuple(summaries), settings, facts.partition if facts else "", opened)
+    sheets = read_sheets(path) if (path / PRIVACY).is_file() else ()
+    partition = facts.partition if facts else ""
+    return Result(tuple(summaries), settings, partition, opened, *sheets[:1])
 
 
 def _settings(path: Path) -> toml.Tables:

@@ -11,8 +11,9 @@ from masquerade.config.settings import Evaluate
 from masquerade.cost.bandwidth import Bandwidth, bandwidth
 from masquerade.errors import MasqueradeError
 from masquerade.experiments import data_facts
-from masquerade.results import Summary
+from masquerade.results import PrivacySheet, Summary
 from masquerade.storage import atomic
+from masquerade.storage.results import read_sheets
 from masquerade.storage.run_directory import CONFIG
 from masquerade.storage.saved_folder import Folder
 
@@ -43,7 +44,7 @@ def write_report(
     partition = ""
     if data_facts.FILE in known.files:
         partition = data_facts.DataFacts.from_bytes(known.read(data_facts.FILE)).partition
-    write_page(path / "report.html", results, text, partition, clients_have)
+    write_page(path / "report.html", results, text, partition, clients_have, read_sheets(path))
 
 
 def as_run(tables: toml.Tables, runs: Sequence[toml.Tables]) -> toml.Tables:
@@ -69,6 +70,7 @@ def write_page(
     settings: str,
     partition: str,
     clients_have: Bandwidth | None = None,
+    sheets: Sequence[PrivacySheet] = (),
 ) -> None:
     """Write a page; `settings` are the text of a `config.toml`."""
     from masquerade.report import page
@@ -77,7 +79,7 @@ def write_page(
     title = f"{results[0].data}: {', '.join(dict.fromkeys(each.title for each in results))}"
     notes, have = [_what_was_run(results, tables, partition)], clients_have or _bandwidth(tables)
     try:
-        text = page(results, settings, title, notes, rate=have)
+        text = page(results, settings, title, notes, have, sheets)
         atomic.write_file(path, text.encode())
     except OSError as error:
         raise MasqueradeError("E502", f"cannot write {path}: {error}") from None

@@ -13,7 +13,7 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError, counted, listed, nearest
 from masquerade.experiments.personal import Models, Personal
-from masquerade.results import Summary
+from masquerade.results import PrivacySheet, Summary
 from masquerade.results.lead import led, with_lead
 from masquerade.storage.saved_folder import File
 
@@ -64,7 +64,13 @@ class Reported:
         """
         from masquerade.experiments.report_page import write_page
 
-        write_page(Path(path), self.summaries, toml.write(self.settings), self.partition)
+        settings = toml.write(self.settings)
+        write_page(Path(path), self.summaries, settings, self.partition, sheets=self.sheets)
+
+    @property
+    def sheets(self) -> Sequence[PrivacySheet]:
+        """Return the privacy sheets of all trainings."""
+        raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
         """Save summaries, settings and models into a new folder, which `mq.load_result` reads.
@@ -95,12 +101,19 @@ class Result(Reported):
 
     open_models: Callable[[], Models]
     """Models that lie on the disk are opened when one is asked for."""
+    privacy: PrivacySheet | None = None
+    """What left clients, and what is guaranteed of it; None where a run of 0.1 is loaded."""
 
     def __repr__(self) -> str:
         shown = led(self.summaries)
         own = ", ".join(f"{each.title} {each.accuracy.own.mean:.4g}" for each in shown)
         rounds = counted(shown[0].rounds, "round")
         return f"<Result of {rounds}, {shown[0].metric} on own data: {own}>"
+
+    @property
+    def sheets(self) -> Sequence[PrivacySheet]:
+        """Return the privacy sheet."""
+        return () if self.privacy is None else (self.privacy,)
 
     @cached_property
     def models(self) -> Models:
@@ -160,6 +173,11 @@ class Comparison(Reported):
     def __repr__(self) -> str:
         titles = dict.fromkeys(each.title for each in self.summaries)
         return f"<Comparison of {counted(len(self.results), 'training')}: {', '.join(titles)}>"
+
+    @property
+    def sheets(self) -> Sequence[PrivacySheet]:
+        """Return the privacy sheets of all trainings."""
+        return [sheet for each in self.results for sheet in each.sheets]
 
     def result(self, row: str, seed: int | None = None) -> Result:
         """Return the training of a row of the table; of several seeds the first, or a named one."""

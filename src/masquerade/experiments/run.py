@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +42,7 @@ from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
 from masquerade.results.alarms import warn_of
 from masquerade.simulation.build import Simulation, simulating
+from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
 from masquerade.storage.results import COMPARISON, read_results
@@ -155,9 +156,22 @@ def _completed(
     found = Models(
         spec.method, server.task, personal, facts, spec.federation, spec.data, tasks=tasks
     )
-    result = Result(tuple(summaries), made.settings, facts.partition, partial(opened, found))
+    fitting, weighting = made.simulation.fitting, made.simulation.weighting
+    figures = told_of(summaries[0])
+    title = summaries[0].title
+    sheet = sheet_of(server, state, title, spec.seed, fitting, weighting, figures)
+    opening = partial(opened, found)
+    result = Result(tuple(summaries), made.settings, facts.partition, opening, sheet)
     all_told.on_end(run, result)
     return result
+
+
+def told_of(summary: Summary) -> tuple[str, ...]:
+    """List what a summary has of every client: in a simulation nobody else sees it."""
+    found = summary.per_client
+    assert found is not None
+    kinds = [each.name for each in fields(found) if getattr(found, each.name)]
+    return (summary.metric, *summary.metrics, *(name for name in kinds if name != "ids"))
 
 
 def _settings(spec: TrainingSpec) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from masquerade.experiments.callbacks import Callback, Run
 from masquerade.experiments.report_page import write_report_if_drawn
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
+from masquerade.results.privacy import FILE as PRIVACY
 from masquerade.storage import model_files
 from masquerade.storage.results import COMPARISON
 from masquerade.storage.run_directory import CONFIG, RunDirectory
@@ -75,4 +76,6 @@ def _files(result: Result, models: bool = True) -> Iterator[File]:
         # No seed makes them again, and the models of some methods are made of them.
         yield model_files.INITIAL, model_files.encode({"params": Part(result.task.initial)})
     yield data_facts.FILE, facts.to_bytes()
+    for sheet in result.sheets:
+        yield PRIVACY, sheet.to_bytes()
     yield "summary.json", json_of(result.summaries)

@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
-from masquerade.report import blocks, clients, costs, plots, tables
+from masquerade.report import blocks, clients, costs, plots, privacy, tables
 from masquerade.report.drawing import matrix
 from masquerade.report.tables import Pick, Results
-from masquerade.results import AVERAGED, Accuracy, Summary
+from masquerade.results import AVERAGED, Accuracy, PrivacySheet, Summary
 from masquerade.results.accuracy import ByStep
 from masquerade.results.alarms import alarms
 from masquerade.results.lead import led
@@ -158,10 +158,11 @@ def page(
     title: str,
     notes: Sequence[str] = (),
     rate: Bandwidth = FEDMASK,
+    sheets: Sequence[PrivacySheet] = (),
 ) -> str:
     """Return a self-contained HTML page of the results and the configuration they come from.
 
-    `rate` is the bandwidth that clients are taken to have.
+    `rate` is the bandwidth that clients are taken to have; `sheets` say what left them.
     """
     notes = [*alarms(results), *notes]
     results = tables.under_rules(led(results))
@@ -182,6 +183,7 @@ def page(
         _section("Costs", _costs(results, groups, rate)),
         _section("Global view", _global_view(results, groups)),
         _section("Novel clients", _novel(results, rows)),
+        _section("What left clients", _privacy(sheets)),
         _section("Configuration", _configuration(config_text)),
         _section("How to read this", _reading()),
     )
@@ -418,6 +420,18 @@ def _costs(results: Results, groups: list[list[Summary]], rate: Bandwidth) -> st
         text = _element("summary", section.title) + _element("p", section.note, "soft")
         pieces.append(f"<details>{text}{table}</details>")
     return "\n".join(pieces) + _layers(groups)
+
+
+def _privacy(sheets: Sequence[PrivacySheet]) -> str:
+    """Return a folded table for each training, under what is guaranteed of it."""
+    pieces = []
+    for sheet in sheets:
+        title = f"{privacy.heading(sheet)}: ε {sheet.epsilon}"
+        rows = [[_cell(text) for text in row] for row in privacy.body(sheet)]
+        said = "".join(_element("p", note, "soft") for note in privacy.notes(sheet))
+        table = _table(privacy.HEADINGS, rows)
+        pieces.append(f"<details>{_element('summary', title)}{said}{table}</details>")
+    return "\n".join(pieces)
 
 
 def _layers(groups: list[list[Summary]]) -> str:

@@ -2,6 +2,7 @@
 
 from masquerade.results.accuracy import AVERAGED, Accuracy, Statistics
 from masquerade.results.costs import Bytes, Costs, Flops, PaperCosts, Spent, Storage
+from masquerade.results.privacy import Guarantee, Leaving, PrivacySheet, Sent
 from masquerade.results.rounds import Attendance, EvaluationRecord, Preparation, RoundRecord
 from masquerade.results.summary import (
     Baseline,
@@ -30,6 +31,8 @@ __all__ = [
     "Costs",
     "EvaluationRecord",
     "Flops",
+    "Guarantee",
+    "Leaving",
     "ModelSize",
     "Novel",
     "Overlap",
@@ -38,8 +41,10 @@ __all__ = [
     "Point",
     "Preparation",
     "Preprocessing",
+    "PrivacySheet",
     "RoundRecord",
     "RuleFigures",
+    "Sent",
     "Spent",
     "Statistics",
     "Storage",

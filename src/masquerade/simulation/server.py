@@ -24,6 +24,7 @@ from masquerade.engine.store import Place, Store
 from masquerade.errors import MasqueradeWarning
 from masquerade.results import EvaluationRecord, RoundRecord
 from masquerade.simulation.participation import Participation
+from masquerade.simulation.sent import note_sent
 from masquerade.simulation.state import COSTS, RunState, phase_name
 from masquerade.simulation.update_checks import all_finite, refusals, warn_of_refusals
 from masquerade.wire import session
@@ -257,6 +258,7 @@ def federated_round(
         finite = all_finite([state.server, answers.accepted.clients])
     # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
     cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
+    note_sent(state, server, turn, answers, cost)
     _note_divergence(state, turn, finite)
     return _finish_turn(state, turn, answers.refused, cost)
 

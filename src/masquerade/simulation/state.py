@@ -14,7 +14,7 @@ from masquerade.core.tree import State
 from masquerade.cost import memory
 from masquerade.engine.base import Outcome, astuple
 from masquerade.engine.store import Store
-from masquerade.results import EvaluationRecord
+from masquerade.results import EvaluationRecord, Sent
 from masquerade.simulation.clock import Clock
 from masquerade.wire import session
 
@@ -52,6 +52,7 @@ class StateFacts:
     memory: Mapping[str, float]
     diverged: int | None
     refused: int
+    sent: tuple[Sent, ...] = ()
 
 
 @dataclass
@@ -77,6 +78,8 @@ class RunState:
     """FLOPs over clients, by phase and layer: dense, masked, executed."""
     history: list[EvaluationRecord] = field(default_factory=list)
     """Evaluations between rounds."""
+    sent: dict[tuple[str, str, str], Sent] = field(default_factory=dict)
+    """What messages had, by kind or phase of the round, direction and part."""
     clock: Clock = field(default_factory=Clock)
     memory: dict[str, float] = field(default_factory=dict)
     """The most bytes held at a time, by kind, and by kind and what the run was doing."""
@@ -213,6 +216,7 @@ class RunState:
             memory=dict(self.memory),
             diverged=self.diverged,
             refused=self.refused,
+            sent=tuple(self.sent.values()),
         )
 
     def restore(
@@ -243,6 +247,7 @@ class RunState:
         }
         self.history, self.memory = list(facts.history), dict(facts.memory)
         self.diverged, self.refused = facts.diverged, facts.refused
+        self.sent = {(each.when, each.direction, each.part): each for each in facts.sent}
         for part, seconds in facts.seconds.items():
             # This process has a start-up of its own.
             self.clock.seconds[part] += seconds

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 from masquerade.errors import MasqueradeError
-from masquerade.results import Summary
+from masquerade.results import PrivacySheet, Summary
+from masquerade.results.privacy import FILE as PRIVACY
+from masquerade.storage.run_directory import HASHES
 from masquerade.storage.saved_folder import Folder, damaged
 
 COMPARISON = "comparison"
@@ -22,6 +24,15 @@ def is_sweep(path: Path) -> bool:
 def is_comparison(path: Path) -> bool:
     """Tell a comparison's directory from a run's."""
     return (path / COMPARISON).is_file()
+
+
+def read_sheets(path: Path) -> tuple[PrivacySheet, ...]:
+    """Read the privacy sheets of a run directory or a comparison; older runs have none."""
+    sealed = (path / HASHES, *sorted(path.glob(f"*/{HASHES}")))
+    folders = [Folder.open(each.parent) for each in sealed if each.is_file()]
+    return tuple(
+        PrivacySheet.from_bytes(each.read(PRIVACY)) for each in folders if PRIVACY in each.files
+    )
 
 
 def read_results(path: Path) -> list[Summary]:
