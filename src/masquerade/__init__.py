@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from masquerade import methods, models, trackers
-    from masquerade.config.settings import Compute, Evaluate
+    from masquerade.config.settings import Compute, Evaluate, Privacy
     from masquerade.core import (
         Axis,
         Batch,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
-    "masquerade.config.settings": ("Compute", "Evaluate"),
+    "masquerade.config.settings": ("Compute", "Evaluate", "Privacy"),
     "masquerade.core": (
         "Axis",
         "Batch",
@@ -141,6 +141,7 @@ __all__ = [
     "Pathological",
     "Personal",
     "PersonalizedClassifier",
+    "Privacy",
     "Raw",
     "Result",
     "Round",

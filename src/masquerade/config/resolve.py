@@ -17,7 +17,15 @@ from masquerade.config.budgets import budgets_of, warn_of_budgets
 from masquerade.config.metrics import metrics_for
 from masquerade.config.normalize import preprocess_for
 from masquerade.config.normalize import resolved as resolved_normalize
-from masquerade.config.settings import TABLE_OPTIONS, Compute, Config, Data, Evaluate, Train
+from masquerade.config.settings import (
+    TABLE_OPTIONS,
+    Compute,
+    Config,
+    Data,
+    Evaluate,
+    Privacy,
+    Train,
+)
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
 from masquerade.core.preprocess import Preprocess, shape_after
@@ -61,6 +69,7 @@ class TrainingSpec:
     """Clients that are kept out of training."""
     data: Data | None = None
     """How the federation was made; None where a program made it."""
+    privacy: Privacy = field(default_factory=Privacy)
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Rules on outputs, by name, that all views are evaluated under as well."""
 
@@ -264,6 +273,7 @@ def _specified(
         budgets=tuple(budgets_of(given, federation.clients, drawn)),
         novel=tuple(novel_clients(federation.clients, data.novel, drawn).tolist()),
         data=data,
+        privacy=config.privacy,
     )
 
 

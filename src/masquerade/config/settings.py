@@ -180,6 +180,25 @@ class Compute(Settings):
 
 
 @dataclass(frozen=True)
+class Privacy(Settings):
+    """Differential privacy, in the words of Opacus; a run that asks for it cannot be repeated."""
+
+    unit: str = "none"
+    """What one of which is hidden: a "sample" of a client (DP-SGD at clients), a whole "client"
+    (noise on the mean of updates, at the server), or "none"."""
+    epsilon: float = 0.0
+    """The most that ε may be after all rounds: the accountant finds the noise for it; 0 takes
+    `noise_multiplier`."""
+    delta: float = 1e-5
+    """The probability with which ε need not hold (δ)."""
+    noise_multiplier: float = 0.0
+    """Standard deviation of the noise, as a multiple of `max_grad_norm`; 0 without an `epsilon`
+    clips, and guarantees nothing."""
+    max_grad_norm: float = 1.0
+    """Norm that the gradient of a sample, or the update of a client, is clipped to."""
+
+
+@dataclass(frozen=True)
 class Fleet(Settings):
     """Real clients: who they are, and how long a round waits for them. `federation.toml` has it."""
 
@@ -212,6 +231,7 @@ class Config:
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)
     compute: Compute = field(default_factory=Compute)
+    privacy: Privacy = field(default_factory=Privacy)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings by method name; what stands under no name is for every method."""
     code: Mapping[str, str] = field(default_factory=dict)
@@ -223,6 +243,7 @@ SECTIONS: dict[str, type[Any]] = {
     "train": Train,
     "evaluate": Evaluate,
     "compute": Compute,
+    "privacy": Privacy,
 }
 
 TABLE_OPTIONS = {
@@ -245,6 +266,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "train.class_weights": ("none", "balanced"),
     "train.aggregation": RULES_OF_AGGREGATION,
     "evaluate.split": ("test", "validation"),
+    "privacy.unit": ("none", "sample", "client"),
     "compute.engine": ("auto", "loop", "batched"),
     "compute.device": ("auto", "cpu", "cuda"),
     "compute.replay": ("auto", "off"),
@@ -285,6 +307,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "compute.threads": (1, 1024),
     "compute.commit_every": (0, math.inf),
     "compute.memory": (0, math.inf),
+    "privacy.epsilon": (0, math.inf),
+    "privacy.delta": (NEXT, 0.5),
+    "privacy.noise_multiplier": (0, math.inf),
+    "privacy.max_grad_norm": (NEXT, math.inf),
     "fleet.quorum": (1, math.inf),
     "fleet.deadline": (NEXT, math.inf),
     "fleet.wait": (0, math.inf),

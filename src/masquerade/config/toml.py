@@ -27,6 +27,7 @@ from masquerade.config.settings import (
     SECTIONS,
     Config,
     Evaluate,
+    Privacy,
 )
 from masquerade.core.method import Bounds, Choices, Method
 from masquerade.core.old_words import VALUES, hint
@@ -300,6 +301,7 @@ def _check_rest(config: Config, problems: Problems) -> None:
         text = f"`evaluate.split` is {evaluate.split}, but `data.split` leaves no"
         problems.append(f"{text} {evaluate.split} data")
     _check_evaluate(evaluate, problems)
+    _check_privacy(config.privacy, problems)
     if not train.seeds:
         problems.append("`train.seeds` is empty; give one or more")
     if len(set(train.seeds)) < len(train.seeds):
@@ -331,6 +333,15 @@ def _check_evaluate(evaluate: Evaluate, problems: Problems) -> None:
         problems.append("`evaluate.severities` is empty; give one or more, from 1 to 5")
 
 
+def _check_privacy(privacy: Privacy, problems: Problems) -> None:
+    if privacy.epsilon and privacy.noise_multiplier:
+        text = "one follows from the other; give one of them"
+        problems.append(f"`privacy.epsilon` and `privacy.noise_multiplier` are given: {text}")
+    asked = privacy != Privacy(unit=privacy.unit)
+    if privacy.unit == "none" and asked:
+        problems.append('`privacy.unit` is none, and other settings are given; say "sample"')
+
+
 def check(**records: Any) -> None:
     """Refuse settings outside their types and ranges, given as section=record; E201 lists all."""
     problems: Problems = []
@@ -347,6 +358,8 @@ def check(**records: Any) -> None:
             problems += record.problems()
         if isinstance(record, Evaluate) and not problems:
             _check_evaluate(record, problems)
+        if isinstance(record, Privacy) and not problems:
+            _check_privacy(record, problems)
     if problems:
         raise MasqueradeError("E201", "settings: " + "; ".join(problems))
 

@@ -41,6 +41,11 @@ class Aggregation:
         """Tell whether it is the mean, and nothing else."""
         return self.rule == "mean" and not self.clip_updates and self.min_contributors <= 1
 
+    @property
+    def quorum(self) -> int:
+        """Return how many answers a round needs to change anything."""
+        return 1
+
     def reduce(
         self,
         part: Part,

@@ -183,12 +183,18 @@ class SGDStep:
     def __call__(self, work: State, batch: Batch, round: Round, again: bool = False) -> State:
         """Take the step; what was given stays as it is, but for `again`."""
 
-        def objective(trees: dict[str, Tree]) -> tuple[Tensor, Tree]:
+        def objective(trees: dict[str, Tree], batch: Batch = batch) -> tuple[Tensor, Tree]:
             moved = {entry: {**work[entry], **part} for entry, part in trees.items()}
             return self.objective({**work, **moved}, batch, round)
 
         trees = {entry: self._moving(work[entry]) for entry in self.on}
-        grads, _, buffers = gradient(objective, trees)
+        keep = self.within(work) if self.within else None
+        if (private := self.task.dp) is None:
+            grads, _, buffers = gradient(objective, trees)
+        else:
+            # A gradient that is wanted unmasked is clipped and noised unmasked.
+            inside = None if self.gradient else keep
+            grads, buffers = private.gradient(objective, trees, batch, inside), {}
         if self.proximal:
             grads = {
                 entry: self._with_proximal(grads[entry], trees[entry], work) for entry in trees
@@ -198,7 +204,6 @@ class SGDStep:
             result["gradient"] = {**work["gradient"], **grads}
         if self.momentum:
             result["momentum"] = {**work["momentum"]}
-        keep = self.within(work) if self.within else None
         for entry, lr in zip(self.on, self.lrs, strict=True):
             old = trees[entry]
             if not old:  # Nothing of this tree moves in this network.

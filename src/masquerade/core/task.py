@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from masquerade.core.batch_norm import take_one_value
+from masquerade.core.dp import DPSGD
 from masquerade.core.dropout import Dropout
 from masquerade.core.metric import SetMetric
 from masquerade.core.preprocess import Preprocess, Scale, Unfitted, fitted_on, moved
@@ -128,6 +129,7 @@ class Task:
         self.preprocess = moved(preprocess or Scale(), self.dtype)
         self.preprocess_is_default = preprocess is None
         self.class_weights: Tensor | None = None
+        self.dp: DPSGD | None = None
         # Layers that count or normalize over a batch see padding; engines ask before they pad.
         self.couples_batch = any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.module.modules()
@@ -314,6 +316,12 @@ class Task:
         """Return the task whose loss in training weighs every sample by its class [classes]."""
         other = copy.copy(self)
         other.class_weights = weights
+        return other
+
+    def with_dp(self, dp: DPSGD | None) -> "Task":
+        """Return the task whose SGD steps are private to samples."""
+        other = copy.copy(self)
+        other.dp = dp
         return other
 
     def with_example(self, x: Tensor) -> "Task":

@@ -5,7 +5,7 @@ backward pass, for derivatives of derivatives that nobody here takes. On small n
 most of the time. This uses the functions of torch that both are built on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -79,6 +79,15 @@ def _prepare() -> None:
 def mapped() -> bool:
     """Tell whether this runs inside a map over clients, where other code is fast."""
     return _current.get() is not None
+
+
+def outside(make: Callable[[tuple[int, ...]], Tensor]) -> Tensor:
+    """Return what `make(leading sizes)` makes without torch: in a map, for every client.
+
+    A map refuses to draw random numbers; what is made elsewhere may enter it.
+    """
+    current = _current.get()
+    return make(()) if current is None else current.enter(make((current.clients,)))
 
 
 @contextmanager

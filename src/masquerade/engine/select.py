@@ -77,6 +77,8 @@ def make(
     if name == "batched":
         why = obstacle(context)
         if why is None:
+            # What is drawn outside of torch would be the same in every replay.
+            replay = "off" if context.task.dp else replay
             return Batched(context, clients_per_chunk, steps=stepper(replay, device))
         warn(
             f"W501 this run cannot be batched over clients and is looped instead: {why}",

@@ -16,7 +16,7 @@ from masquerade.config.availability import check as check_available
 from masquerade.config.budgets import Budgets, budgets_of, warn_of_budgets
 from masquerade.config.normalize import with_default
 from masquerade.config.resolve import TrainingSpec, check_novel, row_names, task_for
-from masquerade.config.settings import Compute, Evaluate, Train
+from masquerade.config.settings import Compute, Evaluate, Privacy, Train
 from masquerade.core.method import Method
 from masquerade.core.metric import Rule
 from masquerade.core.task import Task
@@ -60,6 +60,7 @@ class RunSettings(TrainSettings, total=False):
 
     evaluate: Evaluate | None
     compute: Compute | None
+    privacy: Privacy | None
     budgets: Budgets
     novel: Sequence[int]
     rules: Mapping[str, Rule] | None
@@ -78,6 +79,7 @@ def run(
     views: Sequence[str] | None = None,
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
+    privacy: Privacy | None = None,
     budgets: Budgets = (1.0,),
     clients_per_round: int = 0,
     available: str = "always",
@@ -110,6 +112,7 @@ def run(
     - `class_weights`: with "balanced", rare classes weigh more in the loss.
     - `evaluate` says what is measured: `mq.Evaluate(metrics=("balanced_accuracy", "auroc"))`.
     - `aggregation`, `trim`, `clip_updates` and `min_contributors` defend against false updates.
+    - `privacy`: differential privacy of samples or clients, `mq.Privacy(unit="sample", epsilon=8)`.
     - `rules` on outputs are evaluated beside the views.
     - `out`: a directory for models, summary and report page. The same call goes on from its last
       commit after any interruption.
@@ -139,6 +142,7 @@ def run(
         min_contributors=min_contributors,
         evaluate=evaluate,
         compute=compute,
+        privacy=privacy,
         budgets=budgets,
         novel=novel,
         rules=rules,
@@ -235,6 +239,7 @@ def _specified(
     *,
     evaluate: Evaluate | None = None,
     compute: Compute | None = None,
+    privacy: Privacy | None = None,
     budgets: Budgets = (1.0,),
     novel: Sequence[int] = (),
     rules: Mapping[str, Rule] | None = None,
@@ -245,6 +250,7 @@ def _specified(
     check_problem(model, federation)
     check_kind("evaluate", evaluate, Evaluate, "evaluate=mq.Evaluate(every=5)")
     check_kind("compute", compute, Compute, 'compute=mq.Compute(engine="loop")')
+    check_kind("privacy", privacy, Privacy, 'privacy=mq.Privacy(unit="sample", epsilon=8)')
     check_kind("rules", rules, Mapping, 'rules={"name": function}')
     if not all(map(callable, (rules or {}).values())):
         raise MasqueradeError("E201", '`rules` has what is no function; write {"name": function}')
@@ -256,7 +262,8 @@ def _specified(
         raise MasqueradeError("E202", f"unknown views {wrong}; there are {method.views}")
     train = Train(model="", rounds=rounds, seeds=(seed,), **settings)
     evaluate, compute = evaluate or Evaluate(), compute or Compute()
-    toml.check(method=method, train=train, evaluate=evaluate, compute=compute)
+    privacy = privacy or Privacy()
+    toml.check(method=method, train=train, evaluate=evaluate, compute=compute, privacy=privacy)
     check_available(train.available)
     shares = budgets_of(budgets, federation.clients, seed)
     warn_of_budgets([(type(method).__name__, method)], shares)
@@ -273,6 +280,7 @@ def _specified(
         names=tuple(named(view) for view in chosen),
         budgets=tuple(shares),
         novel=tuple(novel),
+        privacy=privacy,
         rules=dict(rules or {}),
     )
 
@@ -331,7 +339,8 @@ def _by_settings(method: Method, methods: Sequence[Method]) -> Named:
 def _program(simulation: Simulation) -> toml.Tables:
     """Describe a run that no configuration file could: its method and model are objects."""
     spec = simulation.spec
-    records = {"train": spec.train, "evaluate": spec.evaluate, "compute": spec.compute}
+    sections = ("train", "evaluate", "compute", "privacy")
+    records = {name: getattr(spec, name) for name in sections}
     tables = {name: toml.plain(record) for name, record in records.items()}
     # No name leads to a network that is an object; the page tells what it was.
     tables["train"]["model"] = f"{type(spec.task.module).__name__} of the program"

@@ -21,7 +21,7 @@ from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.data_facts import DataFacts
-from masquerade.results import Summary
+from masquerade.results import PrivacySheet, Summary
 from masquerade.results.alarms import warn_of_client
 from masquerade.tables.columns import WHOLE
 from masquerade.tables.schema import Schema
@@ -63,6 +63,8 @@ class Personal:
     summary: Summary
     place: int
     """Where the client stands in what the summary lists of clients."""
+    privacy: PrivacySheet | None = None
+    """What is guaranteed of all that left clients."""
 
     def __repr__(self) -> str:
         listed = self.summary.per_client
@@ -169,7 +171,8 @@ class Personal:
         made = made_by(models.data) if models.data else {"partition": models.facts.partition}
         made = made if any(made.values()) else {}
         names = self._labels() if labels is None else list(labels)
-        card = describe(self.summary, self.place, model, made, models.facts.class_names)
+        classes = models.facts.class_names
+        card = describe(self.summary, self.place, model, made, classes, self.privacy)
         return Found(model, card, names, models.origin)
 
     def _own(self) -> Tensor:

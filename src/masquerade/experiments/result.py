@@ -150,7 +150,7 @@ class Result(Reported):
             raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
         summary = next(each for each in self.summaries if each.view == chosen)
         place = summary.place_of(client)
-        return Personal(models, models.personal[chosen][place], summary, place)
+        return Personal(models, models.personal[chosen][place], summary, place, self.privacy)
 
     def without_models(self) -> "Result":
         """Return the result alone, so that nothing holds the models in memory."""

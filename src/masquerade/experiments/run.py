@@ -41,6 +41,7 @@ from masquerade.experiments.result import Result, opened
 from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
 from masquerade.results.alarms import warn_of
+from masquerade.simulation.accountant import guarantee
 from masquerade.simulation.build import Simulation, simulating
 from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import train
@@ -159,7 +160,10 @@ def _completed(
     fitting, weighting = made.simulation.fitting, made.simulation.weighting
     figures = told_of(summaries[0])
     title = summaries[0].title
-    sheet = sheet_of(server, state, title, spec.seed, fitting, weighting, figures)
+    made_private = guarantee(server, state, spec.privacy)
+    sheet = sheet_of(
+        server, state, title, spec.seed, fitting, weighting, figures, guarantee=made_private
+    )
     opening = partial(opened, found)
     result = Result(tuple(summaries), made.settings, facts.partition, opening, sheet)
     all_told.on_end(run, result)
@@ -183,6 +187,7 @@ def _settings(spec: TrainingSpec) -> dict[str, dict[str, Any]]:
         "train": train,
         "evaluate": spec.evaluate,
         "compute": spec.compute,
+        "privacy": spec.privacy,
     }
     return {name: toml.plain(found) for name, found in sections.items() if found is not None}
 

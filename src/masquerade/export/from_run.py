@@ -25,7 +25,7 @@ from masquerade.results import Summary
 from masquerade.results.alarms import warn_of_client
 from masquerade.simulation.fitting import Fitting, fit
 from masquerade.storage import model_files
-from masquerade.storage.results import is_comparison, read_results
+from masquerade.storage.results import is_comparison, read_results, read_sheets
 from masquerade.storage.saved_folder import Folder
 
 SAMPLES = 32
@@ -114,7 +114,9 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     model = Model(spec.method, task, parts, own_inputs(federation, id), schema)
     labels = labels_of(federation.class_names, federation.classes)
     assert spec.data is not None
-    card = describe(summary, place, model, made_by(spec.data), federation.class_names)
+    sheet = next(iter(read_sheets(path)), None)
+    made = made_by(spec.data)
+    card = describe(summary, place, model, made, federation.class_names, sheet)
     return Found(model, card, labels, rebuilt.origin)
 
 

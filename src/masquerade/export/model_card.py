@@ -7,7 +7,7 @@ from masquerade.config.settings import Data
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Fact, Model
-from masquerade.results import AVERAGED, ClientFigures, Statistics, Summary
+from masquerade.results import AVERAGED, ClientFigures, PrivacySheet, Statistics, Summary
 from masquerade.results.lead import led, with_lead
 from masquerade.results.metric_names import metric_title
 
@@ -18,10 +18,12 @@ def describe(
     model: Model,
     made: Mapping[str, Fact],
     class_names: Sequence[str] = (),
+    privacy: PrivacySheet | None = None,
 ) -> Card:
     """Write a model's card from the summary of its run; `place` is the client's in its lists.
 
-    `made` says how samples were given to clients, as far as that is known.
+    `made` says how samples were given to clients, as far as that is known, and `privacy` what is
+    guaranteed of what left them.
     """
     (summary,) = led([summary])
     listed = summary.per_client
@@ -63,7 +65,8 @@ def describe(
         **_columns(model),
         "Before you share it": {
             "privacy": "a personal model can give away what it was trained on; "
-            "share it with those who may see its client's data"
+            "share it with those who may see its client's data",
+            "differential privacy (ε)": privacy.epsilon if privacy else "none",
         },
     }
     if summary.diverged is not None:

@@ -285,7 +285,7 @@ def _score(found: Summary) -> float:
 def meaning(config: Config) -> tuple[object, ...]:
     """Return what a result depends on: all settings but where and how the work is done."""
     methods = [(name, toml.method_of(name, config)) for name in config.methods]
-    return _data(config), config.train, config.evaluate, methods
+    return _data(config), config.train, config.evaluate, config.privacy, methods
 
 
 def _data(config: Config) -> Data:

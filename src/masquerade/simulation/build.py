@@ -21,6 +21,7 @@ from masquerade.cost import memory
 from masquerade.cost.flops import Meter
 from masquerade.data import Federation
 from masquerade.data.loader import BatchLoader
+from masquerade.data.poisson import PoissonLoader
 from masquerade.engine import select
 from masquerade.engine.base import Engine, EngineContext
 from masquerade.engine.divided import Divided
@@ -29,6 +30,7 @@ from masquerade.engine.ranks import Ranks, forked, launched
 from masquerade.engine.store import Place
 from masquerade.errors import MasqueradeError
 from masquerade.simulation import contract, preflight
+from masquerade.simulation.accountant import dp_mean, dp_sgd
 from masquerade.simulation.class_weights import Weighting, weigh
 from masquerade.simulation.fitting import Fitting, eligible, fit
 from masquerade.simulation.participation import Drawn, Participation
@@ -97,13 +99,16 @@ def build(spec: TrainingSpec) -> Simulation:
     fitted = spec.task.with_preprocess(fitting.preprocess).with_class_weights(weighting.weights)
     task = fitted.to(device).with_example(federation.x)
     preflight.try_out(task, federation)
+    task = task.with_dp(dp_sgd(spec, task, participation))
     context = context_of(spec, task, federation)
+    private = dp_mean(spec, context, participation)
     # A fork of a process that has used several would wait for them forever.
     torch.set_num_threads(spec.compute.threads if spec.compute.processes == 1 else 1)
     memory.keep_freed()
     place = _place(spec.compute.store, device)
     counts = spec.federation.samples.tolist()
     server = server_of(spec, task, counts, participation, context.meter, place)
+    server = replace(server, aggregation=private or server.aggregation)
     busiest = int(federation.samples.argmax())
     contract.check(context, server.clients[busiest], spec.compute.engine, server.aggregation)
     engine = select.make(
@@ -125,10 +130,14 @@ def context_of(spec: TrainingSpec, task: Task, federation: Federation) -> Engine
 
     The task's own preprocessing is fitted.
     """
+    loader = BatchLoader(federation, spec.seed, spec.train.batch_size)
+    if task.dp is not None:
+        secret = task.dp.noise_multiplier > 0
+        loader = PoissonLoader(federation, spec.seed, spec.train.batch_size, secret=secret)
     return EngineContext(
         method=spec.method,
         task=task,
-        loader=BatchLoader(federation, spec.seed, spec.train.batch_size),
+        loader=loader,
         meter=Meter(task),
         rounds=spec.train.rounds,
         lr_decay=spec.train.lr_decay,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.aggregation import PLAIN, Aggregation
+from masquerade.core.dp_mean import DPMean
 from masquerade.core.method import Method
 from masquerade.core.round import ClientInfo, Cohort, Round, round_name
 from masquerade.core.task import Task
@@ -144,6 +145,16 @@ class Server:
         rows, clients = state.rows.take(ids), state.clients.take(ids, lend)
         return Job(state.server, rows, clients, state.session.take(ids), ids, round, state.number)
 
+    def noised_steps(self, turn: Turn) -> dict[int, int]:
+        """Return what differential privacy counts of each client in a turn: steps, or turns."""
+        if isinstance(self.aggregation, DPMean) and turn.kind == "train":
+            return dict.fromkeys(turn.asked.tolist(), 1)
+        if self.task.dp is None:
+            return {}
+        epochs = sum(stage.epochs for stage in self.method.stages(self.task, turn.round))
+        taken = self.task.dp.steps(self.samples[turn.asked]) * epochs
+        return dict(zip(turn.asked.tolist(), taken.tolist(), strict=True))
+
     def prepare(self, engine: Engine, number: int) -> None:
         """Let an engine prepare a round to come, while it works on one."""
         if not engine.prepares or number >= self.rounds:
@@ -238,6 +249,8 @@ def federated_round(
     """
     if not len(turn.asked):
         return _finish_turn(state, turn, {}, dict.fromkeys(COSTS, 0.0))
+    for id, steps in server.noised_steps(turn).items():
+        state.noised[id] = state.noised.get(id, 0) + steps
     job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
     sent = engine.work(job)
     # Who comes back is drawn before a round, or seen in it where clients are elsewhere.
@@ -245,7 +258,7 @@ def federated_round(
     server.prepare(engine, turn.number + (turn.kind == "train"))
     answers = server.check(turn, job, sent, state.warned)
     finite: Tensor | bool = True
-    if len(answers.ids):
+    if _enough(server, turn, answers):
         cohort = server.cohort(answers.ids, len(turn.asked))
         uploads = answers.accepted.uploads
         changed, rows = server.method.aggregate(
@@ -261,6 +274,15 @@ def federated_round(
     note_sent(state, server, turn, answers, cost)
     _note_divergence(state, turn, finite)
     return _finish_turn(state, turn, answers.refused, cost)
+
+
+def _enough(server: Server, turn: Turn, answers: Answers) -> bool:
+    """Tell whether a turn has the answers that it takes to change anything."""
+    count, quorum = len(answers.ids), server.aggregation.quorum if turn.kind == "train" else 1
+    if 1 <= count < quorum:
+        text = f"W618 {round_name(turn.kind, turn.number)}: {count} answers, and the noise is for"
+        warnings.warn(f"{text} {quorum}: it changes nothing", MasqueradeWarning, stacklevel=4)
+    return count >= quorum
 
 
 def _finish_turn(

@@ -53,6 +53,7 @@ class StateFacts:
     diverged: int | None
     refused: int
     sent: tuple[Sent, ...] = ()
+    noised: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,6 +81,8 @@ class RunState:
     """Evaluations between rounds."""
     sent: dict[tuple[str, str, str], Sent] = field(default_factory=dict)
     """What messages had, by kind or phase of the round, direction and part."""
+    noised: dict[int, int] = field(default_factory=dict)
+    """By client: the steps of DP-SGD that it has taken, or its rounds; lost rounds included."""
     clock: Clock = field(default_factory=Clock)
     memory: dict[str, float] = field(default_factory=dict)
     """The most bytes held at a time, by kind, and by kind and what the run was doing."""
@@ -217,6 +220,7 @@ class RunState:
             diverged=self.diverged,
             refused=self.refused,
             sent=tuple(self.sent.values()),
+            noised={str(id): steps for id, steps in self.noised.items()},
         )
 
     def restore(
@@ -247,6 +251,7 @@ class RunState:
         }
         self.history, self.memory = list(facts.history), dict(facts.memory)
         self.diverged, self.refused = facts.diverged, facts.refused
+        self.noised = {int(id): steps for id, steps in facts.noised.items()}
         self.sent = {(each.when, each.direction, each.part): each for each in facts.sent}
         for part, seconds in facts.seconds.items():
             # This process has a start-up of its own.
