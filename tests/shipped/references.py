@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import masquerade
-from masquerade.config.settings import Config
+from masquerade.config.settings import SECTIONS, Config
 from masquerade.methods import METHODS
 
 with warnings.catch_warnings():
@@ -116,7 +116,7 @@ def codes() -> frozenset[str]:
 def settings() -> frozenset[str]:
     """Return the full names of all settings: `data.seed`, `method.lr`, `method.fedprox.mu`."""
     whole = Config()
-    names = ("data", "train", "evaluate", "compute")
+    names = SECTIONS
     found = {
         f"{name}.{field.name}"
         for name in names

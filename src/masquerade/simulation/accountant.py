@@ -25,7 +25,7 @@ from masquerade.core.task import Task
 from masquerade.engine.base import EngineContext
 from masquerade.errors import MasqueradeError, listed, require
 from masquerade.results import Guarantee
-from masquerade.simulation.blind_sum import obstacles
+from masquerade.simulation.blind_sum import reading
 from masquerade.simulation.participation import Participation
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def dp_sgd(spec: TrainingSpec, task: Task, participation: Participation) -> DPSG
     counts = spec.federation.samples.cpu()[eligible]
     _check_data(spec, counts, eligible)
     _check_task(spec, task)
-    _check_stages(spec.method, task, spec)
+    check_stages(spec.method, task, spec)
     made = DPSGD(0.0, spec.privacy.max_grad_norm, spec.train.batch_size)
     planned = _planned(spec, task, participation)
     noise = noise_for(spec.privacy, history(made, counts, made.steps(counts) * planned[eligible]))
@@ -130,7 +130,7 @@ def dp_mean(
         return None
     name, train = type(spec.method).__name__, spec.train
     info = ClientInfo(int(participation.eligible[0]), 1, 0)
-    for why in obstacles(context, info):
+    for why in reading(context, info).needs:
         text = f"the server of {name} needs more of uploads than one noised mean ({why})"
         raise MasqueradeError("E202", f"{text}; take a method that docs/privacy.md lists")
     if train.aggregation != "mean" or train.clip_updates < math.inf or train.min_contributors > 1:
@@ -223,7 +223,7 @@ def _check_task_sums(spec: TrainingSpec) -> None:
         raise MasqueradeError("E202", f"{covered}, {text}; take data.novel=0")
 
 
-def _check_stages(method: Method, task: Task, spec: TrainingSpec) -> None:
+def check_stages(method: Method, task: Task, spec: TrainingSpec) -> None:
     """Refuse methods that see data otherwise than in SGD steps on training samples."""
     rounds, device = spec.train.rounds, task.sample.device
     name = type(method).__name__
