@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from masquerade.config.resolve import Training, trainings
-from masquerade.config.settings import SECTIONS, Compute, Config, Data, Evaluate, Train
+from masquerade.config.settings import SECTIONS, Compute, Config, Data, Evaluate, Privacy, Train
 from masquerade.config.toml import (
     Limits,
     apply,
@@ -126,6 +126,7 @@ def test_a_configuration_survives_toml() -> None:
             memory=2.5,
             replay="off",
         ),
+        privacy=Privacy("client", 3.0, 1e-6, 2.0, 0.5),
         method=method | {"local_epochs": 2},
     )
     for name, cls in SECTIONS.items():

@@ -88,6 +88,7 @@ REFUSED = {
     "a batch that is larger than the data": {"train": {"batch_size": 30}},
     "delta too large": {"privacy": {"delta": 0.2}},
     "no such epsilon": {"privacy": {"epsilon": 1e-6, "noise_multiplier": 0.0}},
+    "too little noise": {"privacy": {"epsilon": 1.0}},
     "fitted preprocessing": {"task": lambda: Task(network(), preprocess=Standardize())},
     "batch norm": {
         "task": lambda: Task(
@@ -130,7 +131,6 @@ def test_steps_on_training_batches_alone_are_covered():
 
 def test_settings_that_contradict_each_other_are_refused():
     for settings in (
-        {"unit": "sample", "epsilon": 1.0, "noise_multiplier": 1.0},
         {"epsilon": 1.0},
         {"unit": "sampel"},
         {"unit": "sample", "delta": 0.0},

@@ -187,8 +187,8 @@ class Privacy(Settings):
     """What one of which is hidden: a "sample" of a client (DP-SGD at clients), a whole "client"
     (noise on the mean of updates, at the server), or "none"."""
     epsilon: float = 0.0
-    """The most that ε may be after all rounds: the accountant finds the noise for it; 0 takes
-    `noise_multiplier`."""
+    """The most that ε may be after all rounds: the accountant finds the noise for it, or refuses
+    a `noise_multiplier` that is too small; 0 is no bound."""
     delta: float = 1e-5
     """The probability with which ε need not hold (δ)."""
     noise_multiplier: float = 0.0

@@ -334,9 +334,6 @@ def _check_evaluate(evaluate: Evaluate, problems: Problems) -> None:
 
 
 def _check_privacy(privacy: Privacy, problems: Problems) -> None:
-    if privacy.epsilon and privacy.noise_multiplier:
-        text = "one follows from the other; give one of them"
-        problems.append(f"`privacy.epsilon` and `privacy.noise_multiplier` are given: {text}")
     asked = privacy != Privacy(unit=privacy.unit)
     if privacy.unit == "none" and asked:
         problems.append('`privacy.unit` is none, and other settings are given; say "sample"')

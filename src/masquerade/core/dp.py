@@ -6,11 +6,12 @@ B is the batch size that is expected, never the one that was drawn. Noise comes 
 system, so no seed repeats it.
 """
 
+import math
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,15 +94,27 @@ def _clipped_sum(grads: Trees, valid: Tensor | None, bound: float) -> Trees:
     return found
 
 
+def secret(shape: tuple[int, ...]) -> Tensor:
+    """Draw uniform numbers in (0, 1) from the operating system: 53 bits each, float64."""
+    count = math.prod(shape)
+    if not count:
+        return torch.zeros(shape, dtype=torch.float64)
+    words = torch.frombuffer(bytearray(secrets.token_bytes(8 * count)), dtype=torch.int64)
+    return (((words >> 11) & ((1 << 53) - 1)).double() + 0.5).mul(2.0**-53).reshape(shape)
+
+
 def noise(like: Tensor) -> Tensor:
-    """Return standard normal numbers of a shape, seeded with 128 bits of the operating system.
+    """Draw standard normal numbers of a shape from the operating system (Box and Muller).
 
     Inside a map every client gets its own.
     """
-    kind = np.float64 if like.dtype == torch.float64 else np.float32
 
     def drawn(lead: tuple[int, ...]) -> Tensor:
-        values = np.random.default_rng().standard_normal((*lead, *like.shape), dtype=kind)
-        return torch.from_numpy(values).to(like.device, like.dtype)
+        shape = (*lead, *like.shape)
+        count = math.prod(shape)
+        radius, angle = secret((2, -(-count // 2))).to(like.device)
+        radius, angle = (-2 * radius.log()).sqrt(), 2 * math.pi * angle
+        both = torch.cat([radius * angle.cos(), radius * angle.sin()])
+        return both[:count].reshape(shape).to(like.dtype)
 
     return outside(drawn)

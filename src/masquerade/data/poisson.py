@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from masquerade.core.dp import secret
 from masquerade.core.random import Label, draw, fold, uniform
 from masquerade.core.round import Batch, Round, Stage
 from masquerade.data.loader import BatchLoader, ShuffledIndices, StackedBatches
@@ -72,7 +72,7 @@ class PoissonLoader(BatchLoader):
         """Draw a number of every sample for every step: [clients, steps, samples]."""
         if not self.secret:
             return uniform(keys, (most,), torch.float64)
-        return torch.from_numpy(np.random.default_rng().random((*keys.shape, most)))
+        return secret((*keys.shape, most))
 
     def batches(self, shuffled: ShuffledIndices, row: int) -> Iterator[Batch | tuple[Batch, ...]]:
         """Yield one client's batches; one without a sample is a step too, of noise alone."""

@@ -3,9 +3,8 @@
 The accountant is that of Opacus. A guarantee is never stated without it.
 """
 
-import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from masquerade.config.resolve import TrainingSpec
-from masquerade.config.settings import Privacy
+from masquerade.config.settings import Privacy, Train
 from masquerade.core.dp import DPSGD
 from masquerade.core.dp_mean import DPMean
 from masquerade.core.method import Method
@@ -33,11 +32,13 @@ if TYPE_CHECKING:
     from masquerade.simulation.state import RunState
 
 NAME = "Opacus RDP"
+DEFENCES = ("aggregation", "clip_updates", "min_contributors")
+"""Settings of training that are for another rule than the mean."""
 MOST = 1e4
 """The largest noise multiplier that is tried."""
 CLOSE = 1.01
 """How much more noise than needed is accepted."""
-History = Iterable[tuple[float, int]]
+History = Sequence[tuple[float, int]]
 """Pairs of a sampling rate, and the steps that were taken with it."""
 
 
@@ -61,8 +62,13 @@ def worst(noise_multiplier: float, history: History, delta: float) -> float:
 
 def noise_for(privacy: Privacy, history: History) -> float:
     """Return the noise multiplier of a run, which the accountant finds where ε is asked for."""
-    if not privacy.epsilon:
-        return privacy.noise_multiplier
+    given, bound = privacy.noise_multiplier, privacy.epsilon
+    found = worst(given, history, privacy.delta) if given and bound else 0.0
+    if found > bound:
+        text = f"noise of {given} would give ε = {found:.3g}, above the {bound} of privacy.epsilon"
+        raise MasqueradeError("E202", f"{text}; leave the noise to be found")
+    if given or not bound:
+        return given
     known, noise = set(history), 0.0
     while True:
         # Which client is worst hardly depends on the noise, and asking for each takes its time.
@@ -133,7 +139,7 @@ def dp_mean(
     for why in reading(context, info).needs:
         text = f"the server of {name} needs more of uploads than one noised mean ({why})"
         raise MasqueradeError("E202", f"{text}; take a method that docs/privacy.md lists")
-    if train.aggregation != "mean" or train.clip_updates < math.inf or train.min_contributors > 1:
+    if any(getattr(train, name) != getattr(Train(), name) for name in DEFENCES):
         text = "noise is for the mean; take train.aggregation = mean, and no other defence"
         raise MasqueradeError("E202", f"`privacy.unit` is client, and {text}")
     if spec.compute.processes > 1:
