@@ -4,7 +4,7 @@ The accountant is that of Opacus. A guarantee is never stated without it.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ MOST = 1e4
 """The largest noise multiplier that is tried."""
 CLOSE = 1.01
 """How much more noise than needed is accepted."""
-History = Sequence[tuple[float, int]]
+History = Iterable[tuple[float, int]]
 """Pairs of a sampling rate, and the steps that were taken with it."""
 
 
