@@ -340,7 +340,7 @@ COLUMNS = {
 """Columns of the page, and the partition that each is of."""
 
 
-def write() -> None:
+def write(page: Path = PAGE) -> None:
     """Write the page of what has its file."""
     records: dict[str, dict[str, Record]] = {}
     for path in sorted(RAW.glob("*.json")):
@@ -362,7 +362,7 @@ def write() -> None:
         again_chance=f"{100 / some['clients']:.1f}",
         table="\n".join("| " + " | ".join(line) + " |" for line in lines),
     )
-    PAGE.write_text(text, encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
 
 
 def _cell(record: Record | None, column: str) -> str:
