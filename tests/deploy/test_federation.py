@@ -20,7 +20,7 @@ from masquerade.deploy.status import Status
 from masquerade.engine.exchange import Channel
 from masquerade.errors import MasqueradeError
 from masquerade.results import Attendance, RoundRecord
-from masquerade.storage.results import read_results
+from masquerade.storage.results import read_results, read_sheets
 from tests.deploy.network import Crash, Network, federation, member_folder
 from tests.support import raises, warns
 
@@ -79,6 +79,11 @@ def test_a_federation_is_its_replay(method: str, tmp_path: Path) -> None:
     status = Status.read(tmp_path)
     assert status is not None
     assert (status.doing, status.round, status.faults) == ("finished", 3, {})
+    (sheet,) = read_sheets(tmp_path)
+    listed = {name for line in sheet.lines for names in line.kinds.values() for name in names}
+    assert {"fingerprint", "class_names", "own", "operations"} <= listed
+    assert {line.name for line in sheet.lines} >= {"facts", "params", "figures"}
+    assert not sheet.simulated
     for summary in read_results(tmp_path):
         assert summary.per_client is not None
         assert summary.per_client.names == ("c0", "c1", "c2")
