@@ -152,9 +152,9 @@ class Member:
         folder = self.folder / RUNS / check_name(question.run)
         made = self._made(told.agreement, told.seat, folder)
         made.try_out()
+        made.take(question.order)
         if told.anew:
             atomic.discard(folder / STATES)
-        folder.mkdir(parents=True, exist_ok=True)
         atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
         atomic.write_file(folder / AGREED, told.agreement.to_bytes())
         self._participants[question.run] = made
@@ -166,6 +166,7 @@ class Member:
         if question.client != made.seat.name or question.kind not in messages.WORK:
             text = f"a question to {question.client} to do `{question.kind}`"
             raise MasqueradeError("E606", f"{text}; this is {made.seat.name}")
+        made.take(question.order)
         call = Call(
             run=question.run,
             client=question.id,

@@ -37,6 +37,8 @@ class Question:
     nonce: str
     """Names this very question: an answer has to repeat it."""
     kind: str
+    order: tuple[int, int] = (0, 0)
+    """The start of the server, and the question's number in it: later ones are larger."""
     body: bytes = b""
     id: int = 0
     """The client's number; that and what follows are of rounds."""

@@ -38,7 +38,7 @@ from masquerade.deploy.evaluate import TRIES, FleetEvaluator
 from masquerade.deploy.facts import Facts, agreed, check_known
 from masquerade.deploy.federation import FILE as FEDERATION
 from masquerade.deploy.federation import FederationConfig
-from masquerade.deploy.fleet import BEAT, Fleet
+from masquerade.deploy.fleet import BEAT, Fleet, next_start
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.participant import Invitation, Seat
 from masquerade.deploy.status import StatusFile
@@ -185,7 +185,7 @@ class Service:
         known = folder / AGREED
         agreement = Agreement.from_bytes(known.read_bytes()) if known.is_file() else None
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
-        self.fleet = Fleet(run, carrier, now, beat=self._beat)
+        self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
         self.roster = read_roster(folder)
         self.tried: dict[str, float] = {}
         """When a client was refused last."""
