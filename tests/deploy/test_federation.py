@@ -176,9 +176,35 @@ def test_a_round_with_too_few_answers_changes_nothing(tmp_path: Path, golden) ->
     assert second.clients == ()
     assert second.attendance is not None
     assert second.attendance.below_quorum
-    assert (second.attendance.answers, second.attendance.back) == (1, ())
+    assert (second.attendance.answers, second.attendance.back) == (1, (1,))
     assert second.costs["up"] > 0
     assert lines(network)[2].clients == (0, 1, 2)
+    is_its_replay(network)
+
+
+def test_the_quorum_counts_updates_that_can_be_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three answers cannot be read, one is not finite: two that are of no use."""
+    network, honest = federation(tmp_path, fleet={"quorum": 2}), Channel.write_upload
+
+    def spoiled(channel, number, message, download, held) -> bytes:
+        if (channel.client.id, number) == (1, 1):
+            return b"garbage"
+        if (channel.client.id, number) == (2, 1):
+            for part in message.values():
+                next(iter(part.values.values())).fill_(math.nan)
+        return honest(channel, number, message, download, held)
+
+    monkeypatch.setattr(Channel, "write_upload", spoiled)
+    with warns("W618", 1, 2):
+        served(network)
+    first, second, third = lines(network)
+    assert (second.clients, second.lost, second.refused) == ((), (1,), {"2": "W604"})
+    attendance = attended(network, 1)
+    assert (attendance.answers, attendance.below_quorum) == (1, True)
+    assert first.clients == third.clients == (0, 1, 2)
+    monkeypatch.undo()
     is_its_replay(network)
 
 

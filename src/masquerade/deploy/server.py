@@ -110,28 +110,21 @@ NOBODY = Gathered(*[torch.empty(0, dtype=torch.int64)] * 2)
 
 @dataclass
 class Calls:
-    """A `Transport` over a fleet: rounds with a quorum and a deadline."""
+    """A `Transport` over a fleet, with a deadline."""
 
     fleet: Fleet
     names: Sequence[str]
-    quorum: int
     deadline: float
-    answered: int = 0
-    """How many answered the last time."""
     seconds: float = 0.0
-    """How long that took."""
+    """How long the last exchange took."""
 
     def exchange(self, calls: Sequence[Call]) -> Exchanged:
-        """Ask clients; below the quorum a round of training gets no answer at all."""
+        """Ask clients, and wait for answers until the deadline."""
         begun = self.fleet.now()
         questions = {self.names[call.client]: _question(call) for call in calls}
         answers = self.fleet.ask(questions, self.deadline)
-        self.answered, self.seconds = len(answers), self.fleet.now() - begun
+        self.seconds = self.fleet.now() - begun
         unused, self.fleet.unused = self.fleet.unused, []
-        training = bool(calls) and calls[0].kind == "train"
-        if training and len(answers) < self.quorum:
-            unused += answers.values()
-            answers = {}
         replies = {
             c.client: answers[self.names[c.client]]
             for c in calls
@@ -198,7 +191,7 @@ class Service:
         self.read = b""
         """`federation.toml` as it was read last."""
         self.left: set[str] = set(settings.fleet.removed)
-        self.answered, self.seconds = 0, 0.0
+        self.seconds = 0.0
         self.agreement = agreement or self._agree()
         self._build()
 
@@ -314,7 +307,7 @@ class Service:
             text = "the initial weights differ from those this federation began with"
             raise MasqueradeError("E402", f"{text}; restore the version of torch")
         self.context: EngineContext = context_of(self.spec, self.task, blank)
-        self.calls = Calls(self.fleet, fleet.clients, fleet.quorum, fleet.deadline)
+        self.calls = Calls(self.fleet, fleet.clients, fleet.deadline)
         infos = self._server().clients
         self.engine = Remote(self.context, agreement.run, infos, self.calls)
 
@@ -378,13 +371,13 @@ class Service:
         wanted = self.spec.train.clients_per_round or round(share)
         count = min(max(wanted, fleet.quorum), len(ready))
         chosen = choose(fold(self.spec.seed, Label.COHORT, number), ready, count)
-        server = self._server(Gathered(eligible, chosen))
+        server = replace(self._server(Gathered(eligible, chosen)), quorum=fleet.quorum)
         self.engine.update(server.clients)
         evaluator = self._evaluator(server, state)
         self._tell("training", state, asked=self._names(chosen))
 
         def evaluate(state: RunState) -> EvaluationRecord | None:
-            self.answered, self.seconds = self.calls.answered, self.calls.seconds
+            self.seconds = self.calls.seconds
             known = self._ids(self._ready(state)).tolist()
             return evaluator.between_rounds(state, known, self.spec.train.rounds)
 
@@ -392,16 +385,16 @@ class Service:
             for id in self.engine.unread:
                 self.fleet.note("W608", fleet.clients[id])
             self.engine.unread.clear()
-            refused = tuple(int(id) for id in record.refused)
+            back = [id for id in chosen.tolist() if id not in record.lost]
             attendance = Attendance(
                 eligible=tuple(eligible.tolist()),
                 asked=tuple(chosen.tolist()),
-                back=tuple(sorted({*record.clients, *refused})),
+                back=tuple(back),
                 prepared=tuple(self.prepared),
                 joined=tuple(self.joined),
                 left=tuple(self._ids(set(fleet.removed) - self.left).tolist()),
                 quorum=fleet.quorum,
-                answers=self.answered,
+                answers=len(back) - len(record.refused),
                 faults=self.fleet.taken_faults(),
                 seconds=round(self.seconds, 3),
             )

@@ -79,6 +79,8 @@ class Server:
     """Where the states of clients lie between rounds."""
     holds_clients: bool = True
     """Whether it simulates clients, and has their states; else they have them."""
+    quorum: int = 1
+    """Updates that a round of training needs: with fewer none is taken."""
     _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
 
     @property
@@ -158,6 +160,8 @@ class Server:
         accepted = received
         if refused:
             ids, rows, accepted = ids[taken], tree.take(rows, taken), received.take(taken)
+        if turn.kind == "train" and len(ids) < self.quorum:
+            ids = ids[:0]
         return Answers(received, refused, ids, rows, accepted)
 
     def refused(
@@ -214,11 +218,11 @@ def federated_round(
     """Send, work, check, aggregate, keep; return the round's record, of a setup None.
 
     Clients whose answer is lost or refused are as if they had never been asked; where nobody is
-    asked, or no answer is taken, a round changes nothing. What clients gave is let go of at the
-    end, so that an engine can use its memory again.
+    asked, or fewer answers than the quorum can be taken, a round changes nothing. What clients gave
+    is let go of at the end, so that an engine can use its memory again.
     """
     if not len(turn.asked):
-        return _finish_turn(state, turn, {}, dict.fromkeys(COSTS, 0.0))
+        return _finish_turn(state, turn, turn.asked, {}, dict.fromkeys(COSTS, 0.0))
     job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
     sent = engine.work(job)
     # Who comes back is drawn before a round, or seen in it where clients are elsewhere.
@@ -240,11 +244,11 @@ def federated_round(
     # On CUDA aggregation goes on meanwhile: `finite` is asked for after this.
     cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
     _note_divergence(state, turn, finite)
-    return _finish_turn(state, turn, answers.refused, cost)
+    return _finish_turn(state, turn, answers.ids, answers.refused, cost)
 
 
 def _finish_turn(
-    state: RunState, turn: Turn, refused: dict[int, str], cost: dict[str, float]
+    state: RunState, turn: Turn, taken: Tensor, refused: dict[int, str], cost: dict[str, float]
 ) -> RoundRecord | None:
     """Move the state on past a turn; return the round's record, of a setup None."""
     state.refused += len(refused)
@@ -260,7 +264,7 @@ def _finish_turn(
     at_setup, state.refused_setup = state.refused_setup, {}
     return RoundRecord(
         round=state.number,
-        clients=tuple(id for id in back.tolist() if id not in refused),
+        clients=tuple(taken.tolist()),
         costs=cost,
         lost=tuple(sorted(set(turn.asked.tolist()) - set(back.tolist()))),
         refused=codes,
