@@ -363,6 +363,44 @@ def test_who_comes_later_with_unknown_classes_is_refused(tmp_path: Path) -> None
     with warns("W617", "E612", "c3", "class"):
         served(network)
     assert not any(3 in each.clients for each in lines(network))
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert "E612" in status.refusals["c3"]
+    told = [question.body.decode() for name, question in network.seen if question.kind == "refused"]
+    assert told == [status.refusals["c3"]]
+
+
+def test_who_fits_after_all_is_not_refused_any_more(tmp_path: Path) -> None:
+    network = federation(tmp_path, "fedavg", train={"rounds": 6})
+    own = network.folder / MEMBERS / "c1" / "own.npz"
+    whole = own.read_bytes()
+    np.savez(own, x=np.zeros((9, 6)))
+    network.events.append((60.0, lambda: own.write_bytes(whole) and None))
+    network.fault = lambda name, question: "slow" if question.kind == "train" else ""
+    served(network)
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert status.refusals == {}
+    assert lines(network)[-1].clients == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "doing"), [(KeyboardInterrupt, "stopped"), (ValueError, "failed")]
+)
+def test_who_is_stopped_has_not_failed(
+    fault: type[BaseException], doing: str, tmp_path: Path
+) -> None:
+    network = federation(tmp_path, "fedavg")
+
+    def ending(name: str, question: Question) -> str:
+        raise fault
+
+    network.fault = ending
+    with pytest.raises(fault):
+        serve(tmp_path, network, network.now)
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert status.doing == doing
 
 
 def test_labels_are_numbered_alike_where_clients_lack_classes(tmp_path: Path) -> None:

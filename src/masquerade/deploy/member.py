@@ -33,6 +33,7 @@ from masquerade.storage import atomic
 from masquerade.storage.run_directory import check_name
 
 RUNS, SEAT = "runs", "seat.json"
+LONGEST_TEXT = 1000
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Member:
             messages.HELLO: self._hello,
             messages.SUMS: self._sums,
             messages.SETTLE: self._settle,
+            messages.REFUSED: self._refused,
         }
         try:
             return messages.write(kinds.get(question.kind, self._work)(question))
@@ -158,6 +160,12 @@ class Member:
         atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
         atomic.write_file(folder / AGREED, told.agreement.to_bytes())
         self._participants[question.run] = made
+        return _answer(question)
+
+    def _refused(self, question: Question) -> Answer:
+        """Note why the server does not let it take part, where its operator looks."""
+        text = question.body[:LONGEST_TEXT].decode(errors="replace")
+        logging.getLogger(__name__).error("%s", " ".join(text.split()))
         return _answer(question)
 
     def _work(self, question: Question) -> Answer:

@@ -23,6 +23,8 @@ LONGEST = 1 << 20
 
 HELLO, SUMS, SETTLE = "hello", "sums", "settle"
 """What is asked before training: facts of the data, sums of samples; what was agreed is told."""
+REFUSED = "refused"
+"""Tells a client why it cannot take part."""
 WORK = ("setup", "train", "adapt")
 """What is asked in rounds."""
 

@@ -38,7 +38,7 @@ from masquerade.deploy.evaluate import TRIES, FleetEvaluator
 from masquerade.deploy.facts import Facts, agreed, check_known
 from masquerade.deploy.federation import FILE as FEDERATION
 from masquerade.deploy.federation import FederationConfig
-from masquerade.deploy.fleet import BEAT, Fleet, next_start
+from masquerade.deploy.fleet import BEAT, SHOWN, Fleet, next_start
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.participant import Invitation, Seat
 from masquerade.deploy.status import StatusFile
@@ -65,6 +65,8 @@ from masquerade.wire import digest
 
 CLIENTS, AFTER = "clients.json", "after.json"
 """Files of a server's folder: who ever fitted in, and who began anew after training."""
+TELLING = 10.0
+"""Seconds that a client which is refused has to hear it."""
 RETRY = 30.0
 """Seconds before a client that was refused is asked again."""
 
@@ -158,8 +160,12 @@ def serve(folder: Path, carrier: Carrier, now: Callable[[], float] = time.monoto
             torch.set_num_threads(settings.compute.threads)
             stack.enter_context(numbers(settings.compute.precision))
             service.run()
-        except BaseException as error:
+        except Exception as error:
             status.update(doing="failed", problem=f"{type(error).__name__}: {error}"[:1000])
+            raise
+        except BaseException:
+            if status.status.doing != "finished":
+                status.update(doing="stopped")
             raise
 
 
@@ -252,9 +258,20 @@ class Service:
         return found
 
     def _refuse(self, name: str, error: MasqueradeError) -> None:
+        """Let a client not take part for now, and tell it why."""
         self.tried[name] = self.fleet.now()
         self.fleet.note(error.code, name, str(error).removeprefix(f"{error.code} "))
-        self.status.update(problem=f"{name}: {error}")
+        if self.status.status.refusals.get(name) != str(error):
+            self._hold_against(name, str(error))
+            text = Question(
+                run="", client="", nonce="", kind=messages.REFUSED, body=str(error).encode()
+            )
+            self.fleet.ask({name: text}, TELLING)
+
+    def _hold_against(self, name: str, text: str = "") -> None:
+        """Show why a client cannot take part; without a text, that it can."""
+        others = {n: said for n, said in self.status.status.refusals.items() if n != name}
+        self.status.update(refusals=others | ({name: text} if text else {}))
 
     # What is known of clients
 
@@ -443,7 +460,7 @@ class Service:
                 enough_since = self.fleet.now() if enough_since is None else enough_since
                 if not missing or self.fleet.now() - enough_since >= fleet.wait:
                     self.absent |= missing
-                    self.status.update(waiting_since=0.0, problem="")
+                    self.status.update(waiting_since=0.0)
                     return
             else:
                 enough_since = None
@@ -524,7 +541,7 @@ class Service:
         self.tried[name] = self.fleet.now()
         said = self.fleet.refusals.pop(name, None)
         if said is not None:
-            self.status.update(problem=f"{name}: {said.code} {said.text}"[:300])
+            self._hold_against(name, f"{said.code} {said.text}"[:SHOWN])
 
     def _invitation(self, name: str) -> bytes:
         id = self._id(name)
@@ -544,6 +561,7 @@ class Service:
         self.engine.update(server.clients)
         state.renew(torch.tensor([id]), server.begin())
         self.fleet.begin_anew.discard(name)
+        self._hold_against(name)
         self.tried.pop(name, None)
         self.set_up.pop(id, None)
         if before is None:

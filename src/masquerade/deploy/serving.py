@@ -1,26 +1,30 @@
 """What `masquerade deploy server` keeps running: the gate, SuperLink, our app in it, and health."""
 
 import asyncio
-import contextlib
+import errno
+import os
+import resource
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from masquerade import __version__
 from masquerade.deploy import health, superlink
-from masquerade.deploy.gate import Gate
+from masquerade.deploy.gate import Gate, Limits
+from masquerade.deploy.keys import told_public_key
 from masquerade.deploy.layout import ServerFolder
 from masquerade.deploy.nodes import Nodes
-from masquerade.deploy.overview import ending
+from masquerade.deploy.overview import LINK, ending
 from masquerade.deploy.ports import free_ports
 from masquerade.deploy.processes import Kept, Process, again, end, running
-from masquerade.deploy.server_app import NAME, Outcome
+from masquerade.deploy.server_app import NAME, Outcome, Starts
+from masquerade.deploy.status import Status
 from masquerade.deploy.traffic import read_traffic, write_traffic
 from masquerade.errors import MasqueradeError
 
-LINK = "superlink"
 BEAT, LOOK = 0.3, 1.0
 """Seconds between two looks at processes, and at keys and certificates."""
 APP_SECONDS = 60.0
@@ -64,17 +68,18 @@ class Server:
         """Serve until this is canceled, or until an operator has to mend something."""
         around = superlink.environment(self.layout.flower_home)
         superlink.write_home(self.layout, self.link_port)
-        self._names = client_keys(self.layout)
+        self._names, bad = client_keys(self.layout)
+        for text in bad:
+            self.say(text)
         control = superlink.Control(self.layout, around)
         tls, stamp = server_tls(self.layout), _stamp(self.layout.certificate("server")[0])
         gate = self._gate()
         link = self._link(around)
-        try:
+        with _at(self.address.bind, self.address.port):
             listening = await gate.serve(self.address.bind, self.address.port, tls)
+        with _at("127.0.0.1", self.address.health):
             looking = await health.serve(self.address.health, lambda: health.answer(self.layout))
-        except OSError as fault:
-            text = f"cannot listen at {self.address.bind}:{self.address.port} ({fault.strerror})"
-            raise MasqueradeError("E623", f"{text}; is a server running there?") from None
+        self.say(f"The server of {self.federation} is at port {self.address.port}; Ctrl-C ends it.")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(link.keep())
@@ -104,6 +109,7 @@ class Server:
                 "version": __version__,
             },
             ready=lambda: self._up.is_set() and self._registered == self._names,
+            limits=Limits().within(open_files(Limits().files)),
             seen=read_traffic(self.layout.traffic),
         )
 
@@ -157,10 +163,12 @@ class Server:
 
     async def _app(self, control: superlink.Control) -> None:
         """Have our app run until it says that all is done."""
-        wait = 1.0
+        wait, starts = 1.0, Starts()
         while not self.done:
             await self._up.wait()
             end([*filter(None, [self._running_app()])])
+            starts = starts.after(Status.read(self.layout.path))
+            starts.write(self.layout.restarts)
             number = await self._started(control)
             if number:
                 await self._app_ended()
@@ -204,27 +212,74 @@ class Server:
 
     async def _watch(self, gate: Gate, tls: ssl.SSLContext, stamp: int) -> None:
         """Take in keys and certificates that changed, write what passed, warn in time."""
-        warned = 0.0
+        warned, said = 0.0, ""
         while True:
-            certificate, key = self.layout.certificate("server")
-            if (found := _stamp(certificate)) != stamp:
-                with contextlib.suppress(ssl.SSLError):
-                    # For handshakes from now on; the two files are written one after the other.
-                    tls.load_cert_chain(certificate, key)
+            fault = ""
+            try:
+                if (found := _stamp(self.layout.certificate("server")[0])) != stamp:
+                    # For handshakes from now on.
+                    tls.load_cert_chain(*self.layout.certificate("server"))
                     stamp, warned = found, 0.0
                     self.say("The certificate was renewed.")
-            self._names = client_keys(self.layout)
-            if time.monotonic() - warned > DAY or not warned:
-                warned = time.monotonic()
-                for text in ending(self.layout):
-                    self.say(text)
-            write_traffic(self.layout.traffic, gate)
+                self._names, bad = client_keys(self.layout)
+                if time.monotonic() - warned > DAY or not warned:
+                    warned = time.monotonic()
+                    for text in ending(self.layout):
+                        self.say(text)
+                write_traffic(self.layout.traffic, gate)
+                fault = "; ".join(bad)
+            except OSError as error:
+                # Of a moment: a certificate and its key are written one after the other, and
+                # descriptors come back. What was known stays in use.
+                fault = f"W623 the server cannot read its folder ({error}); it tries again"
+            if fault and fault != said:
+                self.say(fault)
+            said = fault
             await asyncio.sleep(LOOK)
 
 
-def client_keys(layout: ServerFolder) -> dict[bytes, str]:
-    """Return the clients that may come, by their public keys."""
-    return {path.read_bytes().strip(): path.stem for path in sorted(layout.clients.glob("*.pub"))}
+@contextmanager
+def _at(host: str | None, port: int) -> Iterator[None]:
+    """Say where it was that nobody can listen."""
+    try:
+        yield
+    except OSError as fault:
+        text = f"cannot listen at {host or 'any address'}, port {port} ({fault.strerror})"
+        raise MasqueradeError("E623", f"{text}; is a server running there?") from None
+
+
+def open_files(wanted: int) -> int:
+    """Let this process have so many open files, or as many as it may; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def client_keys(layout: ServerFolder) -> tuple[dict[bytes, str], list[str]]:
+    """Return the clients that may come, by their public keys; and what is wrong with others."""
+    found: dict[bytes, str] = {}
+    bad = []
+    for name in sorted(os.listdir(layout.clients)):
+        path = layout.clients / name
+        if path.suffix != ".pub":
+            continue
+        try:
+            key = told_public_key(path.read_bytes())
+        except OSError as fault:
+            if fault.errno in NO_MORE_FILES:
+                raise
+            key = None
+        if key is not None:
+            found[key] = path.stem
+        else:
+            bad.append(f"W624 {path} has no key of a client; {path.stem} cannot come")
+    return found, bad
 
 
 def server_tls(layout: ServerFolder) -> ssl.SSLContext:
