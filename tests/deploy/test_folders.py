@@ -34,7 +34,7 @@ from masquerade.deploy.ports import free_ports
 from masquerade.deploy.processes import SUPERVISOR, Process
 from masquerade.deploy.replay import Replayed
 from masquerade.deploy.server_app import Starts
-from masquerade.deploy.serving import Address, Server, client_keys
+from masquerade.deploy.serving import Address, Server, client_keys, server_tls
 from masquerade.deploy.status import Status, StatusFile
 from masquerade.deploy.traffic import read_traffic, write_traffic
 from masquerade.deploy.trial import Trial
@@ -423,6 +423,31 @@ def test_keys_are_not_forgotten_where_descriptors_run_out(
             patched.setattr(where, name, full)
             with pytest.raises(OSError, match="Too many"):
                 client_keys(ServerFolder(fed))
+
+
+def test_a_server_whose_folder_cannot_be_read_goes_on_with_what_it_knew(
+    fed: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    said: list[str] = []
+    server = Server(ServerFolder(fed), "fed", Address(None, 1, 2), said.append)
+    tls, full = server_tls(server.layout), OSError(errno.EMFILE, "Too many open files")
+    assert server.look(tls) == ""
+
+    def listing(path: Path) -> list[str]:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", listing)
+        golden(server.look(tls))
+    founding.renew(fed)
+    assert server.look(tls) == ""
+    assert said == ["The certificate was renewed."]
+
+
+def test_a_join_file_on_two_machines_is_told_of(golden: Golden) -> None:
+    lines = ["SuperNode could not connect.", "Exit Code: 305", ""]
+    golden(joining.why_node_ended("ann", 1, lines))
+    assert joining.why_node_ended("ann", 1, []) == processes.again("supernode", 1)
 
 
 def test_users_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:

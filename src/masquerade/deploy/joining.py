@@ -38,7 +38,7 @@ AGAIN = 12.0
 LONGEST = 30.0
 
 TWICE = "Exit Code: 305"
-"""What a SuperNode says whose key has a session already."""
+"""What a SuperNode says that SuperLink does not take, though it knows the key."""
 
 Say = Callable[[str], None]
 
@@ -266,15 +266,19 @@ async def _ready(layout: ClientFolder, working: Kept, ready: asyncio.Event) -> N
         await asyncio.sleep(0.2)
 
 
+def why_node_ended(client: str, status: int, lines: Sequence[str]) -> str:
+    """Say that a node ended, and why, as far as it is known."""
+    if not any(TWICE in line for line in lines):
+        return again(NODE, status)
+    text = f"W626 the server does not take the node of {client} now: it still has its last session,"
+    return f"{text} or another machine uses the same join file; it is tried again"
+
+
 def _node(layout: ClientFolder, joined: JoinFile, path: Path, users: Users, say: Say) -> Kept:
     around = superlink.environment(layout.node)
 
     async def ended(status: int, lines: Sequence[str]) -> None:
-        if any(TWICE in line for line in lines):
-            text = f"W626 another process is connected as {joined.name}: the server still holds the"
-            say(f"{text} last session of this one, or its join file is used on two machines")
-        else:
-            say(again(NODE, status))
+        say(why_node_ended(joined.name, status, lines))
         # It says why it is refused only here.
         await greet(layout, joined, say)
 

@@ -7,7 +7,7 @@ import resource
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +58,8 @@ class Server:
     _names: dict[bytes, str] = field(default_factory=dict)
     _registered: dict[bytes, str] = field(default_factory=dict)
     """The keys that SuperLink knows."""
+    _stamp: int = 0
+    """When the certificate in use was written."""
     done: bool = False
 
     @property
@@ -68,11 +70,8 @@ class Server:
         """Serve until this is canceled, or until an operator has to mend something."""
         around = superlink.environment(self.layout.flower_home)
         superlink.write_home(self.layout, self.link_port)
-        self._names, bad = client_keys(self.layout)
-        for text in bad:
-            self.say(text)
-        control = superlink.Control(self.layout, around)
-        tls, stamp = server_tls(self.layout), _stamp(self.layout.certificate("server")[0])
+        self._names, _ = client_keys(self.layout)
+        control, tls = superlink.Control(self.layout, around), server_tls(self.layout)
         gate = self._gate()
         link = self._link(around)
         with _at(self.address.bind, self.address.port):
@@ -85,7 +84,7 @@ class Server:
                 group.create_task(link.keep())
                 group.create_task(self._link_up(link, control))
                 group.create_task(self._app(control))
-                group.create_task(self._watch(gate, tls, stamp))
+                group.create_task(self._watch(gate, tls))
         except BaseExceptionGroup as several:
             # The first that failed is why the others were ended.
             raise several.exceptions[0] from None
@@ -210,32 +209,38 @@ class Server:
                 return
             await asyncio.sleep(BEAT)
 
-    async def _watch(self, gate: Gate, tls: ssl.SSLContext, stamp: int) -> None:
-        """Take in keys and certificates that changed, write what passed, warn in time."""
+    async def _watch(self, gate: Gate, tls: ssl.SSLContext) -> None:
+        """Take in what changes in the folder, write what passed, warn in time."""
         warned, said = 0.0, ""
         while True:
-            fault = ""
-            try:
-                if (found := _stamp(self.layout.certificate("server")[0])) != stamp:
-                    # For handshakes from now on.
-                    tls.load_cert_chain(*self.layout.certificate("server"))
-                    stamp, warned = found, 0.0
-                    self.say("The certificate was renewed.")
-                self._names, bad = client_keys(self.layout)
-                if time.monotonic() - warned > DAY or not warned:
-                    warned = time.monotonic()
-                    for text in ending(self.layout):
-                        self.say(text)
-                write_traffic(self.layout.traffic, gate)
-                fault = "; ".join(bad)
-            except OSError as error:
-                # Of a moment: a certificate and its key are written one after the other, and
-                # descriptors come back. What was known stays in use.
-                fault = f"W623 the server cannot read its folder ({error}); it tries again"
+            fault = self.look(tls)
             if fault and fault != said:
                 self.say(fault)
             said = fault
+            with suppress(OSError):
+                if time.monotonic() - warned > DAY or not warned:
+                    for text in ending(self.layout):
+                        self.say(text)
+                    warned = time.monotonic()
+                write_traffic(self.layout.traffic, gate)
             await asyncio.sleep(LOOK)
+
+    def look(self, tls: ssl.SSLContext) -> str:
+        """Take in keys and a certificate that changed; return what is wrong with them."""
+        try:
+            certificate = self.layout.certificate("server")
+            if (found := _stamp(certificate[0])) != self._stamp:
+                # For handshakes from now on; the first time it was taken when it was read.
+                tls.load_cert_chain(*certificate)
+                if self._stamp:
+                    self.say("The certificate was renewed.")
+                self._stamp = found
+            self._names, bad = client_keys(self.layout)
+        except OSError as error:
+            # Of a moment: a certificate and its key are written one after the other, and
+            # descriptors come back. What was known stays in use.
+            return f"W623 the server cannot read its folder ({error.strerror}); it tries again"
+        return "; ".join(bad)
 
 
 @contextmanager
