@@ -49,7 +49,7 @@ PRIVATE = {
     "torch.overrides": ["TorchFunctionMode"],
     "torch._ops": ["OpOverload"],
     "torch._C._distributed_c10d": ["FileStore", "PrefixStore", "Store"],
-    "torch.distributed.distributed_c10d": ["_get_default_store"],
+    "torch.distributed.distributed_c10d": ["_get_default_store", "_set_pg_timeout"],
 }
 """Names that torch may change without notice; a new version is allowed once these tests pass."""
 

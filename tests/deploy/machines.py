@@ -87,12 +87,16 @@ class Machines:
     def serve(self) -> None:
         """Start the server."""
         words = ["server", str(self.folder), "--health-port", str(self.health)]
-        self.started["server"] = self.trial.start(words, self.folder / "server.log")
+        self.start("server", words, self.folder / "server.log")
 
     def join(self, name: str) -> None:
         """Start a client."""
         home = self.home(name)
-        self.started[name] = self.trial.start(["join", str(home)], home / "join.log")
+        self.start(name, ["join", str(home)], home / "join.log")
+
+    def start(self, name: str, words: list[str], log: Path) -> None:
+        """Start a command as the one that a machine runs."""
+        self.started[name] = self.trial.start(words, log)
 
     def status(self) -> Status:
         return Status.read(self.folder) or Status(doing="nothing")

@@ -45,6 +45,8 @@ class Network:
     events: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     """What happens at a time."""
     _queue: list[tuple[float, Delivery]] = field(default_factory=list)
+    _held: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
+    """Questions on their way until the next of their kind has overtaken them."""
 
     def now(self) -> float:
         return self.time
@@ -71,8 +73,12 @@ class Network:
                 raise Crash
             if what == "disk":
                 self.lose_disk(name)
-            if name in self.up and what != "lost on the way":
+            if what == "held":
+                self._held.setdefault((name, question.kind), []).append(data)
+            elif name in self.up and what != "lost on the way":
                 self._answered(name, data, what)
+                for late in self._held.pop((name, question.kind), ()):
+                    self._answered(name, late, "")
 
     def _answered(self, name: str, data: bytes, what: str) -> None:
         if what == "failed":

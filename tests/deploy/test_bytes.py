@@ -115,7 +115,14 @@ def test_clients_behind_bytes_are_the_loop_with_lost_replies(name: str, tmp_path
         assert mine.costs["train"][way] == theirs.costs["train"][way], way
 
 
-@pytest.mark.parametrize("name", ["fedavg", "dmpfl", "pfedgate"])
+ROUNDED = ("fedavg", "dmpfl", "pfedgate")
+"""Of all methods, those that `make test` rounds; `make drill` rounds the others too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ROUNDED else pytest.param(n, marks=pytest.mark.drill) for n in METHOD_TABLE],
+)
 def test_rounded_messages_are_rounded_alike(name: str, tmp_path: Path) -> None:
     here = simulated(METHOD_TABLE[name], drop=0.3, message_dtype="int8")
     there, transport = far(simulated(METHOD_TABLE[name], message_dtype="int8"), tmp_path)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from masquerade.deploy.federation import FederationConfig
+from masquerade.deploy.fleet import STARTS, next_start
 from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS, read_records, replay
@@ -72,6 +74,11 @@ def once(name: str, number: int, what: str, kind: str = "train") -> Callable[[st
     return fault
 
 
+def again(question: Question) -> Question:
+    """The same question, asked after all others."""
+    return replace(question, order=(2**40, 0))
+
+
 @pytest.mark.parametrize("method", ["fedavg", "dmpfl", "fedmask", "ditto", "pfedgate", "scaffold"])
 def test_a_federation_is_its_replay(method: str, tmp_path: Path) -> None:
     network = served(federation(tmp_path, method))
@@ -107,6 +114,7 @@ def trains(summary) -> bool:
         ("corrupt", "W613"),
         ("stolen", "W615"),
         ("failed", "W616"),
+        ("held", "W610"),
     ],
 )
 def test_what_goes_wrong_is_named_counted_and_settled(what: str, code: str, tmp_path: Path) -> None:
@@ -173,9 +181,35 @@ def test_a_round_with_too_few_answers_changes_nothing(tmp_path: Path, golden) ->
     assert second.clients == ()
     assert second.attendance is not None
     assert second.attendance.below_quorum
-    assert (second.attendance.answers, second.attendance.back) == (1, ())
+    assert (second.attendance.answers, second.attendance.back) == (1, (1,))
     assert second.costs["up"] > 0
     assert lines(network)[2].clients == (0, 1, 2)
+    is_its_replay(network)
+
+
+def test_the_quorum_counts_updates_that_can_be_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three answers cannot be read, one is not finite: two that are of no use."""
+    network, honest = federation(tmp_path, fleet={"quorum": 2}), Channel.write_upload
+
+    def spoiled(channel, number, message, download, held) -> bytes:
+        if (channel.client.id, number) == (1, 1):
+            return b"garbage"
+        if (channel.client.id, number) == (2, 1):
+            for part in message.values():
+                next(iter(part.values.values())).fill_(math.nan)
+        return honest(channel, number, message, download, held)
+
+    monkeypatch.setattr(Channel, "write_upload", spoiled)
+    with warns("W618", 1, 2):
+        served(network)
+    first, second, third = lines(network)
+    assert (second.clients, second.lost, second.refused) == ((), (1,), {"2": "W604"})
+    attendance = attended(network, 1)
+    assert (attendance.answers, attendance.below_quorum) == (1, True)
+    assert first.clients == third.clients == (0, 1, 2)
+    monkeypatch.undo()
     is_its_replay(network)
 
 
@@ -202,6 +236,38 @@ def test_an_answer_to_a_server_that_crashed_is_stale(tmp_path: Path) -> None:
     serve(tmp_path, network, network.now)
     assert {code for each in lines(network) for code, _ in faults(each)} == {"W612"}
     is_its_replay(network)
+
+
+@pytest.mark.parametrize("method", ["ditto", "scaffold"])
+@pytest.mark.parametrize("quorum", [2, 3])
+def test_a_question_that_a_newer_one_has_overtaken_is_not_done(
+    method: str, quorum: int, tmp_path: Path
+) -> None:
+    """With a quorum of 3 a round without it changes nothing, so both begin from the same state."""
+    network = federation(tmp_path, method, train={"rounds": 4}, fleet={"quorum": quorum})
+    network.fault = once("c1", 1, "held")
+    served(network)
+    assert attended(network, 2).back == (0, 1, 2)
+    is_its_replay(network)
+
+
+def test_a_client_is_not_told_to_begin_anew_by_what_is_old(tmp_path: Path, golden) -> None:
+    network = served(federation(tmp_path, "ditto"))
+    asked = next(q for name, q in network.seen if (name, q.kind) == ("c1", "settle"))
+    answer = read(Answer, network.member("c1").answer(write(asked)))
+    assert (answer.code, answer.nonce) == ("E615", asked.nonce)
+    golden(MasqueradeError(answer.code, answer.text.replace(str(asked.order[0]), "START")))
+    is_its_replay(network)
+
+
+def test_questions_are_newer_after_every_start(tmp_path: Path) -> None:
+    """Also where the clock is set back, or an older copy of the folder is put back."""
+    first = next_start(tmp_path)
+    copy = (tmp_path / STARTS).read_bytes()
+    (tmp_path / STARTS).write_text(str(first + 5000))
+    assert next_start(tmp_path) == first + 5001
+    (tmp_path / STARTS).write_bytes(copy)
+    assert next_start(tmp_path) > first
 
 
 def test_a_client_whose_disk_was_lost_begins_anew_and_the_record_says_so(tmp_path: Path) -> None:
@@ -302,6 +368,44 @@ def test_who_comes_later_with_unknown_classes_is_refused(tmp_path: Path) -> None
     with warns("W617", "E612", "c3", "class"):
         served(network)
     assert not any(3 in each.clients for each in lines(network))
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert "E612" in status.refusals["c3"]
+    told = [question.body.decode() for name, question in network.seen if question.kind == "refused"]
+    assert told == [status.refusals["c3"]]
+
+
+def test_who_fits_after_all_is_not_refused_any_more(tmp_path: Path) -> None:
+    network = federation(tmp_path, "fedavg", train={"rounds": 6})
+    own = network.folder / MEMBERS / "c1" / "own.npz"
+    whole = own.read_bytes()
+    np.savez(own, x=np.zeros((9, 6)))
+    network.events.append((60.0, lambda: own.write_bytes(whole) and None))
+    network.fault = lambda name, question: "slow" if question.kind == "train" else ""
+    served(network)
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert status.refusals == {}
+    assert lines(network)[-1].clients == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "doing"), [(KeyboardInterrupt, "stopped"), (ValueError, "failed")]
+)
+def test_who_is_stopped_has_not_failed(
+    fault: type[BaseException], doing: str, tmp_path: Path
+) -> None:
+    network = federation(tmp_path, "fedavg")
+
+    def ending(name: str, question: Question) -> str:
+        raise fault
+
+    network.fault = ending
+    with pytest.raises(fault):
+        serve(tmp_path, network, network.now)
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert status.doing == doing
 
 
 def test_labels_are_numbered_alike_where_clients_lack_classes(tmp_path: Path) -> None:
@@ -341,11 +445,14 @@ def test_a_client_that_fails_says_no_more_than_its_error(
     assert attended(network, 0).faults == {"E614": {"c1": 1}}
     assert "Smith" not in "".join(path.read_text() for path in tmp_path.glob("*.json*"))
     asked = next(q for name, q in network.seen if (name, q.kind) == ("c1", "train"))
-    answer = read(Answer, network.member("c1").answer(write(asked)))
+    answer = read(Answer, network.member("c1").answer(write(again(asked))))
     golden(MasqueradeError(answer.code, answer.text))
 
 
-KINDS = ("", "lost on the way", "failed", "corrupt", "stolen", "double", "slow", "late", "crash")
+KINDS = (
+    *("", "lost on the way", "held", "failed", "corrupt", "stolen", "double", "slow", "late"),
+    "crash",
+)
 
 
 @pytest.mark.parametrize("method", ["dmpfl", "fedmask"])
@@ -377,7 +484,7 @@ def test_nothing_but_figures_comes_back_of_an_evaluation(tmp_path: Path) -> None
     name, question = next(pair for pair in network.seen if pair[1].final and pair[0] == "c0")
     assert name == "c0"
 
-    answer = read(Answer, member.answer(write(question)))
+    answer = read(Answer, member.answer(write(again(question))))
     assert json.loads(answer.body)["final"]
     model = member.participant(question.run).model_file("personal")
     assert model.stat().st_size > len(answer.body)

@@ -1,6 +1,8 @@
 """Folders of federations and clients: made, changed, refused, and told of."""
 
 import asyncio
+import errno
+import json
 import os
 import stat
 import sys
@@ -12,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from masquerade.deploy import founding, joining, keys, processes, superlink, systemd
+from masquerade.deploy import (
+    founding,
+    health,
+    joining,
+    keys,
+    processes,
+    server_app,
+    superlink,
+    systemd,
+)
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.gate import Gate, Seen
 from masquerade.deploy.hello import split_address
@@ -22,10 +33,13 @@ from masquerade.deploy.overview import ending, overview
 from masquerade.deploy.ports import free_ports
 from masquerade.deploy.processes import SUPERVISOR, Process
 from masquerade.deploy.replay import Replayed
-from masquerade.deploy.serving import Address, Server, client_keys
+from masquerade.deploy.server_app import Starts
+from masquerade.deploy.serving import Address, Server, client_keys, server_tls
+from masquerade.deploy.status import Status, StatusFile
 from masquerade.deploy.traffic import read_traffic, write_traffic
 from masquerade.deploy.trial import Trial
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.storage.results import read_results
 from tests.messages import Golden
 from tests.support import raises
 
@@ -69,7 +83,7 @@ def test_a_join_file_holds_the_key_that_the_server_knows(fed: Path) -> None:
     for name in ("ann", "bob"):
         joined = JoinFile.read(layout.join_file(name))
         assert (joined.name, joined.address) == (name, "fed.example.org:8443")
-        assert client_keys(layout)[keys.public_key(joined.key.encode())] == name
+        assert client_keys(layout)[0][keys.public_key(joined.key.encode())] == name
         assert joined.authority == layout.certificate("ca")[0].read_text()
 
 
@@ -94,9 +108,11 @@ def test_a_folder_that_is_there_stays_as_it_is(fed: Path, golden: Golden) -> Non
 def test_a_client_is_added_and_another_removed(fed: Path) -> None:
     layout = ServerFolder(fed)
     path = founding.add(fed, "cid")
-    assert client_keys(layout)[keys.public_key(JoinFile.read(path).key.encode())] == "cid"
+    known, bad = client_keys(layout)
+    assert known[keys.public_key(JoinFile.read(path).key.encode())] == "cid"
+    assert bad == []
     founding.remove(fed, "ann")
-    assert sorted(client_keys(layout).values()) == ["bob", "cid"]
+    assert sorted(client_keys(layout)[0].values()) == ["bob", "cid"]
     assert not layout.join_file("ann").exists()
     fleet = FederationConfig.load(fed).fleet
     assert (fleet.clients, fleet.removed) == (("ann", "bob", "cid"), ("ann",))
@@ -121,8 +137,8 @@ def test_a_certificate_is_renewed_by_the_same_authority_for_more_names(fed: Path
     before, authority = certificate.read_bytes(), layout.certificate("ca")[0].read_bytes()
     assert "new.example.org" in founding.renew(fed, ["new.example.org"])
     assert certificate.read_bytes() != before
-    assert keys.hosts_of(certificate.read_bytes())[:2] == ("fed.example.org", *keys.LOOPBACK[:1])
-    assert "new.example.org" in keys.hosts_of(certificate.read_bytes())
+    assert keys.hosts_of(certificate.read_bytes())[:2] == ("new.example.org", "fed.example.org")
+    assert JoinFile.read(founding.add(fed, "cid")).address == "new.example.org:8443"
     assert layout.certificate("ca")[0].read_bytes() == authority
     layout.certificate("ca")[1].unlink()
     with raises("E620", "ca.key"):
@@ -163,6 +179,83 @@ def test_a_federation_is_told_of(fed: Path) -> None:
     assert "not begun" in shown
 
 
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (Status(doing="failed", problem="E402 of another torch"), "E402"),
+        (Status(doing="waiting", connected=("ann",)), "bob"),
+        (Status(doing="training", refusals={"bob": "E612 other columns"}), "E612"),
+    ],
+)
+def test_a_federation_is_not_well_while_somebody_has_to_see_to_it(
+    fed: Path, said: Status, named: str, golden: Golden
+) -> None:
+    layout = ServerFolder(fed)
+    for name in (SUPERVISOR, "superlink"):
+        Process.here(name).record(layout.state)
+    StatusFile(fed, said).update()
+    well, body = health.answer(layout)
+    (trouble,) = json.loads(body)["troubles"]
+    assert not well
+    assert named in trouble
+    assert trouble in CliRunner().invoke(app, ["deploy", "status", str(fed)]).stdout.replace(
+        "\n", " "
+    ).replace("  ", " ")
+    golden(trouble)
+    StatusFile(fed, said).update(doing="training", refusals={})
+    assert health.answer(layout)[0]
+
+
+def test_a_federation_is_not_well_whose_app_ends_again_and_again(fed: Path, golden: Golden) -> None:
+    layout, starts = ServerFolder(fed), Starts()
+    for name in (SUPERVISOR, "superlink"):
+        Process.here(name).record(layout.state)
+    found = []
+    for rounds in (0, 0, 1, 1, 1):
+        starts = starts.after(Status(doing="training", round=rounds))
+        starts.write(layout.restarts)
+        found.append(overview(layout).well)
+    assert found == [True, True, True, True, False]
+    golden(overview(layout).troubles[0])
+
+
+def test_a_federation_is_not_well_whose_certificate_has_ended(fed: Path) -> None:
+    layout = ServerFolder(fed)
+    for name in (SUPERVISOR, "superlink"):
+        Process.here(name).record(layout.state)
+    authority = keys.Certificate(*(path.read_bytes() for path in layout.certificate("ca")))
+    for days, well in ((5, True), (0, False)):
+        made = keys.new_server(authority, ["fed.example.org"], days)
+        layout.certificate("server")[0].write_bytes(made.certificate)
+        assert overview(layout).well == well
+
+
+def test_results_of_a_federation_that_trains_are_to_come(fed: Path, golden: Golden) -> None:
+    (fed / "config.toml").write_text("")
+    with raises("E408", fed) as refusal:
+        read_results(fed)
+    golden(refusal.value)
+
+
+def test_what_the_server_warns_of_is_in_a_log(fed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serving(*given: object) -> None:
+        for _ in range(2):
+            warnings.warn("W619 client ann: no answer", MasqueradeWarning, stacklevel=1)
+        raise MasqueradeError("E619", "nobody reported")
+
+    monkeypatch.setattr("masquerade.deploy.server.serve", serving)
+    layout = ServerFolder(fed)
+    with warnings.catch_warnings():
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        server_app.run(fed, lambda nodes, seconds: None, "7")  # type: ignore[arg-type,return-value]
+    log = (layout.state / "logs" / "server-app.log").read_text()
+    assert log.count("W619 client ann: no answer") == 2
+    assert "E619 nobody reported" in log
+    assert server_app.Outcome.read(layout.outcome) == server_app.Outcome(
+        "7", "E619 nobody reported"
+    )
+
+
 def test_what_passed_outlives_the_server_and_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "traffic.json"
     assert read_traffic(path) == {}
@@ -184,7 +277,7 @@ def test_a_clients_folder_keeps_its_key_and_data_from_others(fed: Path, tmp_path
     for path in (layout.path, layout.member, layout.node):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE(layout.key.stat().st_mode) == 0o600
-    assert keys.public_key(layout.key.read_bytes()) in client_keys(ServerFolder(fed))
+    assert keys.public_key(layout.key.read_bytes()) in client_keys(ServerFolder(fed))[0]
     assert join(fed, "ann", tmp_path / "ann") == layout
 
 
@@ -215,9 +308,146 @@ def test_a_worker_and_a_node_of_other_users_are_kept_apart(
     assert stat.S_IMODE(layout.member.stat().st_mode) == 0o700
     assert stat.S_IMODE(layout.joined.stat().st_mode) == 0o600
     with joining.listening(users) as (_, path):
-        assert path.owner() == path.parent.owner() == "nobody"
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert (path.owner(), path.parent.owner()) == ("nobody", "root")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not path.parent.exists()
+
+
+@pytest.fixture
+def reachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that all users may pass through, with a Python that they can run."""
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+    for parent in (tmp_path, *tmp_path.parents):
+        if not parent.stat().st_mode & 0o001:
+            parent.chmod(0o711)
+    return tmp_path
+
+
+DAEMON = joining.Users("daemon", "nobody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as others")
+def test_root_gives_away_nothing_that_a_user_has_put_into_its_folder(
+    fed: Path, reachable: Path
+) -> None:
+    """A node that was broken into has links there, to files of root."""
+    layout, secret = join(fed, "ann", reachable / "ann", DAEMON), reachable / "secret"
+    secret.write_text("of root")
+    os.symlink(reachable, layout.node / "link")
+    os.link(secret, layout.node / "hard")
+    os.link(secret, layout.node / ".tmp-key")
+    layout.key.unlink()
+    layout.key.symlink_to(secret)
+    with raises("E405", layout.key):
+        join(fed, "ann", reachable / "ann", DAEMON)
+    layout.key.unlink()
+    with pytest.raises(PermissionError):
+        join(fed, "ann", reachable / "ann", DAEMON)
+    assert (secret.owner(), secret.read_text()) == ("root", "of root")
+    assert os.geteuid() == os.getegid() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as others")
+def test_a_folder_of_somebody_else_is_not_taken_over(
+    fed: Path, reachable: Path, golden: Golden
+) -> None:
+    join(fed, "ann", reachable / "ann")
+    with raises("E626", "daemon", reachable / "ann" / "member") as refusal:
+        join(fed, "ann", reachable / "ann", DAEMON)
+    golden(refusal.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as others")
+def test_a_client_keeps_its_users(fed: Path, reachable: Path, golden: Golden) -> None:
+    layout = join(fed, "ann", reachable / "ann", DAEMON)
+    assert joining.Users.of(None, None, layout) == DAEMON
+    assert joining.Users.of(None, "games", layout) == joining.Users("daemon", "games")
+    assert DAEMON.unsafe == ""
+    golden(joining.Users().unsafe)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as others")
+def test_a_worker_of_another_user_finds_nothing_of_what_root_has_around_it(
+    fed: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "of root")
+    monkeypatch.setenv("MASQUERADE_DATA", "/srv/data")
+    layout, joined = join(fed, "ann", reachable / "ann", DAEMON), JoinFile.read(fed / "ann.join")
+    seen: list[processes.Kept] = []
+
+    async def kept(process: processes.Kept) -> None:
+        seen.append(process)
+        raise MasqueradeError("E301", "enough")
+
+    monkeypatch.setattr(processes.Kept, "keep", kept)
+    monkeypatch.setattr(superlink, "node_command", lambda *given: [])
+    with raises("E301"):
+        asyncio.run(joining.run(layout, joined, DAEMON, print))
+    around = seen[0].environment
+    assert "SECRET_TOKEN" not in around
+    assert (around["MASQUERADE_DATA"], around["USER"]) == ("/srv/data", "daemon")
+
+
+def test_a_stolen_key_is_revoked_though_the_quorum_needs_all(fed: Path) -> None:
+    founding.found(fed / "other", config(quorum=2))
+    layout = ServerFolder(fed / "other")
+    assert founding.remove(fed / "other", "ann") == 1
+    assert list(client_keys(layout)[0].values()) == ["bob"]
+    assert founding.remove(fed / "other", "bob") == 1
+    assert client_keys(layout)[0] == {}
+    assert FederationConfig.load(layout.path).fleet.removed == ("ann", "bob")
+
+
+def test_one_bad_key_keeps_nobody_else_out(fed: Path, golden: Golden) -> None:
+    layout = ServerFolder(fed)
+    (layout.clients / "cid.pub").write_text("no key")
+    (layout.clients / "dan.pub").mkdir()
+    bob = layout.clients / "bob.pub"
+    bob.write_bytes(bob.read_bytes() + b" bob@his-machine\n")
+    known, bad = client_keys(layout)
+    assert sorted(known.values()) == ["ann", "bob"]
+    key = JoinFile.read(layout.join_file("bob")).key.encode()
+    assert known[keys.public_key(key)] == "bob"
+    assert ["cid.pub" in bad[0], "dan.pub" in bad[1]] == [True, True]
+    golden(bad[0])
+
+
+def test_keys_are_not_forgotten_where_descriptors_run_out(
+    fed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for where, name in ((Path, "read_bytes"), (os, "listdir")):
+        with monkeypatch.context() as patched:
+            patched.setattr(where, name, full)
+            with pytest.raises(OSError, match="Too many"):
+                client_keys(ServerFolder(fed))
+
+
+def test_a_server_whose_folder_cannot_be_read_goes_on_with_what_it_knew(
+    fed: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    said: list[str] = []
+    server = Server(ServerFolder(fed), "fed", Address(None, 1, 2), said.append)
+    tls, full = server_tls(server.layout), OSError(errno.EMFILE, "Too many open files")
+    assert server.look(tls) == ""
+
+    def listing(path: Path) -> list[str]:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", listing)
+        golden(server.look(tls))
+    founding.renew(fed)
+    assert server.look(tls) == ""
+    assert said == ["The certificate was renewed."]
+
+
+def test_a_join_file_on_two_machines_is_told_of(golden: Golden) -> None:
+    lines = ["SuperNode could not connect.", "Exit Code: 305", ""]
+    golden(joining.why_node_ended("ann", 1, lines))
+    assert joining.why_node_ended("ann", 1, []) == processes.again("supernode", 1)
 
 
 def test_users_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:

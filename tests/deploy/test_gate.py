@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -74,7 +75,10 @@ class Place:
     async def talk(self, data: bytes, tls: bool = True, seconds: float = 10.0) -> bytes:
         """Say something, and return all that is answered until the connection ends."""
         context = ssl.create_default_context(cafile=str(self.authority)) if tls else None
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        except ConnectionError:
+            return b""
         writer.write(data)
         try:
             async with asyncio.timeout(seconds):
@@ -320,6 +324,57 @@ def test_no_more_connections_are_taken_than_the_limit_says(tmp_path: Path) -> No
         assert status(await at.call()) == 200
 
     played(tmp_path, play, limits=IMPATIENT)
+
+
+@asynccontextmanager
+async def silent(port: int, count: int) -> AsyncIterator[None]:
+    """Have connections that say nothing, not even what TLS begins with."""
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for _, writer in opened:
+            writer.close()
+
+
+def test_who_says_nothing_takes_up_the_room_of_its_address_alone(tmp_path: Path) -> None:
+    """It is counted before TLS begins, and let go when the time for that is over."""
+
+    async def play(at: Place) -> None:
+        async with silent(at.port, 20):
+            assert await at.talk(request(), seconds=5.0) == b""
+            assert at.gate.refused["too many connections"] >= 20 - LIMITS.of_one_address
+            await asyncio.sleep(1.0)
+            assert status(await at.call()) == 200
+
+    played(tmp_path, play, limits=replace(LIMITS, handshake_seconds=0.8))
+
+
+def test_descriptors_that_have_run_out_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(at: Place) -> None:
+        loop, left = asyncio.get_running_loop(), [OSError(24, "Too many open files")]
+        accept = loop.sock_accept
+
+        async def accepting(listening: socket.socket) -> tuple[socket.socket, object]:
+            if left:
+                raise left.pop()
+            return await accept(listening)
+
+        monkeypatch.setattr(loop, "sock_accept", accepting)
+        # The first accept is under way already, and takes the first.
+        assert [status(await at.call()) for _ in range(3)] == [200] * 3
+        assert at.gate.refused["OSError"] == 1
+
+    played(tmp_path, play)
+
+
+def test_limits_fit_the_open_files_that_there_are() -> None:
+    limits = Limits()
+    assert limits.within(limits.files) == limits
+    assert limits.within(1024).files <= 1024
+    assert limits.within(1024).connections < limits.connections
 
 
 def test_a_client_is_told_to_come_again_while_the_server_starts(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ That every method trains to the same bits in two processes is law 2 (`tests/laws
 
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -202,6 +205,57 @@ def test_a_run_whose_process_is_killed_goes_on_with_another_number_of_them(
     assert figures == others
 
 
+def after_forking(monkeypatch: pytest.MonkeyPatch, child: Callable[[], None]) -> None:
+    """Have every fork do something before anything else."""
+    fork = os.fork
+
+    def forking() -> int:
+        process = fork()
+        if not process:
+            child()
+        return process
+
+    monkeypatch.setattr(os, "fork", forking)
+
+
+def test_a_process_that_dies_before_all_have_met_ends_the_run(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_forking(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    spec = toy(FedAvg(local_epochs=1), processes=2)
+    with raises("E505", "1", "9") as refusal, simulating(spec):
+        pass
+    golden(refusal.value)
+
+
+def test_a_process_that_does_not_come_ends_the_run(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_forking(monkeypatch, lambda: time.sleep(600))
+    monkeypatch.setattr(ranks, "MEETING", 1.0)
+    spec = toy(FedAvg(local_epochs=1), processes=3)
+    with raises("E505", "1, 2") as refusal, simulating(spec):
+        pass
+    golden(refusal.value)
+
+
+def test_signals_are_seen_to_before_all_have_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(BaseException):
+        pass
+
+    def stop(*given: object) -> None:
+        raise Stopped
+
+    after_forking(monkeypatch, lambda: time.sleep(600))
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Stopped), ranks.forked(2, torch.device("cpu")):
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_process_that_gives_no_sign_of_life_ends_the_run(
     tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +382,53 @@ def test_forks_let_what_an_earlier_run_left_alone(
         gc.enable()
 
 
+def test_processes_on_a_cpu_are_refused_where_an_accelerator_is_seen(
+    tmp_path: Path, golden: Golden
+) -> None:
+    """Torch would refuse their gradients; a made-up device stands for a card that is not used."""
+    program = """
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+_setup_privateuseone_for_python_backend("fake")
+from masquerade.cli.app import main
+main()
+"""
+    words = ["run", "--method", "fedavg", "--clients", "4", "--rounds", "1", "--engine", "loop"]
+    words += ["--set", "data.fraction=0.1", "--set", "compute.device=cpu", "--processes", "2"]
+    words += ["--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 2
+    golden(done.stderr.strip().splitlines()[-1])
+
+
+def test_forks_do_not_wait_for_what_threads_of_their_parent_hold() -> None:
+    """Threads of OpenMP are not forked, and others may be in the midst of their work."""
+    done, threads = Event(), torch.get_num_threads()
+
+    def busy() -> None:
+        weights = torch.randn(8, 8, 3, 3, requires_grad=True)
+        while not done.is_set():
+            torch.conv2d(torch.randn(8, 8, 32, 32), weights).sum().backward()
+            logging.getLogger("masquerade").debug("busy")
+
+    torch.set_num_threads(2)
+    torch.randn(400, 400) @ torch.randn(400, 400)
+    worker = Thread(target=busy)
+    worker.start()
+    try:
+        support.simulate(METHOD_TABLE["fedavg"], rounds=1, processes=3)
+    finally:
+        done.set()
+        worker.join()
+        torch.set_num_threads(threads)
+
+
 def test_a_process_of_a_run_begins_no_run(golden: Golden) -> None:
     spec = toy(FedAvg(local_epochs=1), processes=2)
     with raises("E505", "E202") as refusal, simulating(spec) as made:
@@ -338,13 +439,14 @@ def test_a_process_of_a_run_begins_no_run(golden: Golden) -> None:
     golden(refusal.value)
 
 
-def test_torchrun_does_what_one_process_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.drill)])
+def test_torchrun_does_what_one_process_does(processes: int, tmp_path: Path) -> None:
     arguments = ["run", "--method", "ditto", "--clients", "4", "--rounds", "2", "--engine", "loop"]
     arguments += ["--set", "data.fraction=0.1", "--set", "method.local_epochs=1"]
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    start = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
     start += ["-m", "masquerade"]
     done = subprocess.run(
-        [*start, *arguments, "--out", str(tmp_path / "two"), "--json"],
+        [*start, *arguments, "--out", str(tmp_path / "several"), "--json"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -355,7 +457,7 @@ def test_torchrun_does_what_one_process_does(tmp_path: Path) -> None:
     assert len(json.loads(done.stdout)) == 1
     alone = [sys.executable, "-m", "masquerade", *arguments, "--out", str(tmp_path / "one"), "-q"]
     subprocess.run(alone, check=True, capture_output=True, timeout=200)
-    one, two = committed(tmp_path / "one"), committed(tmp_path / "two")
+    one, two = committed(tmp_path / "one"), committed(tmp_path / "several")
     assert [name for name in one[1] if not torch.equal(one[1][name], two[1][name])] == []
     assert one[2] == two[2]
 
@@ -365,4 +467,6 @@ def test_torchrun_does_what_one_process_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_processes_on_cuda_agree_but_for_rounding(processes: int) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
-    subprocess.run([*start, str(ROOT / "bench/ranks.py"), "--device", "cuda"], check=True)
+    subprocess.run(
+        [*start, str(ROOT / "bench/ranks.py"), "--device", "cuda", "--quick"], check=True
+    )

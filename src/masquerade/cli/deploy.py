@@ -148,7 +148,6 @@ def deploy_server(
     address = Address(bind, fleet.port, health_port or fleet.port + 1)
     with supervised(layout.state):
         server = Server(layout, fleet.name, address, _say)
-        typer.echo(f"The server of {fleet.name} is at port {fleet.port}; Ctrl-C ends it.", err=True)
         _until_stopped(server.run())
 
 
@@ -190,15 +189,20 @@ def deploy_join(
     from masquerade.deploy import joining
     from masquerade.deploy.join_file import JoinFile
     from masquerade.deploy.layout import ClientFolder
+    from masquerade.deploy.private import write_private
 
     layout = ClientFolder(join if join.is_dir() else home or join.with_suffix(""))
     joined = JoinFile.read(layout.joined if join.is_dir() else join)
-    users = joining.Users.of(user, node_user)
+    users = joining.Users.of(user, node_user, layout)
     columns = column_options(label, None, drop, categorical, impute, sep, encoding, missing, task)
     joining.prepare(layout, joined, users)
     with supervised(layout.path):
-        _write_data(layout, data, columns, [*(method or []), *([model] if model else [])])
-        joining.give(layout.member, users.worker)
+        record = _data_record(layout, data, columns, [*(method or []), *([model] if model else [])])
+        if record is not None:
+            with joining.acting_as(users.worker):
+                write_private(layout.data, record)
+        if users.unsafe:
+            _say(users.unsafe)
         joining.write_unit(layout, joined, users)
         _until_stopped(joining.run(layout, joined, users, _say))
 
@@ -290,10 +294,13 @@ def deploy_remove(
 
     Example: masquerade deploy remove fed client-2
     """
-    from masquerade.deploy.founding import remove
+    from masquerade.deploy.founding import opened, remove
 
-    remove(folder, name)
+    before = opened(folder)[1].fleet.quorum
+    quorum = remove(folder, name)
     typer.echo(f"{name} is removed, and its key is good for nothing. What it contributed stays.")
+    if quorum != before:
+        typer.echo(f"The quorum was {before}, and is {quorum} now: `fleet.quorum` in {folder}.")
 
 
 @deploy_app.command("renew")
@@ -348,20 +355,19 @@ def _tables(
     return tables
 
 
-def _write_data(
+def _data_record(
     layout: "ClientFolder", data: str | None, columns: Mapping[str, Any], code: list[str]
-) -> None:
-    """Write down where a client's data are; the first time they have to be named."""
+) -> bytes | None:
+    """Say where a client's data are, None where nothing changes; at first they have to be named."""
     if data is None:
         if not layout.data.exists():
             raise MasqueradeError("E202", "--data says what this client trains on")
         if columns or code:
             raise MasqueradeError("E202", "give --data with its other options, all of them anew")
-        return
+        return None
     import tomli_w
 
     from masquerade.config.settings import TABLE_OPTIONS
-    from masquerade.deploy.private import write_private
 
     # Later this may start elsewhere, with the machine.
     record: dict[str, Any] = {"name": _absolute_data(data)}
@@ -369,7 +375,7 @@ def _write_data(
     tables: dict[str, Any] = {"data": record}
     if code:
         tables["code"] = {"paths": list(map(_absolute_code, code))}
-    write_private(layout.data, tomli_w.dumps(tables).encode())
+    return tomli_w.dumps(tables).encode()
 
 
 def _absolute_data(text: str) -> str:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def overview_table(found: Overview) -> Group:
     """Return how a federation is."""
-    parts: list[RenderableType] = [_head(found)]
+    parts: list[RenderableType] = [_head(found), *map(Text, found.troubles)]
     if found.status is not None:
-        parts += _trouble(found.status)
+        parts += _counts(found.status)
     parts.append(_clients(found))
     parts += [Text(text) for text in found.warnings]
     return Group(*parts)
@@ -42,18 +42,14 @@ def _head(found: Overview) -> Table:
     return table
 
 
-def _trouble(status: "Status") -> list[RenderableType]:
-    said = []
-    if status.problem:
-        said.append(status.problem)
+def _counts(status: "Status") -> list[RenderableType]:
     counts = {
         "answers lost": status.lost,
         "updates refused": status.refused,
         "rounds below the quorum": status.below_quorum,
     }
-    if any(counts.values()):
-        said.append(", ".join(f"{text}: {count}" for text, count in counts.items() if count))
-    return [Text(text) for text in said]
+    said = ", ".join(f"{text}: {count}" for text, count in counts.items() if count)
+    return [Text(said)] if said else []
 
 
 def _clients(found: Overview) -> Table:

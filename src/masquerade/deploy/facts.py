@@ -143,11 +143,12 @@ def agreed(forms: Mapping[str, Form]) -> Form:
 def check_alike(one: Form, other: Form, first: str, second: str) -> None:
     """Refuse samples that do not look alike; `first` and `second` are whose they are."""
     kinds = [
+        # Of tables, which column is missing says more than how many there are.
+        ("columns are", _columns(one), _columns(other)),
         ("samples have the shape", list(one.shape), list(other.shape)),
         ("samples are", one.dtype, other.dtype),
         ("targets have the shape", list(one.targets), list(other.targets)),
         ("targets are", _kind(one), _kind(other)),
-        ("columns are", _columns(one), _columns(other)),
         ("missing values are imputed by", one.impute or "nothing", other.impute or "nothing"),
     ]
     for what, mine, theirs in kinds:

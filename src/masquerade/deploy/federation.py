@@ -72,8 +72,14 @@ class FederationConfig:
         return FederationConfig.parse(self.tables() | {"fleet": toml.plain(fleet)})
 
     def without(self, name: str) -> "FederationConfig":
-        """Return it with a client removed, which keeps its number."""
-        fleet = replace(self.fleet, removed=(*self.fleet.removed, name))
+        """Return it with a client removed, which keeps its number; at most all others are needed.
+
+        Who removes one may be in a hurry, and cannot be held up by the quorum.
+        """
+        removed = tuple(dict.fromkeys([*self.fleet.removed, name]))
+        left = len(self.fleet.clients) - len(removed)
+        quorum = max(1, min(self.fleet.quorum, left))
+        fleet = replace(self.fleet, removed=removed, quorum=quorum)
         return FederationConfig.parse(self.tables() | {"fleet": toml.plain(fleet)})
 
 
@@ -108,7 +114,7 @@ def _check_fleet(fleet: Fleet, problems: list[str]) -> None:
         text = "keep a removed client among `fleet.clients`, for its place is its number"
         problems.append(f"`fleet.removed` names {listed(gone)}, which is no client; {text}")
     left = len(fleet.clients) - len(set(fleet.removed))
-    if fleet.clients and fleet.quorum > left:
+    if fleet.clients and fleet.quorum > max(left, 1):
         text = f"`fleet.quorum` is {fleet.quorum}, and there are {left} clients"
         problems.append(f"{text}; lower it, or add clients")
 

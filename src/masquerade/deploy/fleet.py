@@ -2,7 +2,8 @@
 
 Every question has a nonce, which its answer repeats. So what is late, a duplicate, stale, of
 another run or of another client is told apart, named, counted, and not taken. Who a client is, the
-carrier says, by its key; what an answer says of itself has to agree.
+carrier says, by its key; what an answer says of itself has to agree. Questions are in an order,
+over all starts of the server, so that a client does none that a newer one has overtaken.
 """
 
 import re
@@ -12,11 +13,15 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
 from masquerade.deploy.carrier import Carrier, Delivery
 from masquerade.deploy.messages import Answer, Question, read, write
 from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.storage import atomic
 
+STARTS = "starts"
+"""A file of a server's folder: the number of its last start."""
 BEAT = 1.0
 """Seconds that the carrier is waited for at a time."""
 SHOWN = 300
@@ -38,6 +43,19 @@ RENEWED = ("E606", "E611")
 """What a client refuses by that has lost its states."""
 
 
+def next_start(folder: Path) -> int:
+    """Return the number of a server's start, larger than all before; it is on the disk then.
+
+    It is the time, in seconds, where that is larger: so it rises even after an older copy of the
+    folder was put back.
+    """
+    path = folder / STARTS
+    last = int(path.read_text("ascii")) if path.is_file() else 0
+    number = max(last + 1, int(time.time()))
+    atomic.write_file(path, str(number).encode())
+    return number
+
+
 @dataclass
 class Fleet:
     """The clients of a federation, and what came of asking them."""
@@ -47,6 +65,8 @@ class Fleet:
     now: Callable[[], float] = time.monotonic
     token: str = field(default_factory=lambda: secrets.token_hex(4))
     """Names this process of the server."""
+    start: int = 0
+    """Its number: larger than those of all processes before."""
     beat: Callable[[], None] = lambda: None
     """Is called whenever something may have changed."""
     faults: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -72,9 +92,10 @@ class Fleet:
         """Ask some clients; return the answers of those that did it within so many seconds."""
         messages = {}
         for name, question in questions.items():
-            nonce = f"{self.token}-{next(self._counter)}"
+            number = next(self._counter)
+            nonce, order = f"{self.token}-{number}", (self.start, number)
             self.waiting[nonce] = name
-            asked = replace(question, run=self.run, client=name, nonce=nonce)
+            asked = replace(question, run=self.run, client=name, nonce=nonce, order=order)
             messages[name] = write(asked)
         end = self.now() + deadline
         self.carrier.send(messages)

@@ -4,16 +4,17 @@ import getpass
 import ipaddress
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from masquerade.deploy import keys
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.join_file import JoinFile
 from masquerade.deploy.keys import Certificate
-from masquerade.deploy.layout import ServerFolder
+from masquerade.deploy.layout import ClientFolder, ServerFolder
 from masquerade.deploy.private import private_folder, write_private
 from masquerade.deploy.systemd import unit
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, listed
 from masquerade.storage import atomic
 
 README = """\
@@ -83,7 +84,10 @@ def found(folder: Path, config: FederationConfig, hosts: Sequence[str] = ()) -> 
 
 def opened(folder: Path) -> tuple[ServerFolder, FederationConfig]:
     """Return a federation's folder and settings; refuse a folder that is none."""
-    layout = ServerFolder(folder)
+    layout, client = ServerFolder(folder), ClientFolder(folder)
+    if client.joined.exists():
+        text = f"{folder} is the folder of a client, whose server knows how the federation is"
+        raise MasqueradeError("E620", f"{text}; what this client says is in {folder / 'logs'}")
     if not layout.settings.exists():
         text = f"{folder} is no federation; `masquerade deploy init {folder}` makes one"
         raise MasqueradeError("E620", text)
@@ -93,19 +97,27 @@ def opened(folder: Path) -> tuple[ServerFolder, FederationConfig]:
 def add(folder: Path, name: str) -> Path:
     """Let one more client come; return its join file."""
     layout, config = opened(folder)
+    if name in config.fleet.removed:
+        text = f"{name} was removed, and its place is its own; give the new client another name"
+        raise MasqueradeError("E201", text)
     more = config.with_clients([name])
     path = _client(layout, config, name)
     more.save(folder)
     return path
 
 
-def remove(folder: Path, name: str) -> None:
-    """Revoke a client's key, and ask it no more."""
+def remove(folder: Path, name: str) -> int:
+    """Revoke a client's key, and ask it no more; return the quorum, which may have to be lower."""
     layout, config = opened(folder)
-    less = config.without(name)
+    if name not in config.fleet.clients:
+        text = f"there is no client {name}; there are {listed(config.fleet.clients)}"
+        raise MasqueradeError("E201", text)
+    # Whatever becomes of the rest: a key that was stolen is good for nothing from here on.
     (layout.clients / f"{name}.pub").unlink(missing_ok=True)
     layout.join_file(name).unlink(missing_ok=True)
+    less = config.without(name)
     less.save(folder)
+    return less.fleet.quorum
 
 
 def renew(folder: Path, hosts: Sequence[str] = ()) -> tuple[str, ...]:
@@ -118,6 +130,10 @@ def renew(folder: Path, hosts: Sequence[str] = ()) -> tuple[str, ...]:
         text = f"{key} is not there; bring the authority's key back to renew, then put it away"
         raise MasqueradeError("E620", text) from None
     old = keys.hosts_of(layout.certificate("server")[0].read_bytes())
+    if hosts:
+        # The first is told to clients that are added from now on.
+        config = replace(config, fleet=replace(config.fleet, host=hosts[0]))
+        config.save(folder)
     wanted = _hosts(config, [*old, *hosts])
     _put(layout, "server", keys.new_server(authority, wanted))
     return wanted

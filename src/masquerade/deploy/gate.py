@@ -8,13 +8,15 @@ from elsewhere. Heads are read and written anew on both sides: what passes is wh
 import asyncio
 import base64
 import binascii
+import errno
 import json
+import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import h11
@@ -53,6 +55,11 @@ EARLY, LATE = -5.0, 305.0
 """How old a signed time may be, in seconds, as SuperLink has it."""
 CHUNK = 1 << 16
 JSON = "application/json"
+BACKLOG = 256
+BREATH = 0.5
+"""Seconds after which it accepts again, when the machine had no room for a connection."""
+BESIDE = 256
+"""Open files that the process has beside connections."""
 STARTING = "the server is starting"
 """With 503, as Flower's nodes know it: they come again."""
 
@@ -76,6 +83,53 @@ class Limits:
     """Between two pieces of a body, and until a byte is taken."""
     request_seconds: float = 900.0
     """From a request's head to its answer's end."""
+
+    @property
+    def files(self) -> int:
+        """Return how many open files it takes to have all of the connections."""
+        return 2 * self.connections + BESIDE
+
+    def within(self, files: int) -> "Limits":
+        """Return limits that so many open files are enough for."""
+        room = max(1, (files - BESIDE) // 2)
+        return replace(self, connections=min(self.connections, room))
+
+
+@dataclass
+class Listening:
+    """The sockets at which a gate listens, and what accepts there."""
+
+    sockets: Sequence[socket.socket]
+    accepting: Sequence["asyncio.Task[None]"]
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        for task in self.accepting:
+            task.cancel()
+        for each in self.sockets:
+            each.close()
+
+
+def listening_at(host: str | None, port: int) -> list[socket.socket]:
+    """Return sockets that listen at all addresses of a host, or of this machine."""
+    told = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(told):
+            try:
+                opened = socket.create_server(address, family=family, backlog=BACKLOG)
+            except OSError as fault:
+                # There is IPv6 by its name, and then no address of it.
+                if fault.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) or not found:
+                    raise
+                continue
+            opened.setblocking(False)
+            found.append(opened)
+    except OSError:
+        for each in found:
+            each.close()
+        raise
+    return found
 
 
 @dataclass
@@ -107,43 +161,67 @@ class Gate:
     """How often was refused what, by its reason."""
     _open: Counter[str] = field(default_factory=Counter)
 
-    async def serve(self, host: str | None, port: int, tls: ssl.SSLContext) -> asyncio.Server:
+    async def serve(self, host: str | None, port: int, tls: ssl.SSLContext) -> Listening:
         """Listen."""
-        return await asyncio.start_server(
-            self.connection,
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=self.limits.handshake_seconds,
-            limit=CHUNK,
-        )
+        sockets = listening_at(host, port)
+        return Listening(sockets, [asyncio.create_task(self._accept(s, tls)) for s in sockets])
 
-    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends."""
-        address = str((writer.get_extra_info("peername") or ["?"])[0])
-        full = (
-            self._open.total() >= self.limits.connections
-            or self._open[address] >= self.limits.of_one_address
-        )
-        if full:
-            self.refused["too many connections"] += 1
-            writer.transport.abort()
-            return
-        self._open[address] += 1
-        side = _Side(h11.Connection(h11.SERVER, self.limits.head), reader, writer, self.limits)
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext) -> None:
+        """Accept connections, and count them from there: also who says nothing takes up room."""
+        loop, served = asyncio.get_running_loop(), set()
+        while True:
+            try:
+                peer, address = await loop.sock_accept(listening)
+            except OSError as fault:
+                self.refused[type(fault).__name__] += 1
+                await asyncio.sleep(BREATH)
+                continue
+            origin = str(address[0])
+            full = (
+                self._open.total() >= self.limits.connections
+                or self._open[origin] >= self.limits.of_one_address
+            )
+            if full:
+                self.refused["too many connections"] += 1
+                peer.close()
+            else:
+                self._open[origin] += 1
+                task = asyncio.create_task(self._admitted(peer, origin, tls))
+                served.add(task)
+                task.add_done_callback(served.discard)
+            # Who is served has a turn between two that come.
+            await asyncio.sleep(0)
+
+    async def _admitted(self, peer: socket.socket, origin: str, tls: ssl.SSLContext) -> None:
+        """Serve whoever there is room for, from the handshake until it ends."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=CHUNK)
+        protocol, writer = asyncio.StreamReaderProtocol(reader), None
         try:
-            async with _Upstream(self).opened() as upstream:
-                while await self._request(side, upstream):
-                    side.http.start_next_cycle()
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                peer,
+                ssl=tls,
+                ssl_handshake_timeout=self.limits.handshake_seconds,
+            )
+            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            await self._connection(reader, writer)
         except EOFError:
             # It went away, as it may.
             pass
-        except (OSError, TimeoutError, h11.ProtocolError, ssl.SSLError) as fault:
+        except (OSError, TimeoutError, h11.ProtocolError) as fault:
             self.refused[type(fault).__name__] += 1
         finally:
-            self._open[address] -= 1
+            if writer is not None:
+                await _close(writer)
+            self._open[origin] -= 1
             self._open += Counter()
-            await _close(writer)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        side = _Side(h11.Connection(h11.SERVER, self.limits.head), reader, writer, self.limits)
+        async with _Upstream(self).opened() as upstream:
+            while await self._request(side, upstream):
+                side.http.start_next_cycle()
 
     async def _request(self, side: "_Side", upstream: "_Upstream") -> bool:
         """Pass one request on, and its answer back; return whether another one may follow."""
@@ -194,7 +272,10 @@ class Gate:
             return None, (401, "no key")
         client = self.client_of(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
         if client is None:
-            return None, (401, "a key that is not registered")
+            return None, (
+                401,
+                "a key that is not registered: it was removed, or is of another federation",
+            )
         try:
             key.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:

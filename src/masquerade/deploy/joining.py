@@ -8,13 +8,18 @@ import asyncio
 import getpass
 import os
 import pwd
+import re
 import socket
+import stat
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomli_w
 
 from masquerade.deploy import superlink, worker
 from masquerade.deploy.hello import Greeting, Unreachable, say_hello
@@ -32,6 +37,9 @@ AGAIN = 12.0
 """Seconds before a node is started again: SuperLink holds its last session for some 30."""
 LONGEST = 30.0
 
+TWICE = "Exit Code: 305"
+"""What a SuperNode says that SuperLink does not take, though it knows the key."""
+
 Say = Callable[[str], None]
 
 
@@ -43,8 +51,14 @@ class Users:
     node: str | None = None
 
     @staticmethod
-    def of(worker: str | None, node: str | None) -> "Users":
-        """Return them; refuse what this process may not do, or users that there are not."""
+    def of(worker: str | None, node: str | None, layout: ClientFolder | None = None) -> "Users":
+        """Return them; refuse what this process may not do, or users that there are not.
+
+        Who is not named is as it was when this client last joined.
+        """
+        if layout is not None and layout.users.is_file():
+            before = Users(**tomllib.loads(layout.users.read_text(encoding="utf-8")))
+            worker, node = worker or before.worker, node or before.node
         if worker is None and node is None:
             return Users()
         if os.geteuid() != 0:
@@ -60,6 +74,16 @@ class Users:
             raise MasqueradeError("E626", text)
         return users
 
+    @property
+    def unsafe(self) -> str:
+        """Warn where root runs both; empty elsewhere."""
+        if os.geteuid() != 0 or self.worker or self.node:
+            return ""
+        return (
+            "W625 worker and node run as root, so what the server ships may read and change all of "
+            "this machine; --user names who has the data, and the node is somebody else then"
+        )
+
 
 def prepare(layout: ClientFolder, joined: JoinFile, users: Users) -> None:
     """Lay out a client's folder; refuse one that belongs to another client."""
@@ -74,14 +98,51 @@ def prepare(layout: ClientFolder, joined: JoinFile, users: Users) -> None:
     layout.path.mkdir(parents=True, exist_ok=True)
     _check_reach(layout.path, users)
     # Others may pass through to the folder that is theirs, and read nothing on the way.
-    layout.path.chmod(0o711 if users.worker else 0o700)
+    layout.path.chmod(0o711 if users.node else 0o700)
     joined.write(layout.joined)
-    private_folder(layout.member)
-    private_folder(layout.node)
-    write_private(layout.key, joined.key.encode())
-    write_private(layout.authority, joined.authority.encode())
-    give(layout.member, users.worker)
-    give(layout.node, users.node)
+    if named := {part: user for part, user in vars(users).items() if user}:
+        atomic.write_file(layout.users, tomli_w.dumps(named).encode())
+    _folder_of(layout.member, users.worker)
+    _folder_of(layout.node, users.node)
+    with acting_as(users.node):
+        write_private(layout.key, joined.key.encode())
+        write_private(layout.authority, joined.authority.encode())
+
+
+def _folder_of(path: Path, user: str | None) -> None:
+    """Make a private folder of a user; refuse one that is somebody else's.
+
+    What is in it is made by that user. Root gives away nothing that was there before: its owner
+    could have put links there, to files that are not its own.
+    """
+    wanted = os.geteuid() if user is None else pwd.getpwnam(user).pw_uid
+    if not path.exists():
+        private_folder(path)
+        if user is not None:
+            os.chown(path, wanted, pwd.getpwnam(user).pw_gid, follow_symlinks=False)
+    found = path.lstat()
+    if found.st_uid != wanted or not stat.S_ISDIR(found.st_mode):
+        name = user or getpass.getuser()
+        text = f"{path} does not belong to {name}, who is to use it"
+        raise MasqueradeError("E626", f"{text}; `sudo chown -R {name} {path}` gives it away")
+
+
+@contextmanager
+def acting_as(user: str | None) -> Iterator[None]:
+    """Do something as another user would, with no more rights; None is whoever this is."""
+    if user is None:
+        yield
+        return
+    found, groups = pwd.getpwnam(user), os.getgroups()
+    os.setgroups([])
+    os.setegid(found.pw_gid)
+    os.seteuid(found.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 def _check_reach(path: Path, users: Users) -> None:
@@ -91,16 +152,6 @@ def _check_reach(path: Path, users: Users) -> None:
         if users.node and closed:
             text = f"{users.node} cannot enter {closed[-1]}, where {what} is"
             raise MasqueradeError("E626", f"{text}; have both below /srv or /opt")
-
-
-def give(path: Path, user: str | None) -> None:
-    """Make a folder, and all that is in it, a user's."""
-    if user is None:
-        return
-    found = pwd.getpwnam(user)
-    for root, folders, files in os.walk(path):
-        for name in ("", *folders, *files):
-            os.chown(Path(root, name), found.pw_uid, found.pw_gid, follow_symlinks=False)
 
 
 def write_unit(layout: ClientFolder, joined: JoinFile, users: Users) -> None:
@@ -116,7 +167,7 @@ def write_unit(layout: ClientFolder, joined: JoinFile, users: Users) -> None:
 
 @contextmanager
 def listening(users: Users) -> Iterator[tuple[socket.socket, Path]]:
-    """Yield the worker's socket and its path, in a private folder that only the node enters."""
+    """Yield the worker's socket and its path; only the node may connect to it."""
     # Paths of sockets are short: a client's own folder may lie too deep.
     folder = Path(tempfile.mkdtemp(prefix="masquerade-"))
     path = folder / "worker"
@@ -125,7 +176,10 @@ def listening(users: Users) -> Iterator[tuple[socket.socket, Path]]:
             opened.bind(str(path))
             path.chmod(0o600)
             opened.listen(16)
-            give(folder, users.node)
+            if users.node:
+                # The folder stays root's: whoever owned it could put another socket there.
+                os.chown(path, pwd.getpwnam(users.node).pw_uid, -1, follow_symlinks=False)
+                folder.chmod(0o711)
             yield opened, path
     finally:
         atomic.discard(folder)
@@ -152,7 +206,7 @@ async def run(layout: ClientFolder, joined: JoinFile, users: Users, say: Say) ->
     around = superlink.environment(layout.node)
     with listening(users) as (opened, path):
         ready = asyncio.Event()
-        working = _worker(layout, opened, users, ready)
+        working = _worker(layout, opened, users, ready, say)
         node = _node(layout, joined, path, users, say)
         try:
             async with asyncio.TaskGroup() as group:
@@ -168,29 +222,41 @@ async def run(layout: ClientFolder, joined: JoinFile, users: Users, say: Say) ->
 
 
 def _worker(
-    layout: ClientFolder, opened: socket.socket, users: Users, ready: asyncio.Event
+    layout: ClientFolder, opened: socket.socket, users: Users, ready: asyncio.Event, say: Say
 ) -> Kept:
     async def ended(status: int, lines: Sequence[str]) -> None:
         ready.clear()
         if status == worker.REFUSED and lines:
             code, _, text = lines[-1].partition(" ")
             raise MasqueradeError(code, text)
+        say(again(WORKER, status))
 
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if users.worker:
-        environment["HOME"] = pwd.getpwnam(users.worker).pw_dir
+    def heard(line: str) -> None:
+        # Why it cannot take part, be it by its own data or by what the server says of them.
+        if ready.is_set() and re.match("E[0-9]{3} ", line):
+            say(line)
+
     return Kept(
         WORKER,
         [
             *(sys.executable, "-m", "masquerade.deploy.worker"),
             *(str(layout.member), str(opened.fileno())),
         ],
-        environment,
+        _around_worker(users.worker),
         layout.path,
         descriptors=[opened.fileno()],
         user=users.worker,
         ended=ended,
+        heard=heard,
     )
+
+
+def _around_worker(user: str | None) -> dict[str, str]:
+    """Return what a worker finds around it; of another user's secrets nothing."""
+    if user is None:
+        return {**os.environ, "PYTHONUNBUFFERED": "1"}
+    own = {"HOME": pwd.getpwnam(user).pw_dir, "USER": user, "LOGNAME": user}
+    return {**superlink.passed(), **own, "PYTHONUNBUFFERED": "1"}
 
 
 async def _ready(layout: ClientFolder, working: Kept, ready: asyncio.Event) -> None:
@@ -200,11 +266,19 @@ async def _ready(layout: ClientFolder, working: Kept, ready: asyncio.Event) -> N
         await asyncio.sleep(0.2)
 
 
+def why_node_ended(client: str, status: int, lines: Sequence[str]) -> str:
+    """Say that a node ended, and why, as far as it is known."""
+    if not any(TWICE in line for line in lines):
+        return again(NODE, status)
+    text = f"W626 the server does not take the node of {client} now: it still has its last session,"
+    return f"{text} or another machine uses the same join file; it is tried again"
+
+
 def _node(layout: ClientFolder, joined: JoinFile, path: Path, users: Users, say: Say) -> Kept:
     around = superlink.environment(layout.node)
 
     async def ended(status: int, lines: Sequence[str]) -> None:
-        say(again(NODE, status))
+        say(why_node_ended(joined.name, status, lines))
         # It says why it is refused only here.
         await greet(layout, joined, say)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
     load_ssh_private_key,
+    load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -108,6 +110,17 @@ def new_client_key() -> bytes:
 def public_key(private: bytes) -> bytes:
     """Return the public key of a client's private key, as OpenSSH writes it."""
     return client_key(private).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+
+
+def told_public_key(text: bytes) -> bytes | None:
+    """Return a client's public key as `public_key` writes it; None where a text is none."""
+    try:
+        key = load_ssh_public_key(text)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return None
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 
 
 def client_key(private: bytes) -> ec.EllipticCurvePrivateKey:

@@ -41,6 +41,11 @@ class ServerFolder:
         return self.state / "outcome.json"
 
     @property
+    def restarts(self) -> Path:
+        """How often the server's part was started in vain."""
+        return self.state / "restarts.json"
+
+    @property
     def traffic(self) -> Path:
         """What passed the gate, by client."""
         return self.state / "traffic.json"
@@ -79,6 +84,11 @@ class ClientFolder:
     def joined(self) -> Path:
         """The file by which it joined."""
         return self.path / "join.toml"
+
+    @property
+    def users(self) -> Path:
+        """Under whom its processes run."""
+        return self.path / "users.toml"
 
     @property
     def member(self) -> Path:

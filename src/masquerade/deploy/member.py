@@ -33,6 +33,7 @@ from masquerade.storage import atomic
 from masquerade.storage.run_directory import check_name
 
 RUNS, SEAT = "runs", "seat.json"
+LONGEST_TEXT = 1000
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Member:
             messages.HELLO: self._hello,
             messages.SUMS: self._sums,
             messages.SETTLE: self._settle,
+            messages.REFUSED: self._refused,
         }
         try:
             return messages.write(kinds.get(question.kind, self._work)(question))
@@ -152,12 +154,18 @@ class Member:
         folder = self.folder / RUNS / check_name(question.run)
         made = self._made(told.agreement, told.seat, folder)
         made.try_out()
+        made.take(question.order)
         if told.anew:
             atomic.discard(folder / STATES)
-        folder.mkdir(parents=True, exist_ok=True)
         atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
         atomic.write_file(folder / AGREED, told.agreement.to_bytes())
         self._participants[question.run] = made
+        return _answer(question)
+
+    def _refused(self, question: Question) -> Answer:
+        """Note why the server does not let it take part, where its operator looks."""
+        text = question.body[:LONGEST_TEXT].decode(errors="replace")
+        logging.getLogger(__name__).error("%s", " ".join(text.split()))
         return _answer(question)
 
     def _work(self, question: Question) -> Answer:
@@ -166,6 +174,7 @@ class Member:
         if question.client != made.seat.name or question.kind not in messages.WORK:
             text = f"a question to {question.client} to do `{question.kind}`"
             raise MasqueradeError("E606", f"{text}; this is {made.seat.name}")
+        made.take(question.order)
         call = Call(
             run=question.run,
             client=question.id,

@@ -23,6 +23,8 @@ LONGEST = 1 << 20
 
 HELLO, SUMS, SETTLE = "hello", "sums", "settle"
 """What is asked before training: facts of the data, sums of samples; what was agreed is told."""
+REFUSED = "refused"
+"""Tells a client why it cannot take part."""
 WORK = ("setup", "train", "adapt")
 """What is asked in rounds."""
 
@@ -37,6 +39,8 @@ class Question:
     nonce: str
     """Names this very question: an answer has to repeat it."""
     kind: str
+    order: tuple[int, int] = (0, 0)
+    """The start of the server, and the question's number in it: later ones are larger."""
     body: bytes = b""
     id: int = 0
     """The client's number; that and what follows are of rounds."""

@@ -1,6 +1,7 @@
 """A client's own data, as its `data.toml` says: a file, a dataset by name, or a function."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from masquerade.data import Dataset, Federation, from_arrays, partition
 from masquerade.data.source import is_file, loaded
 from masquerade.deploy.client import alone
 from masquerade.deploy.federation import load_code
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 
 FILE = "data.toml"
 
@@ -122,7 +123,10 @@ def _dataset(folder: Path, own: OwnData) -> Dataset:
     name = str(inside) if inside.exists() or is_file(own.name) else own.name
     shared = {each.name: getattr(own, each.name) for each in fields(own)}
     options = {key: shared[key] for key in TABLE_OPTIONS.values() if key in shared}
-    return loaded(name, table_options(Data(**options)))
+    with warnings.catch_warnings():
+        # All rows are this client's.
+        warnings.filterwarnings("ignore", "W304", MasqueradeWarning)
+        return loaded(name, table_options(Data(**options)))
 
 
 def _of_function(typed: str) -> Dataset:

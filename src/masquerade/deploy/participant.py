@@ -32,6 +32,8 @@ from masquerade.wire import digest
 
 STATES, MODELS = "states", "models"
 """Folders of a run at a client."""
+LAST = "last.json"
+"""A file beside them: the order of the last question that was taken."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,20 @@ class Participant:
     def context(self) -> EngineContext:
         """Return what its work depends on."""
         return context_of(self.spec, self.task, self.applied)
+
+    def take(self, order: tuple[int, int]) -> None:
+        """Note that a question is taken; refuse one that was sent before the last one.
+
+        Messages may overtake one another. To do an old one would replace the states that the server
+        goes on from.
+        """
+        path = self.folder / LAST
+        last = tuple(json.loads(path.read_bytes())) if path.is_file() else ()
+        if order <= last:
+            text = f"question {order[1]} of start {order[0]} came after {last[1]} of {last[0]}"
+            raise MasqueradeError("E615", f"{text}; it is not done")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic.write_file(path, json.dumps(order).encode())
 
     @cached_property
     def client(self) -> Client:

@@ -174,6 +174,8 @@ class Kept:
     """Called with the status and the last lines after every end; it may raise to give up."""
     quiet: Callable[[str], bool] | None = None
     """Which lines are not worth a place in the log."""
+    heard: Callable[[str], None] | None = None
+    """Called with every other line."""
     starts: int = 0
     lines: list[str] = field(default_factory=list)
     _process: asyncio.subprocess.Process | None = None
@@ -241,6 +243,8 @@ class Kept:
                 if self.quiet is None or not self.quiet(line):
                     log.emit(logging.LogRecord("", 0, "", 0, line, None, None))
                     self.lines = [*self.lines[-99:], line]
+                    if self.heard is not None:
+                        self.heard(line)
         finally:
             log.close()
 
@@ -291,7 +295,7 @@ def be_supervisor(folder: Path) -> None:
     found = running(folder)
     if SUPERVISOR in found:
         text = f"{folder} is run already, by process {found[SUPERVISOR].number}"
-        raise MasqueradeError("E623", text)
+        raise MasqueradeError("E623", f"{text}; `masquerade deploy stop {folder}` ends it")
     # Left by one that was killed.
     stop(folder)
     Process.here(SUPERVISOR).record(folder)

@@ -40,7 +40,7 @@ from masquerade.deploy.evaluate import TRIES, FleetEvaluator
 from masquerade.deploy.facts import Facts, Form, agreed, check_known
 from masquerade.deploy.federation import FILE as FEDERATION
 from masquerade.deploy.federation import FederationConfig
-from masquerade.deploy.fleet import BEAT, Fleet
+from masquerade.deploy.fleet import BEAT, SHOWN, Fleet, next_start
 from masquerade.deploy.measure import ClientReport, FinalFigures
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.participant import Invitation, Seat
@@ -77,6 +77,8 @@ from masquerade.wire import digest
 
 CLIENTS, AFTER = "clients.json", "after.json"
 """Files of a server's folder: who ever fitted in, and who began anew after training."""
+TELLING = 10.0
+"""Seconds that a client which is refused has to hear it."""
 RETRY = 30.0
 """Seconds before a client that was refused is asked again."""
 
@@ -122,28 +124,21 @@ NOBODY = Gathered(*[torch.empty(0, dtype=torch.int64)] * 2)
 
 @dataclass
 class Calls:
-    """A `Transport` over a fleet: rounds with a quorum and a deadline."""
+    """A `Transport` over a fleet, with a deadline."""
 
     fleet: Fleet
     names: Sequence[str]
-    quorum: int
     deadline: float
-    answered: int = 0
-    """How many answered the last time."""
     seconds: float = 0.0
-    """How long that took."""
+    """How long the last exchange took."""
 
     def exchange(self, calls: Sequence[Call]) -> Exchanged:
-        """Ask clients; below the quorum a round of training gets no answer at all."""
+        """Ask clients, and wait for answers until the deadline."""
         begun = self.fleet.now()
         questions = {self.names[call.client]: _question(call) for call in calls}
         answers = self.fleet.ask(questions, self.deadline)
-        self.answered, self.seconds = len(answers), self.fleet.now() - begun
+        self.seconds = self.fleet.now() - begun
         unused, self.fleet.unused = self.fleet.unused, []
-        training = bool(calls) and calls[0].kind == "train"
-        if training and len(answers) < self.quorum:
-            unused += answers.values()
-            answers = {}
         replies = {
             c.client: answers[self.names[c.client]]
             for c in calls
@@ -177,8 +172,12 @@ def serve(folder: Path, carrier: Carrier, now: Callable[[], float] = time.monoto
             torch.set_num_threads(settings.compute.threads)
             stack.enter_context(numbers(settings.compute.precision))
             service.run()
-        except BaseException as error:
+        except Exception as error:
             status.update(doing="failed", problem=f"{type(error).__name__}: {error}"[:1000])
+            raise
+        except BaseException:
+            if status.status.doing != "finished":
+                status.update(doing="stopped")
             raise
 
 
@@ -197,7 +196,7 @@ class Service:
         known = folder / AGREED
         agreement = Agreement.from_bytes(known.read_bytes()) if known.is_file() else None
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
-        self.fleet = Fleet(run, carrier, now, beat=self._beat)
+        self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
         self.roster = read_roster(folder)
         self.tried: dict[str, float] = {}
         """When a client was refused last."""
@@ -210,7 +209,7 @@ class Service:
         self.read = b""
         """`federation.toml` as it was read last."""
         self.left: set[str] = set(settings.fleet.removed)
-        self.answered, self.seconds = 0, 0.0
+        self.seconds = 0.0
         self.agreement = agreement or self._agree()
         self._build()
 
@@ -288,9 +287,20 @@ class Service:
         return found
 
     def _refuse(self, name: str, error: MasqueradeError) -> None:
+        """Let a client not take part for now, and tell it why."""
         self.tried[name] = self.fleet.now()
         self.fleet.note(error.code, name, str(error).removeprefix(f"{error.code} "))
-        self.status.update(problem=f"{name}: {error}")
+        if self.status.status.refusals.get(name) != str(error):
+            self._hold_against(name, str(error))
+            text = Question(
+                run="", client="", nonce="", kind=messages.REFUSED, body=str(error).encode()
+            )
+            self.fleet.ask({name: text}, TELLING)
+
+    def _hold_against(self, name: str, text: str = "") -> None:
+        """Show why a client cannot take part; without a text, that it can."""
+        others = {n: said for n, said in self.status.status.refusals.items() if n != name}
+        self.status.update(refusals=others | ({name: text} if text else {}))
 
     # What is known of clients
 
@@ -343,7 +353,7 @@ class Service:
             text = "the initial weights differ from those this federation began with"
             raise MasqueradeError("E402", f"{text}; restore the version of torch")
         self.context: EngineContext = context_of(self.spec, self.task, blank)
-        self.calls = Calls(self.fleet, fleet.clients, fleet.quorum, fleet.deadline)
+        self.calls = Calls(self.fleet, fleet.clients, fleet.deadline)
         infos = self._server().clients
         self.engine = Remote(self.context, agreement.run, infos, self.calls)
 
@@ -407,13 +417,13 @@ class Service:
         wanted = self.spec.train.clients_per_round or round(share)
         count = min(max(wanted, fleet.quorum), len(ready))
         chosen = choose(fold(self.spec.seed, Label.COHORT, number), ready, count)
-        server = self._server(Gathered(eligible, chosen))
+        server = replace(self._server(Gathered(eligible, chosen)), quorum=fleet.quorum)
         self.engine.update(server.clients)
         evaluator = self._evaluator(server, state)
         self._tell("training", state, asked=self._names(chosen))
 
         def evaluate(state: RunState) -> EvaluationRecord | None:
-            self.answered, self.seconds = self.calls.answered, self.calls.seconds
+            self.seconds = self.calls.seconds
             known = self._ids(self._ready(state)).tolist()
             return evaluator.between_rounds(state, known, self.spec.train.rounds)
 
@@ -421,16 +431,16 @@ class Service:
             for id in self.engine.unread:
                 self.fleet.note("W608", fleet.clients[id])
             self.engine.unread.clear()
-            refused = tuple(int(id) for id in record.refused)
+            back = [id for id in chosen.tolist() if id not in record.lost]
             attendance = Attendance(
                 eligible=tuple(eligible.tolist()),
                 asked=tuple(chosen.tolist()),
-                back=tuple(sorted({*record.clients, *refused})),
+                back=tuple(back),
                 prepared=tuple(self.prepared),
                 joined=tuple(self.joined),
                 left=tuple(self._ids(set(fleet.removed) - self.left).tolist()),
                 quorum=fleet.quorum,
-                answers=self.answered,
+                answers=len(back) - len(record.refused),
                 faults=self.fleet.taken_faults(),
                 seconds=round(self.seconds, 3),
             )
@@ -479,7 +489,7 @@ class Service:
                 enough_since = self.fleet.now() if enough_since is None else enough_since
                 if not missing or self.fleet.now() - enough_since >= fleet.wait:
                     self.absent |= missing
-                    self.status.update(waiting_since=0.0, problem="")
+                    self.status.update(waiting_since=0.0)
                     return
             else:
                 enough_since = None
@@ -560,7 +570,7 @@ class Service:
         self.tried[name] = self.fleet.now()
         said = self.fleet.refusals.pop(name, None)
         if said is not None:
-            self.status.update(problem=f"{name}: {said.code} {said.text}"[:300])
+            self._hold_against(name, f"{said.code} {said.text}"[:SHOWN])
 
     def _invitation(self, name: str) -> bytes:
         id = self._id(name)
@@ -580,6 +590,7 @@ class Service:
         self.engine.update(server.clients)
         state.renew(torch.tensor([id]), server.begin())
         self.fleet.begin_anew.discard(name)
+        self._hold_against(name)
         self.tried.pop(name, None)
         self.set_up.pop(id, None)
         if before is None:

@@ -5,16 +5,20 @@ it ended.
 """
 
 import json
+import logging
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
 from masquerade.deploy.carrier import Carrier
 from masquerade.deploy.layout import ServerFolder
 from masquerade.deploy.nodes import Nodes
-from masquerade.deploy.processes import Process, forget
-from masquerade.errors import MasqueradeError
+from masquerade.deploy.processes import Process, forget, rotating
+from masquerade.deploy.status import Status
+from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.storage import atomic
 
 NAME = "server-app"
@@ -40,6 +44,31 @@ class Outcome:
             return None
 
 
+@dataclass(frozen=True)
+class Starts:
+    """How often the server's part was started again, and no round was done since."""
+
+    in_vain: int = 0
+    round: int = -1
+
+    def after(self, status: Status | None) -> "Starts":
+        """Return them after one more start."""
+        done = status.round if status else 0
+        return Starts(self.in_vain + 1 if done == self.round else 0, done)
+
+    def write(self, path: Path) -> None:
+        """Write them, for whoever wants to know how the server is."""
+        atomic.write_file(path, json.dumps(asdict(self)).encode())
+
+    @staticmethod
+    def read(path: Path) -> "Starts":
+        """Read them."""
+        try:
+            return Starts(**json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return Starts()
+
+
 def run(folder: Path, carrier: Callable[[Nodes, float], Carrier], number: str) -> None:
     """Train until all is done, or until an operator has to mend something."""
     from masquerade.deploy.federation import FederationConfig
@@ -47,6 +76,7 @@ def run(folder: Path, carrier: Callable[[Nodes, float], Carrier], number: str) -
 
     layout = ServerFolder(folder)
     Process.here(NAME).record(layout.state)
+    log = _log(layout.state)
     try:
         config = FederationConfig.load(layout.settings)
         serve(folder, carrier(Nodes(layout.nodes), 2 * config.fleet.deadline + LATE))
@@ -54,9 +84,30 @@ def run(folder: Path, carrier: Callable[[Nodes, float], Carrier], number: str) -
     except MasqueradeError as error:
         outcome = Outcome(number, str(error))
     except Exception:
-        # The carrier takes what a process prints to itself.
-        atomic.write_file(layout.state / "logs" / f"{NAME}.log", traceback.format_exc().encode())
+        log.error("%s", traceback.format_exc())
         raise
     finally:
         forget(layout.state, NAME)
+    if outcome.error:
+        log.error("%s", outcome.error)
     atomic.write_file(layout.outcome, json.dumps(asdict(outcome)).encode())
+
+
+def _log(folder: Path) -> logging.Logger:
+    """Have every warning in the log: the carrier takes what a process prints to itself."""
+    log = logging.getLogger(NAME)
+    log.addHandler(rotating(folder, NAME))
+
+    def told(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        log.warning("%s", message)
+
+    warnings.showwarning = told
+    warnings.simplefilter("always", MasqueradeWarning)
+    return log

@@ -1,26 +1,30 @@
 """What `masquerade deploy server` keeps running: the gate, SuperLink, our app in it, and health."""
 
 import asyncio
-import contextlib
+import errno
+import os
+import resource
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from masquerade import __version__
 from masquerade.deploy import health, superlink
-from masquerade.deploy.gate import Gate
+from masquerade.deploy.gate import Gate, Limits
+from masquerade.deploy.keys import told_public_key
 from masquerade.deploy.layout import ServerFolder
 from masquerade.deploy.nodes import Nodes
-from masquerade.deploy.overview import ending
+from masquerade.deploy.overview import LINK, ending
 from masquerade.deploy.ports import free_ports
 from masquerade.deploy.processes import Kept, Process, again, end, running
-from masquerade.deploy.server_app import NAME, Outcome
+from masquerade.deploy.server_app import NAME, Outcome, Starts
+from masquerade.deploy.status import Status
 from masquerade.deploy.traffic import read_traffic, write_traffic
 from masquerade.errors import MasqueradeError
 
-LINK = "superlink"
 BEAT, LOOK = 0.3, 1.0
 """Seconds between two looks at processes, and at keys and certificates."""
 APP_SECONDS = 60.0
@@ -54,6 +58,8 @@ class Server:
     _names: dict[bytes, str] = field(default_factory=dict)
     _registered: dict[bytes, str] = field(default_factory=dict)
     """The keys that SuperLink knows."""
+    _stamp: int = 0
+    """When the certificate in use was written."""
     done: bool = False
 
     @property
@@ -64,23 +70,21 @@ class Server:
         """Serve until this is canceled, or until an operator has to mend something."""
         around = superlink.environment(self.layout.flower_home)
         superlink.write_home(self.layout, self.link_port)
-        self._names = client_keys(self.layout)
-        control = superlink.Control(self.layout, around)
-        tls, stamp = server_tls(self.layout), _stamp(self.layout.certificate("server")[0])
+        self._names, _ = client_keys(self.layout)
+        control, tls = superlink.Control(self.layout, around), server_tls(self.layout)
         gate = self._gate()
         link = self._link(around)
-        try:
+        with _at(self.address.bind, self.address.port):
             listening = await gate.serve(self.address.bind, self.address.port, tls)
+        with _at("127.0.0.1", self.address.health):
             looking = await health.serve(self.address.health, lambda: health.answer(self.layout))
-        except OSError as fault:
-            text = f"cannot listen at {self.address.bind}:{self.address.port} ({fault.strerror})"
-            raise MasqueradeError("E623", f"{text}; is a server running there?") from None
+        self.say(f"The server of {self.federation} is at port {self.address.port}; Ctrl-C ends it.")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(link.keep())
                 group.create_task(self._link_up(link, control))
                 group.create_task(self._app(control))
-                group.create_task(self._watch(gate, tls, stamp))
+                group.create_task(self._watch(gate, tls))
         except BaseExceptionGroup as several:
             # The first that failed is why the others were ended.
             raise several.exceptions[0] from None
@@ -104,6 +108,7 @@ class Server:
                 "version": __version__,
             },
             ready=lambda: self._up.is_set() and self._registered == self._names,
+            limits=Limits().within(open_files(Limits().files)),
             seen=read_traffic(self.layout.traffic),
         )
 
@@ -157,10 +162,12 @@ class Server:
 
     async def _app(self, control: superlink.Control) -> None:
         """Have our app run until it says that all is done."""
-        wait = 1.0
+        wait, starts = 1.0, Starts()
         while not self.done:
             await self._up.wait()
             end([*filter(None, [self._running_app()])])
+            starts = starts.after(Status.read(self.layout.path))
+            starts.write(self.layout.restarts)
             number = await self._started(control)
             if number:
                 await self._app_ended()
@@ -202,29 +209,82 @@ class Server:
                 return
             await asyncio.sleep(BEAT)
 
-    async def _watch(self, gate: Gate, tls: ssl.SSLContext, stamp: int) -> None:
-        """Take in keys and certificates that changed, write what passed, warn in time."""
-        warned = 0.0
+    async def _watch(self, gate: Gate, tls: ssl.SSLContext) -> None:
+        """Take in what changes in the folder, write what passed, warn in time."""
+        warned, said = 0.0, ""
         while True:
-            certificate, key = self.layout.certificate("server")
-            if (found := _stamp(certificate)) != stamp:
-                with contextlib.suppress(ssl.SSLError):
-                    # For handshakes from now on; the two files are written one after the other.
-                    tls.load_cert_chain(certificate, key)
-                    stamp, warned = found, 0.0
-                    self.say("The certificate was renewed.")
-            self._names = client_keys(self.layout)
-            if time.monotonic() - warned > DAY or not warned:
-                warned = time.monotonic()
-                for text in ending(self.layout):
-                    self.say(text)
-            write_traffic(self.layout.traffic, gate)
+            fault = self.look(tls)
+            if fault and fault != said:
+                self.say(fault)
+            said = fault
+            with suppress(OSError):
+                if time.monotonic() - warned > DAY or not warned:
+                    for text in ending(self.layout):
+                        self.say(text)
+                    warned = time.monotonic()
+                write_traffic(self.layout.traffic, gate)
             await asyncio.sleep(LOOK)
 
+    def look(self, tls: ssl.SSLContext) -> str:
+        """Take in keys and a certificate that changed; return what is wrong with them."""
+        try:
+            certificate = self.layout.certificate("server")
+            if (found := _stamp(certificate[0])) != self._stamp:
+                # For handshakes from now on; the first time it was taken when it was read.
+                tls.load_cert_chain(*certificate)
+                if self._stamp:
+                    self.say("The certificate was renewed.")
+                self._stamp = found
+            self._names, bad = client_keys(self.layout)
+        except OSError as error:
+            # Of a moment: a certificate and its key are written one after the other, and
+            # descriptors come back. What was known stays in use.
+            return f"W623 the server cannot read its folder ({error.strerror}); it tries again"
+        return "; ".join(bad)
 
-def client_keys(layout: ServerFolder) -> dict[bytes, str]:
-    """Return the clients that may come, by their public keys."""
-    return {path.read_bytes().strip(): path.stem for path in sorted(layout.clients.glob("*.pub"))}
+
+@contextmanager
+def _at(host: str | None, port: int) -> Iterator[None]:
+    """Say where it was that nobody can listen."""
+    try:
+        yield
+    except OSError as fault:
+        text = f"cannot listen at {host or 'any address'}, port {port} ({fault.strerror})"
+        raise MasqueradeError("E623", f"{text}; is a server running there?") from None
+
+
+def open_files(wanted: int) -> int:
+    """Let this process have so many open files, or as many as it may; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def client_keys(layout: ServerFolder) -> tuple[dict[bytes, str], list[str]]:
+    """Return the clients that may come, by their public keys; and what is wrong with others."""
+    found: dict[bytes, str] = {}
+    bad = []
+    for name in sorted(os.listdir(layout.clients)):
+        path = layout.clients / name
+        if path.suffix != ".pub":
+            continue
+        try:
+            key = told_public_key(path.read_bytes())
+        except OSError as fault:
+            if fault.errno in NO_MORE_FILES:
+                raise
+            key = None
+        if key is not None:
+            found[key] = path.stem
+        else:
+            bad.append(f"W624 {path} has no key of a client; {path.stem} cannot come")
+    return found, bad
 
 
 def server_tls(layout: ServerFolder) -> ssl.SSLContext:

@@ -19,7 +19,7 @@ class Status:
 
     doing: str
     """"gathering" clients, "waiting" for a quorum, "preparing" clients, "training", "evaluating",
-    "finished", or "failed"."""
+    "finished", "stopped" by somebody, or "failed"."""
     run: str = ""
     round: int = 0
     """Rounds done."""
@@ -44,6 +44,8 @@ class Status:
     """Rounds that changed nothing because too few answered."""
     faults: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By code and client: how often, since this process began."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Clients that cannot take part, and why, until they can."""
     problem: str = ""
     """Why it stopped."""
     updated: float = 0.0

@@ -61,17 +61,24 @@ PASSED = (
 """How the names of what else they find begin; whoever started them may have secrets there."""
 
 
+def passed() -> dict[str, str]:
+    """Return what of this process's environment others find as well, who are not to have all."""
+    # Programs are started by their names.
+    binaries = str(Path(sys.executable).parent)
+    return {
+        **{name: value for name, value in os.environ.items() if name.startswith(PASSED)},
+        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+
+
 def environment(home: Path) -> dict[str, str]:
     """Return what Flower's processes find around them."""
     if importlib.util.find_spec("flwr") is None:
         text = "Flower is not installed; pip install 'masquerade[flower]'"
         raise MasqueradeError("E202", text)
-    # It starts its other programs by their names.
-    binaries = str(Path(sys.executable).parent)
     local = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost"]))
     return {
-        **{name: value for name, value in os.environ.items() if name.startswith(PASSED)},
-        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        **passed(),
         "HOME": str(home),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",

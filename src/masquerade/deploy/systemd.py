@@ -20,6 +20,7 @@ Restart=always
 RestartSec=12
 TimeoutStopSec=60
 KillMode=control-group
+LimitNOFILE=8192
 NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=full

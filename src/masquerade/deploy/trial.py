@@ -84,11 +84,13 @@ class Trial:
         (members / path.stem).symlink_to(layout.member)
         return layout.path
 
-    def start(self, words: list[str], log: Path) -> "subprocess.Popen[bytes]":
-        """Start a command of `masquerade deploy`, as its own process."""
+    def start(
+        self, words: list[str], log: Path, within: Sequence[str] = ()
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command of `masquerade deploy`, as its own process; `within` another program."""
         with log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "masquerade", "deploy", *words],
+                [*within, sys.executable, "-m", "masquerade", "deploy", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
 from masquerade.engine.started import started
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -42,6 +42,10 @@ MOST = 2048
 """Bytes of what ranks tell one another."""
 LEAVING = 10.0
 """Seconds that forked processes have for their end, once the first has come to its own."""
+MEETING = 300.0
+"""Seconds within which all processes have to be there; they were started together."""
+_CONNECTING = timedelta(seconds=60)
+"""How long those that are there may take to connect; nothing else is seen to meanwhile."""
 _FOREVER = timedelta(days=365)
 
 Word = Mapping[str, str | int | bool]
@@ -128,6 +132,31 @@ class Ranks:
                 named = ", ".join(map(str, silent))
                 raise self.gone(f"no sign of life from process {named} for {SILENCE:.0f} s")
 
+    def meet(self) -> None:
+        """Wait until all are there, before an exchange is made of them.
+
+        To make one is to wait where no signal is seen to and nobody looks for those that ended.
+        """
+        assert self.store is not None
+        self.store.set(f"here/{self.number}", "")
+        others, until = [f"here/{rank}" for rank in range(self.count)], time.monotonic() + MEETING
+        while not self.store.check(others):
+            if self.children and (how := self._first_ended()):
+                raise self.gone(how)
+            if time.monotonic() > until:
+                missing = [rank for rank, key in enumerate(others) if not self.store.check([key])]
+                named = ", ".join(map(str, missing))
+                raise self.gone(f"process {named} has not come within {MEETING:.0f} s")
+            time.sleep(0.005)
+
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """Take an exchange that cannot be made for a process that is gone."""
+        try:
+            yield
+        except RuntimeError as fault:
+            raise self.gone(self._ended()) from fault
+
     def gone(self, what: str) -> MasqueradeError:
         """Return the error that ends a run when a process is gone."""
         text = (
@@ -139,12 +168,18 @@ class Ranks:
         """Say which process ended, and how, as far as this one knows."""
         until = time.monotonic() + 1
         while self.children and time.monotonic() < until:
-            for rank, process in list(self.children.items()):
-                if how := _status(process):
-                    del self.children[rank]
-                    return f"process {rank} {self._fault(rank) or how}"
+            if how := self._first_ended():
+                return how
             time.sleep(0.02)
         return "another process ended"
+
+    def _first_ended(self) -> str:
+        """Say which of the forked processes has ended, and how; empty where none has."""
+        for rank, process in list(self.children.items()):
+            if how := _status(process):
+                del self.children[rank]
+                return f"process {rank} {self._fault(rank) or how}"
+        return ""
 
     def _fault(self, rank: int) -> str:
         """Return what a forked process failed by, if it left that."""
@@ -229,11 +264,14 @@ def group() -> Ranks:
 def joined() -> Ranks:
     """Join those that torchrun started: once in a process, for all of its runs."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=_FOREVER)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=MEETING))
         atexit.register(dist.destroy_process_group)
-    group = dist.new_group(backend="gloo", timeout=_FOREVER)
     store = PrefixStore("masquerade", _get_default_store())
-    ranks = Ranks(dist.get_rank(), dist.get_world_size(), group, store=store)
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), store=store)
+    ranks.meet()
+    with ranks.connecting():
+        ranks.group = dist.new_group(backend="gloo", timeout=_CONNECTING)
+    _set_pg_timeout(_FOREVER, ranks.group)
     stack = ExitStack()
     stack.enter_context(ranks.alive())
     atexit.register(stack.close)
@@ -288,12 +326,18 @@ def forked(count: int, device: torch.device) -> Iterator[Ranks]:
 
 
 def _refuse_forks(device: torch.device) -> None:
+    command = "torchrun --nproc-per-node N -m masquerade run"
     if device.type != "cpu" or not hasattr(os, "fork"):
         text = (
             "this system cannot fork" if device.type == "cpu" else "a GPU cannot be shared by forks"
         )
-        command = "torchrun --nproc-per-node N -m masquerade run"
         raise MasqueradeError("E202", f"{text}; start processes by `{command}`, or take one")
+    if torch.accelerator.is_available():
+        # The first gradient starts threads for every device there is, and this process took some.
+        what = torch.accelerator.current_accelerator()
+        text = f"torch refuses gradients in forks of a process that sees an accelerator ({what})"
+        do = f"hide it (CUDA_VISIBLE_DEVICES=), start processes by `{command}`, or take one"
+        raise MasqueradeError("E202", f"{text}; {do}")
 
 
 def _fork() -> int:
@@ -355,18 +399,21 @@ def _exchanging(
 ) -> Iterator[Ranks]:
     """Let forks find one another, on the loopback interface alone."""
     store = FileStore(str(folder / "store"), count)
+    ranks = Ranks(number, count, store=store, children=children or {}, folder=folder)
+    ranks.meet()
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ["GLOO_SOCKET_IFNAME"] = next(n for _, n in if_nameindex() if n.startswith("lo"))
     try:
-        dist.init_process_group(
-            "gloo", store=store, rank=number, world_size=count, timeout=_FOREVER
-        )
+        with ranks.connecting():
+            dist.init_process_group(
+                "gloo", store=store, rank=number, world_size=count, timeout=_CONNECTING
+            )
+        _set_pg_timeout(_FOREVER)
     finally:
         del os.environ["GLOO_SOCKET_IFNAME"]
         if interface is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     try:
-        ranks = Ranks(number, count, store=store, children=children or {}, folder=folder)
         with ranks.alive():
             yield ranks
     finally:

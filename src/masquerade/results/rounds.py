@@ -42,17 +42,16 @@ class Attendance:
     """Clients that may take part."""
     asked: tuple[int, ...]
     back: tuple[int, ...]
-    """Clients whose answer came in time and could be read; none if they were fewer than the quorum.
-    """
+    """Clients whose answer came in time and could be read."""
     prepared: tuple[Preparation, ...] = ()
     """Setups and new beginnings before the round, in their order."""
     joined: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
     """Clients that were removed since the round before."""
     quorum: int = 0
-    """How many answers the round needed."""
+    """How many updates the round needed."""
     answers: int = 0
-    """How many came, though they may have been too few."""
+    """How many came that could be taken: read, and not refused."""
     faults: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """What came and was not taken, or did not come: by code and client, how often."""
     seconds: float = 0.0
@@ -60,7 +59,7 @@ class Attendance:
 
     @property
     def below_quorum(self) -> bool:
-        """Tell whether the round changed nothing because too few answered."""
+        """Tell whether the round changed nothing because too few updates could be taken."""
         return self.answers < self.quorum
 
 

@@ -84,6 +84,8 @@ class Server:
     """Whether it simulates clients, and has their states; else they have them."""
     aggregation: Aggregation = PLAIN
     """How clients' values become one."""
+    quorum: int = 1
+    """Updates that a round of training needs: with fewer none is taken."""
     _limits: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
 
     @property
@@ -178,6 +180,8 @@ class Server:
         accepted = received
         if refused:
             ids, rows, accepted = ids[taken], tree.take(rows, taken), received.take(taken)
+        if turn.kind == "train" and len(ids) < self.quorum:
+            ids = ids[:0]
         return Answers(received, refused, ids, rows, accepted)
 
     def refused(
@@ -244,11 +248,11 @@ def federated_round(
     """Send, work, check, aggregate, keep; return the round's record, of a setup None.
 
     Clients whose answer is lost or refused are as if they had never been asked; where nobody is
-    asked, or no answer is taken, a round changes nothing. What clients gave is let go of at the
-    end, so that an engine can use its memory again.
+    asked, or fewer answers than the quorum can be taken, a round changes nothing. What clients gave
+    is let go of at the end, so that an engine can use its memory again.
     """
     if not len(turn.asked):
-        return _finish_turn(state, turn, {}, dict.fromkeys(COSTS, 0.0))
+        return _finish_turn(state, turn, turn.asked, {}, dict.fromkeys(COSTS, 0.0))
     for id, steps in server.noised_steps(turn).items():
         state.noised[id] = state.noised.get(id, 0) + steps
     job = server.make_job(state, turn.asked, turn.round, lend=engine.copies)
@@ -273,7 +277,7 @@ def federated_round(
     cost = state.count(turn.kind, turn.phase, sent, answers.received, server.layers)
     note_sent(state, server, turn, answers, cost)
     _note_divergence(state, turn, finite)
-    return _finish_turn(state, turn, answers.refused, cost)
+    return _finish_turn(state, turn, answers.ids, answers.refused, cost)
 
 
 def _enough(server: Server, turn: Turn, answers: Answers) -> bool:
@@ -286,7 +290,7 @@ def _enough(server: Server, turn: Turn, answers: Answers) -> bool:
 
 
 def _finish_turn(
-    state: RunState, turn: Turn, refused: dict[int, str], cost: dict[str, float]
+    state: RunState, turn: Turn, taken: Tensor, refused: dict[int, str], cost: dict[str, float]
 ) -> RoundRecord | None:
     """Move the state on past a turn; return the round's record, of a setup None."""
     state.refused += len(refused)
@@ -302,7 +306,7 @@ def _finish_turn(
     at_setup, state.refused_setup = state.refused_setup, {}
     return RoundRecord(
         round=state.number,
-        clients=tuple(id for id in back.tolist() if id not in refused),
+        clients=tuple(taken.tolist()),
         costs=cost,
         lost=tuple(sorted(set(turn.asked.tolist()) - set(back.tolist()))),
         refused=codes,

@@ -13,6 +13,10 @@ from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
 from masquerade.storage.run_directory import CONFIG, HASHES
 
+FEDERATION = "federation.toml"
+"""The file that tells the folder of a federation of real clients from others."""
+SHOWS = "masquerade deploy status"
+
 File = tuple[str, bytes]
 """The name of a file in its folder, and its content."""
 Fingerprint = Mapping[str, int | str]
@@ -61,6 +65,8 @@ class Folder:
         if not (path / HASHES).is_file():
             begun = (path / CONFIG).is_file()
             then = f"it has no {HASHES}, so: {again(path)}" if begun else "check the path"
+            if (path / FEDERATION).is_file():
+                then = f"they come when training is done; how far it is: {SHOWS} {path}"
             raise MasqueradeError("E408", f"no results in {path}; {then}")
         found = unseal((path / HASHES).read_bytes())
         if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
@@ -117,6 +123,8 @@ def damaged(path: Path, folder: Path, why: str | None = None) -> MasqueradeError
 
 def again(path: Path) -> str:
     """Say how to have the results in a folder written again."""
+    if (path / FEDERATION).is_file():
+        return f"masquerade deploy server {path}"
     if not (path / "rounds").is_dir():
         return "save the result again"
     config = path / CONFIG
