@@ -137,7 +137,7 @@ def mark_codes(app: Sphinx, page: nodes.document) -> None:
         return
     for code, row in rows_of_codes(page):
         row["ids"].append(code.lower())
-        row[0].insert(0, addnodes.index(entries=[("single", code, code.lower(), "", None)]))
+        row[0].insert(0, addnodes.index(entries=[("single", code, code.lower(), "main", None)]))
 
 
 def ours(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:

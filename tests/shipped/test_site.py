@@ -80,8 +80,8 @@ def codes_are_found(site: Path) -> None:
     assert len(codes) > 80
     for code in codes:
         assert code in page.anchors
-        ((place, anchor, _),) = entries[code]
-        assert (index["docnames"][place], anchor) == ("docs/errors", code)
+        ((place, anchor, is_main),) = entries[code]
+        assert (index["docnames"][place], anchor, is_main) == ("docs/errors", code, True)
 
 
 def reference_is_complete(site: Path) -> None:
