@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start many processes: without its cache each would compile torch anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types tests coverage drill wheel audit hashes clean
+.PHONY: help demo test lint types tests coverage drill docs wheel audit hashes clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,10 @@ coverage: .venv/.installed  ## show that short tests take every branch of the de
 
 drill: .venv/.installed  ## the long checks
 	$(BIN)/pytest -n 2 --dist worksteal -m drill --timeout=1800
+
+docs: .venv/.installed  ## build the site, out/site/index.html; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -d build/doctrees -b html . out/site
+	@echo "The site begins at out/site/index.html"
 
 wheel: .venv/.installed  ## build the wheel, and the list of what it consists of (CycloneDX)
 	rm -rf dist

@@ -294,13 +294,17 @@ def in_masquerade(given: list[str]) -> str:
         if given[0] not in at.commands:
             return f"`{at.name or 'masquerade'}` has no command `{given[0]}`"
         at, given = at.commands[given[0]], given[1:]
+    # A class of one's own has settings that nobody here knows.
+    own = any(".py:" in each for each in given)
     known = {name for each in at.params for name in (*each.opts, *each.secondary_opts)}
     for place, one in enumerate(given):
         option, _, value = one.partition("=")
         if re.match(r"--?[a-z]", option) and option not in known | {"--help"}:
             return f"no option `{option}`"
         value = value or " ".join(given[place + 1 : place + 2])
-        if option == "--set" and value and not is_setting(value.partition("=")[0]):
+        setting = value.partition("=")[0]
+        theirs = own and setting.startswith("method.")
+        if option == "--set" and value and not theirs and not is_setting(setting):
             return f"no setting `{value.partition('=')[0]}`"
         if option in ("--method", "--methods") and value and ":" not in value:
             unknown = [name for name in value.split(",") if name not in METHODS]

@@ -2,7 +2,6 @@
 
 import runpy
 import tomllib
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,16 +76,6 @@ def test_the_choice_reads_no_test_sample(tmp_path: Path, monkeypatch: pytest.Mon
     plain = tries("")
     assert tries("test") == plain
     assert tries("validation") != plain
-
-
-def test_a_wheel_holds_the_pages_of_the_methods(tmp_path: Path) -> None:
-    from hatchling.builders.wheel import WheelBuilder
-
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    names = zipfile.ZipFile(wheel).namelist()
-    pages = {path.name for path in (ROOT / "docs" / "methods").glob("*.md")}
-    assert pages
-    assert {f"masquerade/pages/{page}" for page in pages} <= set(names)
 
 
 def test_a_summary_of_0_1_is_migrated_figure_by_figure() -> None:

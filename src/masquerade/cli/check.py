@@ -1,10 +1,11 @@
 """The command `masquerade check`."""
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from masquerade.cli.options import DataName, Debug, Model, Settings
+from masquerade.cli.options import AsJson, DataName, Debug, Model, Settings
 from masquerade.cli.progress import echo
 from masquerade.cli.train import tables_of
 from masquerade.errors import MasqueradeError
@@ -20,6 +21,7 @@ def check(
     model: Model = None,
     data: DataName = None,
     settings: Settings = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Hold a method to the laws that every method keeps; exit status 1 where one is broken.
@@ -28,8 +30,13 @@ def check(
 
     Example: masquerade check fedprox --set method.mu=0.5
     """
+    from masquerade.results.json_records import to_json
+
     report = _report(method, model, data, settings)
-    echo(report)
+    if as_json:
+        typer.echo(json.dumps(to_json(report), indent=1))
+    else:
+        echo(report)
     if not report.holds:
         raise typer.Exit(1)
 
