@@ -98,6 +98,7 @@ USAGE = 2
 RENAMED = {
     "again": "--rerun",
     "workers": "--processes",
+    "markdown": "--format markdown",
     **dict.fromkeys(("delimiter", "separator", "delim"), "--sep"),
     **dict.fromkeys(("file", "csv", "dataset", "path"), "--data, --from or --input"),
     **dict.fromkeys(("target", "label_column", "outcome"), "--label"),

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -51,7 +50,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.experiments import data_facts
 from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text
 from masquerade.experiments.data_facts import DataFacts
-from masquerade.experiments.report_page import write_report
+from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.run import directory_at
 from masquerade.experiments.run_files import json_of
 from masquerade.results import Attendance, EvaluationRecord, Preparation, RoundRecord, Summary
@@ -605,8 +604,7 @@ class Service:
         after = json.dumps(to_json(self.prepared)).encode()
         atomic.write_file(self.folder / AFTER, after)
         directory.write_file("summary.json", json_of(summaries))
-        # Machines that only serve have no matplotlib; `masquerade report` writes the page later.
-        if find_spec("matplotlib"):
+        if can_write():
             write_report(self.folder, summaries)
         self._tell("finished", state)
 

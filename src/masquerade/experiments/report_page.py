@@ -1,17 +1,29 @@
 """The report page of a run or a comparison: in its directory, or anywhere."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from masquerade import __version__
 from masquerade.config import toml
 from masquerade.config.settings import Evaluate
 from masquerade.cost.bandwidth import Bandwidth, bandwidth
 from masquerade.errors import MasqueradeError
-from masquerade.experiments import data_facts
-from masquerade.results import Summary
+from masquerade.experiments import data_facts, environment
+from masquerade.results import Environment, Summary
 from masquerade.storage import atomic
+from masquerade.storage.results import read_results
+
+if TYPE_CHECKING:
+    from masquerade.report.page import About
+
+
+def can_write() -> bool:
+    """Tell whether this machine can: one that only trains, or serves, leaves it to another."""
+    from masquerade.report.render import can_draw
+
+    return can_draw()
 
 
 def write_report(
@@ -21,6 +33,16 @@ def write_report(
 
     Settings are shown as the directory has them, and nothing that they name is imported.
     """
+    write_page(path / "report.html", results, *_beside(path), clients_have)
+
+
+def report_of(path: Path) -> str:
+    """Return the page of a directory's results, and write nothing."""
+    return text_of(read_results(path), *_beside(path))
+
+
+def _beside(path: Path) -> tuple[str, str, Environment | None]:
+    """Read what a directory knows beside its results: settings, partition, environment."""
     text = (path / "config.toml").read_text(encoding="utf-8")
     runs = [toml.read(file.read_text("utf-8")) for file in sorted(path.glob("*/config.toml"))]
     if runs:
@@ -28,8 +50,7 @@ def write_report(
     # Runs of one program have one federation.
     files = [path / data_facts.FILE, *sorted(path.glob(f"*/{data_facts.FILE}"))]
     known = [data_facts.DataFacts.from_bytes(file.read_bytes()) for file in files if file.is_file()]
-    partition = known[0].partition if known else ""
-    write_page(path / "report.html", results, text, partition, clients_have)
+    return text, known[0].partition if known else "", environment.read(path)
 
 
 def as_run(tables: toml.Tables, runs: Sequence[toml.Tables]) -> toml.Tables:
@@ -54,29 +75,76 @@ def write_page(
     results: Sequence[Summary],
     settings: str,
     partition: str,
+    ran: Environment | None = None,
     clients_have: Bandwidth | None = None,
 ) -> None:
     """Write a page; `settings` are the text of a `config.toml`."""
-    from masquerade.report import page
-
-    tables = toml.read(settings)
-    title = f"{results[0].data}: {', '.join(dict.fromkeys(each.title for each in results))}"
-    notes, have = [_what_was_run(results, tables, partition)], clients_have or _bandwidth(tables)
+    text = text_of(results, settings, partition, ran, clients_have)
     try:
-        text = page(results, settings, title, notes, rate=have)
         atomic.write_file(path, text.encode())
     except OSError as error:
         raise MasqueradeError("E502", f"cannot write {path}: {error}") from None
 
 
-def _what_was_run(results: Sequence[Summary], tables: Mapping[str, Any], partition: str) -> str:
-    """Name the network, the partition and the version in a line."""
+def text_of(
+    results: Sequence[Summary],
+    settings: str,
+    partition: str,
+    ran: Environment | None = None,
+    clients_have: Bandwidth | None = None,
+) -> str:
+    """Return a page."""
+    from masquerade.report import page
+
+    about, rate = about_results(results, settings, partition, ran), _bandwidth(toml.read(settings))
+    return page(results, about, rate=clients_have or rate)
+
+
+def about_results(
+    results: Sequence[Summary], settings: str, partition: str, ran: Environment | None
+) -> "About":
+    """Say what was run: its title, its facts in a line, its command, what it ran on."""
+    from masquerade.report.page import About
+
+    tables = toml.read(settings)
+    title = f"{results[0].data}: {', '.join(dict.fromkeys(each.title for each in results))}"
+    facts = [_what_was_run(results, tables, partition, ran)]
+    found = {} if ran is None else {k: str(v) for k, v in dataclasses.asdict(ran).items() if v}
+    facts += [ran.command] if ran and ran.command else []
+    return About(title, settings, facts, found)
+
+
+def _what_was_run(
+    results: Sequence[Summary],
+    tables: Mapping[str, Any],
+    partition: str,
+    ran: Environment | None,
+) -> str:
+    """Name the partition, the network and the version in a line."""
     networks = ", ".join(dict.fromkeys(each.network for each in results))
     data = tables.get("data", {})
     if "partition" in data:
         partition = f"{data['partition']} over {results[0].clients} clients"
-    facts = {"Network": networks, "partition": partition, "page by Masquerade": __version__}
-    return " · ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
+    version = f"Masquerade {ran.masquerade}" if ran else f"page by Masquerade {__version__}"
+    held = f"partition {partition}" if partition else ""
+    return " · ".join(filter(None, (f"Network {networks}", held, version)))
+
+
+def write_figures(
+    folder: Path, results: Sequence[Summary], rate: Bandwidth, kinds: Sequence[str]
+) -> None:
+    """Write the figures of a page as files, each as all `kinds`: "svg", "png"."""
+    from masquerade.report import plots, render, tables
+    from masquerade.results.lead import led
+
+    charts = plots.figures(tables.under_rules(led(results)), rate)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, chart in charts.items():
+            for kind in kinds:
+                atomic.write_file(folder / f"{name}.{kind}", render.file_of(chart, kind))
+    except OSError as error:
+        raise MasqueradeError("E502", f"cannot write {folder}: {error}") from None
 
 
 def run_bandwidth(path: Path) -> Bandwidth:

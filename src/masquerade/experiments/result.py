@@ -13,7 +13,7 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError, counted, listed, nearest
 from masquerade.experiments.personal import Models, Personal
-from masquerade.results import Summary
+from masquerade.results import Environment, Summary
 from masquerade.results.lead import led, with_lead
 from masquerade.storage.saved_folder import File
 
@@ -31,6 +31,8 @@ class Reported:
     """In the form of `config.toml`."""
     partition: str
     """How samples were given to clients; empty where that is not known."""
+    environment: Environment | None
+    """What it ran on, where that is known."""
 
     def by_metric(self, metric: str) -> Self:
         """Return the same result, of which tables, pages, frames and cards put a metric first.
@@ -64,7 +66,8 @@ class Reported:
         """
         from masquerade.experiments.report_page import write_page
 
-        write_page(Path(path), self.summaries, toml.write(self.settings), self.partition)
+        settings = toml.write(self.settings)
+        write_page(Path(path), self.summaries, settings, self.partition, self.environment)
 
     def save(self, path: str | Path) -> None:
         """Save summaries, settings and models into a new folder, which `mq.load_result` reads.

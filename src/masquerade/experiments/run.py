@@ -22,6 +22,7 @@ from masquerade.config.resolve import (
 from masquerade.config.settings import Config
 from masquerade.engine.ranks import group
 from masquerade.evaluation.evaluate import Evaluator
+from masquerade.experiments import environment
 from masquerade.experiments.callbacks import Callback, Callbacks, Run
 from masquerade.experiments.checkpoints import Checkpoints, Origin, check_text, restore
 from masquerade.experiments.data_facts import DataFacts
@@ -135,7 +136,8 @@ def _completed(
     found = Models(
         spec.method, server.task, personal, facts, spec.federation, spec.data, tasks=tasks
     )
-    result = Result(tuple(summaries), made.settings, facts.partition, partial(opened, found))
+    opening, ran = partial(opened, found), environment.here()
+    result = Result(tuple(summaries), made.settings, facts.partition, ran, opening)
     all_told.on_end(run, result)
     return result
 
@@ -269,6 +271,7 @@ def _loaded(path: Path, processes: int | None) -> Config:
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:
     """Write what a comparison's directory holds at its end."""
     directory.write_file("results.json", json_of(results))
+    directory.write_file(environment.FILE, environment.to_bytes(environment.here()))
     write_report(directory.path, results)
 
 

@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import chain
 
 from masquerade.config import toml
 from masquerade.core.part import Part
-from masquerade.experiments import data_facts
+from masquerade.experiments import data_facts, environment
 from masquerade.experiments.callbacks import Callback, Run
-from masquerade.experiments.report_page import write_report
+from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
 from masquerade.storage import model_files
@@ -34,8 +33,7 @@ class RunFiles(Callback):
         """Write models, facts, summary and page."""
         for name, data in _files(result, self.models):
             self.directory.write_file(name, data)
-        # Machines that only train have no matplotlib; `masquerade report` writes the page later.
-        if self.page and find_spec("matplotlib"):
+        if self.page and can_write():
             write_report(self.directory.path, result.summaries)
 
 
@@ -78,4 +76,6 @@ def _files(result: Result, models: bool = True) -> Iterator[File]:
         # No seed makes them again, and the models of some methods are made of them.
         yield model_files.INITIAL, model_files.encode({"params": Part(result.task.initial)})
     yield data_facts.FILE, facts.to_bytes()
+    if result.environment is not None:
+        yield environment.FILE, environment.to_bytes(result.environment)
     yield "summary.json", json_of(result.summaries)
