@@ -29,7 +29,7 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
 COMMANDS = ["run", "compare", "sweep", "resume", "report", "methods", "models", "reproduce"]
-COMMANDS += ["check", "export", "predict", "bench-model"]
+COMMANDS += ["watch", "check", "export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += [
@@ -598,6 +598,13 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
         assert process.poll() is None, "the command ended by itself"
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_run_is_watched_once_where_nobody_looks_on(call: Call, finished: Path) -> None:
+    (told,) = strict(call("watch", finished, "--json").out)
+    assert (told["title"], told["done"], told["rounds"], told["left"]) == ("FedAvg", 3, 3, 0.0)
+    assert "3/3" in call("watch", finished).out
+    assert call("watch", "nowhere").err.startswith("E408")
 
 
 def test_figures_of_a_run_are_written_as_files(

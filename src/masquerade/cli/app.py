@@ -20,6 +20,7 @@ from masquerade.cli.report import report
 from masquerade.cli.reproduce import reproduce
 from masquerade.cli.sweep import sweep
 from masquerade.cli.train import Stopped, compare, resume, run
+from masquerade.cli.watch import watch
 from masquerade.engine.started import number_started, started
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 
@@ -33,7 +34,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, sweep, resume, report, reproduce, methods, models),
+    *(run, compare, sweep, resume, watch, report, reproduce, methods, models),
     *(check, export, predict, bench_model),
 )
 for each in _COMMANDS:
