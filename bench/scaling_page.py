@@ -2,13 +2,10 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any, NamedTuple
 
 Record = dict[str, Any]
 
@@ -246,36 +243,75 @@ def _item(text: str) -> str:
 
 def plot(found: list[Record]) -> str:
     """Draw seconds per round and memory along every axis, as an SVG that stands alone."""
-    from masquerade.report.drawing import drawn, standalone
+    from masquerade.report.charts import Chart
+    from masquerade.report.render import standalone, svg
 
     label = "Seconds per round and peak memory in MB against clients, parameters and cohort"
-    return standalone(drawn("scaling", label, 7.6, lambda figure: _paint(figure, found)))
+    rows = [
+        {"hconcat": [_panel(found, axis, *each) for each in _READ.items()]}
+        for axis in range(len(found[0]["axes"]))
+    ]
+    spec = Chart("scaling", label, "", {"vconcat": rows}).alone()
+    # Panels have sizes of their own.
+    bare = {key: value for key, value in spec.items() if key not in ("width", "height", "autosize")}
+    return standalone(svg(bare | {"padding": 8, "bounds": "full"}, label))
 
 
-def _paint(figure: "Figure", found: list[Record]) -> None:
-    from masquerade.report.drawing import COLORS, MARKERS
+_READ = {"seconds per round": _seconds("round"), "peak memory of rounds (MB)": memory("round")}
 
-    panels = figure.subplots(len(found[0]["axes"]), 2, squeeze=False, sharey="col")
-    titles = {"seconds per round": _seconds("round"), "peak memory of rounds (MB)": memory("round")}
-    for row, axis in zip(panels, found[0]["axes"], strict=True):
-        for panel, read in zip(row, titles.values(), strict=True):
-            for style, measured in zip(("-", "--"), found, strict=False):
-                for number, method in enumerate(methods(measured)):
-                    points = along(measured, axis, method)
-                    panel.plot(
-                        [value for value, _ in points],
-                        [read(point) for _, point in points],
-                        color=COLORS[number],
-                        marker=MARKERS[number],
-                        linestyle=style,
-                        label=f"{method}, {measured['place']}",
-                    )
-            panel.set(xscale="log", yscale="log", xlabel=_noun(axis["name"]))
-            for side in (panel.xaxis, panel.yaxis):
-                side.set_major_formatter("{x:g}")
-                side.set_minor_formatter("")
-            panel.grid(linewidth=0.4, alpha=0.35)
-    for panel, title in zip(panels[0], titles, strict=True):
-        panel.set_title(title, fontsize=9)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+
+POWERS = range(-4, 6)
+"""Of ten, where a grid has its lines."""
+
+
+def _panel(
+    found: list[Record], number: int, title: str, read: Callable[[Record], float]
+) -> dict[str, Any]:
+    """Return a panel: a line for every method and place, on logarithmic axes."""
+    from masquerade.report.charts import COLORS, SHAPES
+
+    axis, names = found[0]["axes"][number], methods(found[0])
+    rows = [
+        {"method": method, "place": measured["place"], "x": value, "y": read(point)}
+        for measured in found
+        for method in methods(measured)
+        for value, point in along(measured, axis, method)
+    ]
+    places = [measured["place"] for measured in found]
+    all_of_them = [read(point) for measured in found for point in measured["points"]]
+    plain, tall = {"type": "log", "nice": False}, [min(all_of_them), max(all_of_them)]
+    across = {"title": _noun(axis["name"]), "format": "~s", "tickCount": 5}
+
+    def told(field: str, domain: list[str], range: Sequence[object]) -> dict[str, Any]:
+        kept = list(range)[: len(domain)]
+        return {"field": field, "type": "nominal", "scale": {"domain": domain, "range": kept}}
+
+    lines = [f"{how}: {place}" for how, place in zip(("solid", "dashed"), places, strict=False)]
+    legend = {"legend": {"title": ", ".join(lines), "titleLimit": 400}}
+    return {
+        "title": {"text": title if not number else "", "fontSize": 12, "color": "currentColor"},
+        "width": 240,
+        "height": 170,
+        "data": {"values": rows},
+        "mark": {"type": "line", "point": {"filled": True, "size": 40}},
+        "encoding": {
+            "x": {"field": "x", "type": "quantitative", "scale": plain, "axis": across},
+            "y": {
+                "field": "y",
+                "type": "quantitative",
+                # The same in all rows, so that they can be compared.
+                "scale": plain | {"domain": tall},
+                "axis": {"title": None, "format": "~g", "values": [10**power for power in POWERS]},
+            },
+            "color": told("method", names, COLORS) | legend,
+            "shape": told("method", names, SHAPES) | legend,
+            "strokeDash": told("place", places, ([1, 0], [5, 4]))
+            | {
+                "legend": {
+                    "symbolType": "stroke",
+                    "symbolStrokeWidth": 2,
+                    "symbolStrokeColor": "gray",
+                }
+            },
+        },
+    }

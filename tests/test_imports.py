@@ -272,7 +272,7 @@ def test_importing_the_package_does_not_import_torch() -> None:
     assert python(text).split() == [masquerade.__version__, "False"]
 
 
-BLOCKED = ("rich", "typer", "matplotlib", "sklearn", "scipy", "pandas", "PIL", "tomli_w", "pooch")
+BLOCKED = ("rich", "typer", "vl_convert", "sklearn", "scipy", "pandas", "PIL", "tomli_w", "pooch")
 BLOCKED += ("requests", "platformdirs", "pyarrow", "constriction", "narwhals")
 """A module that is None in `sys.modules` cannot be imported."""
 TRAINING = f"""

@@ -31,7 +31,7 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
 COMMANDS = ["run", "compare", "sweep", "resume", "report", "methods", "models", "reproduce"]
-COMMANDS += ["check", "export", "predict", "bench-model"]
+COMMANDS += ["watch", "check", "export", "predict", "bench-model"]
 COMMANDS += ["data fetch", "data add", "data list", "data show"]
 TINY = ["--partition", "client", "--clients", "0", "--rounds", "3", "--engine", "loop"]
 TINY += [
@@ -346,7 +346,10 @@ def check_result(result: dict[str, Any]) -> None:
 
 
 def requests(page: str) -> list[str]:
-    """List what a browser would ask of the network for a page."""
+    """List what a browser would ask of the network for a page, its own scripts apart."""
+    page = re.sub(
+        r"<script( type=\"application/json\" id=\"charts\")?>.*?</script>", "", page, flags=re.S
+    )
     found = re.findall(r"""(?:src|srcset|href|action|data)=["']([^"']*)""", page)
     found += re.findall(r"url\(([^)]*)\)", page) + re.findall(r"@import.*|<script.*|<link.*", page)
     return [target for target in found if not target.startswith("#")]
@@ -374,7 +377,7 @@ def test_a_comparison_of_own_data_is_written_for_programs_and_people(
     assert runs == ["dmpfl-seed1", "fedavg_ft-seed1", "local-seed1"], "views share a training"
     assert requests((tmp_path / "both" / "report.html").read_text()) == []
 
-    status, out, _ = call("report", "both", "--markdown")
+    status, out, _ = call("report", "both", "--format", "markdown")
     assert status == 0
     assert [line for line in out.splitlines() if line.startswith("|")]
     assert "DM-PFL+" in out
@@ -388,9 +391,9 @@ def test_a_comparison_of_own_data_is_written_for_programs_and_people(
     # Six clients of one seed are too few for an interval.
     assert gains["columns"] == {}
     # What is asked for comes in Markdown too, and one report at a time.
-    written = call("report", "both", "--difference", "fedavg_ft,local", "--markdown").out
+    written = call("report", "both", "--difference", "fedavg_ft,local", "--format", "markdown").out
     assert "| client | test samples" in written
-    listed = call("report", "both", "--clients", "--markdown").out
+    listed = call("report", "both", "--clients", "--format", "markdown").out
     assert "Accuracy (%) of each client" in listed
     assert call("report", "both", "--metric", "auroc").status == 2
     assert call("report", "both", "--clients", "--costs").status == 2
@@ -408,6 +411,9 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
         status, out, _ = call(command, finished, "--json")
         assert (status, strict(out)) == (0, summaries)
         assert call(command, finished, "--quiet") == (0, "", "")
+    assert call("report", finished, "--format", "latex").out.count(r"\begin{tabular}") == 1
+    assert call("report", finished, "--format", "csv").out.startswith("method,title,view,seed,")
+    assert call("report", finished, "--format", "word").err.startswith("E201")
     costs = call("report", finished, "--costs", "--bandwidth", "8kbps:4kbps", "--json")
     (first, _) = strict(costs[1])
     sent = summaries[0]["costs"]["train"]["bytes"]
@@ -558,7 +564,7 @@ def test_a_partition_is_drawn_into_a_file(call: Call) -> None:
     words = ("data", "show", "digits", "--partition", "groups:2", "--clients", "4")
     assert call(*words, "--out", "groups.svg").status == 0
     assert Path("groups.svg").read_text(encoding="utf-8").startswith("<svg ")
-    assert call(*words, "--out", "groups.png").err.startswith("E201")
+    assert call(*words, "--out", "groups.jpg").err.startswith("E201")
     assert call(*words, "--out", "no/groups.svg").err.startswith("E502")
 
 
@@ -610,6 +616,22 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
         assert process.poll() is None, "the command ended by itself"
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_run_is_watched_once_where_nobody_looks_on(call: Call, finished: Path) -> None:
+    (told,) = strict(call("watch", finished, "--json").out)
+    assert (told["title"], told["done"], told["rounds"], told["left"]) == ("FedAvg", 3, 3, 0.0)
+    assert "3/3" in call("watch", finished).out
+    assert call("watch", "nowhere").err.startswith("E408")
+
+
+def test_figures_of_a_run_are_written_as_files(
+    call: Call, finished: Path, tmp_path: Path, drawn_pages: None
+) -> None:
+    assert call("report", finished, "--figures", tmp_path / "figs", "--as", "svg,png").status == 0
+    written = sorted(each.name for each in (tmp_path / "figs").iterdir())
+    assert {"rounds.png", "rounds.svg", "clients.svg"} <= set(written)
+    assert call("report", finished, "--figures", tmp_path / "figs", "--as", "gif").status == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from masquerade.report import blocks, terminal
-from masquerade.report.page import page
+from masquerade.report.page import About, page
 from masquerade.report.tables import footnotes, markdown, rows
 from masquerade.results import RuleFigures, Summary
 from tests.report.invented import accuracy, result
@@ -31,7 +31,7 @@ def test_every_block_has_its_title_and_its_note() -> None:
     assert at == sorted(at)
     widths = {line.count("|") for line in lines[: at[-1]]}
     assert len(widths) == 1
-    found = page(RULED, "", "")
+    found = page(RULED, About("", ""))
     assert all(title in found for title in TITLES)
     notes = " ".join(footnotes(RULED))
     assert all(text in notes for text in blocks.NOTES.values())
@@ -39,7 +39,7 @@ def test_every_block_has_its_title_and_its_note() -> None:
 
 def test_without_rules_there_are_no_blocks() -> None:
     plain = [result("a"), result("b")]
-    text = markdown(plain) + page(plain, "", "")
+    text = markdown(plain) + page(plain, About("", ""))
     assert not any(title in text for title in TITLES)
     assert blocks.notes(plain) == []
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from masquerade.report import clients, markdown, rows
+from masquerade.report import clients, listing, markdown, rows
 from masquerade.results import Baseline, ClientFigures, ClientMetric, RuleFigures, Summary
 from tests.report.invented import accuracy, corrupted, listed, novel, result
 from tests.support import raises
@@ -61,8 +61,8 @@ def test_a_method_without_results_is_refused_with_the_nearest() -> None:
 def test_tables_show_every_client_and_who_gains() -> None:
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(clients.table(RESULTS))
-        console.print(clients.difference_table(RESULTS, "dmpfl", "fedavg"))
+        console.print(listing.terminal(clients.listings(RESULTS)))
+        console.print(listing.terminal(clients.difference_listings(RESULTS, "dmpfl", "fedavg")))
     text = capture.get()
     for shown in ("85.0", "90.0", "-10.0", "+5.0", "better for 1"):
         assert shown in text
@@ -89,8 +89,8 @@ def test_novel_clients_are_listed_and_marked() -> None:
     assert found.clients[20] == 0.0
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(clients.table(results))
-        console.print(clients.difference_table(results, "dmpfl", "fedavg"))
+        console.print(listing.terminal(clients.listings(results)))
+        console.print(listing.terminal(clients.difference_listings(results, "dmpfl", "fedavg")))
     assert capture.get().count("21 (novel)") == 2
     assert "19 (novel)" not in capture.get()
 
@@ -107,7 +107,7 @@ def test_a_difference_needs_clients_of_both_methods_or_three_seeds() -> None:
     ruled = [result("a", rules={"smoothed": RuleFigures(accuracy(90.0))}), result("b")]
     assert clients.own(ruled)["a+smoothed"] == {}
     with raises("E202", "`a+smoothed`", "`b`"):
-        clients.difference_table(ruled, "a+smoothed", "b")
+        clients.difference_listings(ruled, "a+smoothed", "b")
     seeds = [replace(each, seed=seed) for seed in (1, 2, 3) for each in ruled]
     assert "client by client" not in drawn(seeds, "a+smoothed", "b")
     assert clients.gains(seeds, "a+smoothed", "b")["Own data"].value == pytest.approx(10)
@@ -116,7 +116,7 @@ def test_a_difference_needs_clients_of_both_methods_or_three_seeds() -> None:
 def drawn(results: list[Summary], left: str, right: str) -> str:
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(clients.difference_table(results, left, right))
+        console.print(listing.terminal(clients.difference_listings(results, left, right)))
     return capture.get()
 
 
@@ -164,7 +164,7 @@ def test_clients_of_different_partitions_are_never_averaged() -> None:
     assert clients.own([first, other]) == clients.own([first])
     console = Console(width=120)
     with console.capture() as shown:
-        console.print(clients.table([first, other]))
+        console.print(listing.terminal(clients.listings([first, other])))
     assert "seed 1" in shown.get()
 
 
@@ -208,7 +208,8 @@ def test_differences_stand_in_every_metric_and_the_one_that_leads_first() -> Non
     text = drawn(results, "ditto", "majority_class")
     assert "Balanced accuracy: better for 2, worse for 0 of 2 clients" in text
     assert "Accuracy: better for 0, worse for 2 of 2 clients" in text
-    assert clients.difference_markdown(results, "ditto", "majority_class").count("| +22.0 |") == 1
+    written = listing.markdown(clients.difference_listings(results, "ditto", "majority_class"))
+    assert written.count("| +22.0 |") == 1
 
 
 def test_every_metric_of_every_client_is_listed_with_its_test_samples() -> None:

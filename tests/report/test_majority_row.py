@@ -9,7 +9,7 @@ from rich.console import Console
 from masquerade.cost.bandwidth import FEDMASK
 from masquerade.report import clients as by_client
 from masquerade.report.costs import records
-from masquerade.report.page import page
+from masquerade.report.page import About, page
 from masquerade.report.tables import by_row, cells, footnotes, leads, markdown, rows
 from masquerade.report.terminal import terminal
 from masquerade.results import Baseline, RuleFigures, Summary
@@ -51,7 +51,7 @@ def test_it_is_never_bold_and_takes_nobodys_lead() -> None:
 def test_every_form_of_the_table_has_it() -> None:
     stream = io.StringIO()
     Console(file=stream, width=120).print(terminal(two()))
-    for text in (stream.getvalue(), markdown(two()), page(two(), "", "")):
+    for text in (stream.getvalue(), markdown(two()), page(two(), About("", ""))):
         assert "Majority class" in text
     assert two()[0].to_json()["majority"]["accuracy"]["own"]["mean"] == 99.0
     assert Summary.from_json(two()[0].to_json()) == two()[0]
@@ -85,11 +85,11 @@ def test_novel_clients_and_the_global_view_have_further_metrics_on_the_page() ->
     kept_out = replace(novel([70.0, 72.0]), metrics={"macro_f1": accuracy(41.5)})
     shared = {"macro_f1": accuracy(43.5)}
     (one, *_) = two(novel=kept_out, global_view=accuracy(88.0), global_metrics=shared)
-    text = page([one], "", "")
+    text = page([one], About("", ""))
     assert "<h2>Novel clients</h2>" in text
     for figure in ("41.5", "43.5"):
         assert figure in text
-    assert "<h2>Novel clients</h2>" not in page(two(), "", "")
+    assert "<h2>Novel clients</h2>" not in page(two(), About("", ""))
 
 
 def test_a_metric_that_is_no_percentage_has_its_digits() -> None:
@@ -106,5 +106,5 @@ def test_alarms_stand_under_the_table_and_at_the_top_of_the_page() -> None:
     Console(file=stream, width=120).print(terminal(results))
     for text in (stream.getvalue(), markdown(results)):
         assert "W311 A and B have the same figures" in text
-    shown = page(results, "", "")
+    shown = page(results, About("", ""))
     assert 0 < shown.index("W311 A and B") < shown.index("<h2>Results</h2>")

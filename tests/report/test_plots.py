@@ -1,31 +1,22 @@
-"""Figures: deterministic, free of global state, legible."""
+"""Figures: what they draw of results, and that they draw it alike everywhere."""
 
-import itertools
+import json
 import math
 import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
-from xml.etree import ElementTree
 
-import matplotlib
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
 
-from masquerade.report import plots
-from masquerade.report.drawing import Line, matrix, paint_bands, spaced
-from masquerade.report.plots import (
-    figures,
-    over_gains,
-    over_gates,
-    over_rounds,
-    over_severity,
-    over_traffic,
-)
+from masquerade.report import client_plots, mask_plots, plots
+from masquerade.report.charts import Chart
+from masquerade.report.plots import figures
+from masquerade.report.render import svg
 from masquerade.results import Accuracy, Statistics, Summary
 from tests.report.invented import (
+    clients,
     corrupted,
     costs,
     curve,
@@ -37,50 +28,59 @@ from tests.report.invented import (
 )
 
 
-def texts(svg: str) -> list[str]:
-    return [
-        "".join(node.itertext())
-        for node in ElementTree.fromstring(svg).iter()
-        if "text" in node.tag
-    ]
+def rows(chart: Chart | None, layer: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows that a figure, or a layer of it, is drawn from."""
+    assert chart is not None
+    of = chart.spec if layer is None else chart.spec["layer"][layer]
+    found: list[dict[str, Any]] = of["data"]["values"]
+    return found
+
+
+def texts(drawn: str) -> list[str]:
+    return ["".join(node.itertext()) for node in ET.fromstring(drawn).iter() if "text" in node.tag]
 
 
 def sent(method: str, size: float, own: float = 80.0) -> Summary:
-    return result(method, own=own, costs=costs(spent(size, 0.0)))
+    points = curve({1: own - 10, 2: own})
+    history = [replace(point, down=size * point.round, up=0.0) for point in points]
+    return result(method, own=own, costs=costs(spent(size, 0.0)), history=tuple(history))
 
 
 @pytest.fixture(scope="module")
-def six() -> dict[str, str]:
+def six() -> dict[str, Chart]:
     """Return the figures of six invented methods."""
     return figures(six_methods())
 
 
-def test_figures_are_the_same_under_any_settings_and_leave_these_alone(six: dict[str, str]) -> None:
-    with matplotlib.rc_context({"font.size": 33.0, "axes.grid": True}):
-        before = dict(matplotlib.rcParams)
-        assert figures(six_methods()) == six
-        assert dict(matplotlib.rcParams) == before
+def test_every_figure_is_drawn_and_names_its_methods(six: dict[str, Chart]) -> None:
+    assert list(six) == [
+        *("rounds", "traffic", "operations", "time", "clients", "gains", "shift", "pooled"),
+    ]
+    for name, chart in six.items():
+        drawn = svg(chart.alone(title=True), chart.title)
+        words = texts(drawn)
+        assert chart.title in words
+        # Gains are those over the first method; a figure has a legend, or rows with names.
+        assert {entry.title for entry in six_methods()[name == "gains" :]} <= set(words)
+        assert "currentColor" in drawn
+        assert not [word for word in words if "NaN" in word or "undefined" in word]
 
 
-def test_figures_share_no_id_and_refer_to_their_own(six: dict[str, str]) -> None:
-    assert list(six) == ["rounds", "traffic", "time", "clients", "gains", "shift", "pooled"]
-    ids = {name: re.findall(r'\bid="([^"]+)"', svg) for name, svg in six.items()}
-    every = list(itertools.chain(*ids.values()))
-    assert len(every) == len(set(every))
-    for name, svg in six.items():
-        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= set(ids[name])
+def test_figures_are_always_the_same(six: dict[str, Chart]) -> None:
+    assert figures(six_methods()) == six
+    chart = six["shift"]
+    assert svg(chart.alone(), "a") == svg(chart.alone(), "a")
 
 
-def test_every_figure_names_every_method_and_takes_the_color_of_the_page(
-    six: dict[str, str],
-) -> None:
-    assert len(six) > 4
-    for name, svg in six.items():
-        # Gains are those over the first method.
-        for entry in six_methods()[name == "gains" :]:
-            assert any(text.startswith(entry.title) for text in texts(svg))
-        assert "currentColor" in svg
-        assert "#000000" not in svg
+def test_figures_of_one_page_have_no_ids_that_could_be_alike(six: dict[str, Chart]) -> None:
+    for name, chart in six.items():
+        assert not re.search(r'\bid="|url\(#', svg(chart.alone(), name))
+
+
+def test_what_a_page_is_sent_is_json_without_a_number_that_is_none(six: dict[str, Chart]) -> None:
+    lost = result("lost", own=math.nan, history=curve({1: math.nan, 2: math.nan}))
+    for chart in (*six.values(), *figures([result("a"), lost]).values()):
+        assert json.loads(json.dumps(chart.on_page(), allow_nan=False))["width"] == "container"
 
 
 def test_a_figure_without_data_is_left_out() -> None:
@@ -95,138 +95,137 @@ def test_a_figure_without_data_is_left_out() -> None:
 
 def test_one_point_is_no_figure_by_round_unless_others_have_more() -> None:
     once, twice = curve({2: 80.0}), curve({1: 80.0, 2: 80.0})
-    assert over_rounds([result("a", history=once), result("b", history=once)]) == ""
-    assert over_rounds([result("a", history=once), result("b", history=twice)]) != ""
-
-
-def test_a_client_without_a_value_is_left_out() -> None:
-    drawn = figures([result(per_client=listed({0: 80.0, 1: None, 2: 90.0}), history=())])
-    assert "clients" in drawn
-    assert "rounds" not in drawn
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Collect the figures that are drawn."""
-    seen: list[Figure] = []
-    save = Figure.savefig
-
-    def watched(figure: Figure, *args: Any, **kinds: Any) -> None:
-        seen.append(figure)
-        save(figure, *args, **kinds)
-
-    monkeypatch.setattr(Figure, "savefig", watched)
-    return seen
-
-
-def test_severities_begin_with_the_clean_image(drawn: list[Figure]) -> None:
-    over_severity([corrupted("a", own=80.0)])
-    (line,) = drawn[0].axes[0].lines
-    # Own data 80; over both kinds 10 less, and 5 and 15 less by severity.
-    assert list(line.get_xdata()) == [0, 1, 5]
-    assert list(line.get_ydata()) == [80, 65, 55]
-    assert over_severity([result()]) == ""
-
-
-def test_gains_are_those_of_each_client_over_the_first_method(drawn: list[Figure]) -> None:
-    one, other = listed({0: 50.0, 3: 70.0}), listed({0: 60.0, 3: 40.0})
-    over_gains([result("a", per_client=one), result("b", per_client=other)])
-    (dots,) = drawn[0].axes[0].collections
-    assert np.asarray(dots.get_offsets())[:, 0].tolist() == [10.0, -30.0]
-    assert "A" in drawn[0].axes[0].get_xlabel()
-    assert over_gains([result("a")]) == ""
-
-
-def test_novel_clients_are_rings_and_not_in_the_mean(drawn: list[Figure]) -> None:
-    trained = listed({0: 50.0, 3: 70.0})
-    figures([result(per_client=trained, novel=novel([10.0], first=5), history=())])
-    axes = next(figure for figure in drawn if "each client" in figure.axes[0].get_xlabel()).axes[0]
-    (dots,), (bar,) = axes.collections, axes.lines
-    assert np.asarray(dots.get_offsets())[:, 0].tolist() == [50.0, 70.0, 10.0]
-    filled = [color[3] > 0 for color in np.asarray(dots.get_facecolor())]
-    assert filled == [True, True, False]
-    assert list(bar.get_xdata()) == [60.0, 60.0]
-
-
-def test_gates_are_drawn_as_shares_of_their_blocks(drawn: list[Figure]) -> None:
-    over_gates([corrupted("a")])
-    (stairs,) = drawn[0].axes[0].patches
-    # 30 and 10 of 40 blocks, in four bins.
-    assert stairs.get_data().values.tolist() == [75.0, 0.0, 25.0, 0.0]
-    assert list(stairs.get_data().edges) == [0.0, 0.25, 0.5, 0.75, 1.0]
-
-
-def test_a_matrix_is_the_mean_of_its_tables_with_a_path_per_shade() -> None:
-    svg = matrix([[[1.0, 0.0], [0.4, 1.0]], [[1.0, 0.0], [0.6, 1.0]]], "a & b")
-    root = ElementTree.fromstring(svg)
-    shades = {float(path.attrib["fill-opacity"]): path.attrib["d"] for path in root}
-    assert shades == {1.0: "M0 0h1v1h-1zM1 1h1v1h-1z", 0.5: "M0 1h1v1h-1z"}
-    assert root.attrib["viewBox"] == "0 0 2 2"
+    assert plots.over_rounds([result("a", history=once), result("b", history=once)]) is None
+    assert plots.over_rounds([result("a", history=once), result("b", history=twice)]) is not None
 
 
 def test_seeds_are_averaged_round_by_round() -> None:
     one, two, middle = (curve({1: own, 2: own + 2}) for own in (10.0, 30.0, 20.0))
     both = [result(seed=1, history=one), result(seed=2, history=two)]
-    assert over_rounds(both) == over_rounds([result(history=middle)])
+    assert plots.over_rounds(both) == plots.over_rounds([result(history=middle)])
 
 
-def test_what_sends_nothing_says_so() -> None:
-    assert "A (sends nothing)" in texts(over_traffic([sent("a", 0.0), sent("b", 1e6)]))
-    assert "A (sends nothing)" in texts(over_traffic([sent("a", 0.0)]))
+def test_a_client_without_a_value_is_left_out() -> None:
+    found = figures([result(per_client=listed({0: 80.0, 1: None, 2: 90.0}), history=())])
+    assert [row["client"] for row in rows(found["clients"], 0)] == ["0", "2"]
+    assert "rounds" not in found
 
 
-@pytest.mark.parametrize(("least", "logarithmic"), [(1e5, False), (1e4, True)])
+def test_severities_begin_with_the_clean_image() -> None:
+    found = rows(plots.over_severity([corrupted("a", own=80.0)]))
+    # Own data 80; over both kinds 10 less, and 5 and 15 less by severity.
+    assert [(row["step"], row["own"]) for row in found] == [(0, 80), (1, 65), (5, 55)]
+    assert plots.over_severity([result()]) is None
+
+
+def test_gains_are_those_of_each_client_over_the_first_method() -> None:
+    one, other = listed({0: 50.0, 3: 70.0}), listed({0: 60.0, 3: 40.0})
+    both = [result("a", per_client=one), result("b", per_client=other)]
+    chart = client_plots.over_gains(both)
+    assert [row["value"] for row in rows(chart, 1)] == [10.0, -30.0]
+    assert chart is not None
+    assert "instead of A" in json.dumps(chart.spec).replace('", "', " ")
+    assert client_plots.over_gains([result("a")]) is None
+
+
+def test_novel_clients_are_rings_and_not_in_the_mean() -> None:
+    found = result(per_client=listed({0: 50.0, 3: 70.0}), novel=novel([10.0], first=5))
+    chart = client_plots.over_clients([found])
+    assert [(row["value"], row["novel"]) for row in rows(chart, 0)] == [
+        (50.0, False),
+        (70.0, False),
+        (10.0, True),
+    ]
+    assert [row["mean"] for row in rows(chart, 1)] == [60.0]
+
+
+def test_clients_have_the_names_that_data_give_them() -> None:
+    named = replace(clients([80.0, 90.0]), names=("Ward <A>", "Ward B"))
+    chart = client_plots.over_clients([result(per_client=named)])
+    assert [row["client"] for row in rows(chart, 0)] == ["0: Ward <A>", "1: Ward B"]
+
+
+def test_of_very_many_clients_some_are_drawn_from_the_lowest_to_the_highest() -> None:
+    many = clients([float(1 + id % 97) for id in range(5 * client_plots.DRAWN)])
+    chart = client_plots.over_clients([result(per_client=many)])
+    drawn = [row["value"] for row in rows(chart, 0)]
+    assert len(drawn) == client_plots.DRAWN
+    assert min(drawn) == 1.0
+    assert max(drawn) >= 95.0
+    # The mean is that of all of them.
+    assert rows(chart, 1)[0]["mean"] == pytest.approx(fmean(each for each in many.own if each))
+
+
+def test_labels_are_those_of_training_and_in_older_results_of_tests() -> None:
+    old = replace(clients([80.0, 90.0]), classes={"cat": (3, 0), "dog": (1, 2)})
+    new = replace(old, labels={"cat": (30, 10), "dog": (0, 10)})
+    for figure, count, kind in ((old, [3, 1, 2], "test"), (new, [30, 10, 10], "training")):
+        chart = client_plots.over_labels([result(per_client=figure)])
+        assert [row["samples"] for row in rows(chart)] == count
+        assert chart is not None
+        assert f"client's {kind} samples" in chart.caption
+    assert client_plots.over_labels([result()]) is None
+
+
+def test_gates_are_drawn_as_shares_of_their_blocks() -> None:
+    found = rows(mask_plots.over_gates([corrupted("a")]))
+    # 30 and 10 of 40 blocks, in four bins; the last step ends at 1.
+    assert [row["share"] for row in found] == [75.0, 0.0, 25.0, 0.0, 0.0]
+    assert [row["from"] for row in found] == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_density_is_drawn_of_methods_that_have_masks() -> None:
+    sparse = replace(result().model, layers={"conv.weight": 0.5, "fc.weight": 0.25})
+    chart = mask_plots.over_layers([result("a"), result("b", model=sparse)])
+    assert [(row["method"], row["kept"]) for row in rows(chart)] == [("B", 50.0), ("B", 25.0)]
+    assert mask_plots.over_layers([result("a")]) is None
+
+
+def test_overlaps_are_averaged_over_seeds_and_tables() -> None:
+    (one,) = mask_plots.over_pairs([corrupted("a")])
+    assert one.title == "A: 0.25"
+    assert [row["overlap"] for row in rows(one)] == [[1.0, 0.5], [0.5, 1.0]]
+
+
+def test_clients_whose_masks_are_alike_stand_together() -> None:
+    pairs = [(0, 2), (1, 3)]
+    alike = {frozenset(pair) for pair in pairs}
+    table = [
+        [1.0 if a == b else 0.9 if frozenset((a, b)) in alike else 0.1 for b in range(4)]
+        for a in range(4)
+    ]
+    order = mask_plots.by_similarity(table)
+    assert {frozenset(order[:2]), frozenset(order[2:])} == alike
+
+
+def test_what_sends_nothing_is_a_level_and_no_point() -> None:
+    chart = plots.over_traffic([sent("a", 0.0), sent("b", 1e6)])
+    assert chart is not None
+    assert {row["method"] for row in rows(chart)} == {"B"}
+    assert "A: nothing" in texts(svg(chart.alone(), ""))
+    assert plots.over_traffic([sent("a", 0.0)]) is None
+
+
+@pytest.mark.parametrize(("least", "logarithmic"), [(2e5, False), (1e4, True)])
 def test_sizes_far_apart_get_a_logarithmic_axis(least: float, logarithmic: bool) -> None:
-    ticks = texts(over_traffic([sent("a", least), sent("b", 1e6), sent("c", 0.0)]))
-    assert ("0.01" in ticks) == logarithmic
-    assert not [tick for tick in ticks if "$" in tick]
-
-
-def test_names_of_crowded_points_do_not_cover_each_other(drawn: list[Figure]) -> None:
-    crowd = [sent(f"method {i}", 1e6 + 3e4 * (i % 4), own=80.0) for i in range(8)]
-    over_traffic([*crowd, sent("far", 1e6, own=95.0)])
-    names = [child for child in drawn[0].axes[0].get_children() if isinstance(child, Annotation)]
-    boxes = [Text.get_window_extent(name) for name in names]
-    assert len(boxes) == 9
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    chart = plots.over_traffic([sent("a", least), sent("b", 1e6), sent("c", 0.0)])
+    assert chart is not None
+    assert ("0.1" in texts(svg(chart.alone(), ""))) == logarithmic
 
 
 def test_method_titles_are_escaped_and_never_read_as_formulas() -> None:
-    drawn = figures([result(title="<script>$x^2$</script>")])
-    assert drawn
-    for svg in drawn.values():
-        assert "<script" not in svg
-        assert any(text.startswith("<script>$x^2$</script>") for text in texts(svg))
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
-def test_spread_places_keep_their_order_their_distance_and_the_frame(places: list[float]) -> None:
-    moved = spaced(sorted(places), 0.1)
-    assert all(high - low >= 0.1 - 1e-9 for low, high in itertools.pairwise(moved))
-    assert moved[0] >= 0
-    assert moved[-1] <= 1 + 1e-9
-
-
-def test_places_far_enough_apart_stay_and_close_ones_part_evenly() -> None:
-    assert spaced([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    assert spaced([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
+    chart = plots.over_rounds([result(title="<script>$x^2$</script>")])
+    assert chart is not None
+    drawn = svg(chart.alone(), "<b>")
+    assert "<script" not in drawn
+    assert "<b>" not in drawn
+    assert "<script>$x^2$</script>" in texts(drawn)
 
 
 def test_bands_end_where_percentages_do() -> None:
-    def reach(within: tuple[float, float]) -> tuple[float, float]:
-        axes = Figure().subplots()
-        lines, stds = ([Line("a", 0, [(0.0, at), (1.0, at)])] for at in (95.0, 20.0))
-        paint_bands(axes, lines, stds, within)
-        (path,) = axes.collections[0].get_paths()
-        return float(path.vertices[:, 1].min()), float(path.vertices[:, 1].max())
+    def tops(**changes: Any) -> list[float]:
+        found = rows(plots.over_shift([result(own=99.0, **changes)]))
+        return [row["high"] for row in found]
 
-    assert reach((0.0, 100.0)) == (75.0, 100.0)
-    assert reach((-math.inf, math.inf)) == (75.0, 115.0)
-
-
-def test_the_page_draws_no_band_above_100_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-    monkeypatch.setattr(plots, "paint_bands", lambda *args: given.append(args[-1]))
-    plots.over_shift([result(own=99.0)], "shift", "")
-    plots.over_shift([result(own=99.0, metric="mae")], "shift", "")
-    assert given == [(0.0, 100.0), (-math.inf, math.inf)]
+    assert max(tops()) == 100.0
+    assert max(tops(metric="mae")) == 104.0

@@ -319,7 +319,7 @@ def test_unknown_tables_and_damaged_results_are_refused(root: Path) -> None:
         page.page(found)
 
 
-BLOCKED = ("matplotlib", "sklearn", "scipy", "pandas", "PIL", "pooch")
+BLOCKED = ("vl_convert", "sklearn", "scipy", "pandas", "PIL", "pooch")
 SIDE_BY_SIDE = f"""
 import sys
 import warnings

@@ -14,6 +14,7 @@ from masquerade.config.settings import Config
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeWarning
 from masquerade.experiments import run as experiment
+from masquerade.report import listing
 from masquerade.results import ClientMetric, Summary
 from masquerade.storage.results import is_sweep, read_results
 from masquerade.sweeps import space, sweep, table
@@ -340,7 +341,7 @@ def test_too_few_seeds_and_clients_are_said_to_be_no_test() -> None:
     assert [row.standing for row in rows] == [BEST, UNTESTED]
     assert rows[1].behind == 28.0
     assert table.cells(rows)[1][3:] == ["28.00", UNTESTED]
-    assert "Cannot be tested" in table.markdown(rows, "own")
+    assert "Cannot be tested" in listing.markdown([table.listing(rows, "own")])
 
 
 def test_a_trial_that_diverged_is_never_best() -> None:
@@ -399,7 +400,9 @@ def test_the_table_says_what_is_best_and_what_is_not_separated() -> None:
     assert [line[2].split(" ")[0] for line in texts] == ["70.00", "68.00", LOST]
     assert texts[1][3] == "2.00 (1.75 … 2.25)"
     assert [line[4] for line in texts] == [BEST, "", ""]
-    assert [line in table.markdown(rows, "own") for line in ("68.00", "95 %")] == [True, True]
+    assert [
+        line in listing.markdown([table.listing(rows, "own")]) for line in ("68.00", "95 %")
+    ] == [True, True]
 
 
 def test_what_is_alarming_is_said_of_the_best_trial_alone(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from masquerade.cli.report import report
 from masquerade.cli.reproduce import reproduce
 from masquerade.cli.sweep import sweep
 from masquerade.cli.train import Stopped, compare, resume, run
+from masquerade.cli.watch import watch
 from masquerade.engine.started import number_started, started
 from masquerade.errors import MasqueradeError, MasqueradeWarning, brief, printable
 
@@ -34,7 +35,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, sweep, resume, report, reproduce, methods, models),
+    *(run, compare, sweep, resume, watch, report, reproduce, methods, models),
     *(check, export, predict, bench_model),
 )
 for each in _COMMANDS:
@@ -99,6 +100,7 @@ USAGE = 2
 RENAMED = {
     "again": "--rerun",
     "workers": "--processes",
+    "markdown": "--format markdown",
     **dict.fromkeys(("delimiter", "separator", "delim"), "--sep"),
     **dict.fromkeys(("file", "csv", "dataset", "path"), "--data, --from or --input"),
     **dict.fromkeys(("target", "label_column", "outcome"), "--label"),

@@ -136,7 +136,7 @@ def data_show(
     partition: Partition = None,
     seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Write the picture to this .svg file as well.")
+        Path | None, typer.Option(help="Write the picture to this .svg or .png file as well.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -170,14 +170,15 @@ def data_show(
 
 def _draw(counts: "LabelCounts", path: Path) -> None:
     from masquerade.report.labels import over_classes
+    from masquerade.report.render import file_of
     from masquerade.storage import atomic
 
-    if path.suffix != ".svg":
-        raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg")
+    if path.suffix not in (".svg", ".png"):
+        raise MasqueradeError("E201", f"`--out {path}`: pictures are written as .svg or .png")
     if counts.classes is None:
         raise MasqueradeError("E202", f"`{counts.data}` has no classes to be drawn")
     try:
-        atomic.write_file(path, over_classes(counts).encode())
+        atomic.write_file(path, file_of(over_classes(counts), path.suffix[1:]))
     except OSError as fault:
         raise MasqueradeError("E502", f"cannot write {path}: {fault.strerror}") from None
 

@@ -53,7 +53,7 @@ from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.experiments import data_facts
 from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text
 from masquerade.experiments.data_facts import DataFacts
-from masquerade.experiments.report_page import write_report_if_drawn
+from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.run import directory_at
 from masquerade.experiments.run_files import json_of
 from masquerade.results import (
@@ -648,7 +648,8 @@ class Service:
             "summary.json": json_of(summaries),
         }
         directory.write_results(found.items())
-        write_report_if_drawn(self.folder, summaries)
+        if can_write():
+            write_report(self.folder, summaries)
         self._tell("finished", state)
 
     def _sheet(self, state: RunState, title: str) -> PrivacySheet:

@@ -118,9 +118,11 @@ def by_layer(state: RunState, clients: int) -> dict[str, dict[str, Flops]]:
 
 def model_size(task: Task, models: Sequence[Message]) -> ModelSize:
     """Return how many parameters the personal models keep, and their share."""
-    names, all_of_them = task.parameter_names, task.parameters
-    kept = sum(_kept(model, name) for model in models for name in names) / len(models)
-    return ModelSize(all_of_them, kept, kept / all_of_them)
+    counts = {name: sum(_kept(model, name) for model in models) for name in task.parameter_names}
+    whole = {name: task.initial[name].numel() * len(models) for name in counts}
+    layers = {name: counts[name] / whole[name] for name in counts if whole[name]}
+    parameters, kept = task.parameters, sum(counts.values()) / len(models)
+    return ModelSize(parameters, kept, kept / parameters, layers if counts != whole else {})
 
 
 def _kept(model: Message, name: str) -> int:

@@ -1,8 +1,10 @@
 """The summary of a view: everything that is known of it at the end, put together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from masquerade.config.metrics import class_titles
 from masquerade.core import tree
@@ -93,8 +95,11 @@ def summarize(
         participation=participations(server, state),
         history=curve,
         rounds_to_80=rounds_to_80(server.task.better, curve),
-        per_client=client_figures(
-            evaluator, server.known, found.figures, found.scored.further, found.one_class
+        per_client=replace(
+            client_figures(
+                evaluator, server.known, found.figures, found.scored.further, found.one_class
+            ),
+            labels=_classes(evaluator, server.known, evaluator.simulation.federation.train),
         ),
         overlap=overlap(models, shared.models if shared and view != "global" else ()),
         novel=_novel(evaluator, state, accuracy.own, novel) if novel else None,
@@ -169,7 +174,7 @@ def client_figures(
         pooled=by_step(group.pooled),
         one_class=one_class,
         metrics={name: _metric(name, each) for name, each in further.items()},
-        classes=_classes(evaluator, ids),
+        classes=_classes(evaluator, ids, evaluator.own),
     )
 
 
@@ -180,12 +185,14 @@ def _metric(name: str, group: GroupFigures) -> ClientMetric:
     return ClientMetric(tuple(group.own), by_step(group.shift), by_step(group.pooled))
 
 
-def _classes(evaluator: "Evaluator", ids: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Count the test samples that each client has of every class."""
+def _classes(
+    evaluator: "Evaluator", ids: Sequence[int], samples: Sequence[Tensor]
+) -> dict[str, tuple[int, ...]]:
+    """Count the classes of clients' `samples`, by client."""
     if not evaluator.has_classes:
         return {}
-    data, own = evaluator.simulation.federation, evaluator.own
-    counts = [data.y[own[id]].bincount(minlength=data.classes or 0).tolist() for id in ids]
+    data = evaluator.simulation.federation
+    counts = [data.y[samples[id]].bincount(minlength=data.classes or 0).tolist() for id in ids]
     return dict(zip(class_titles(data), zip(*counts, strict=True), strict=True))
 
 

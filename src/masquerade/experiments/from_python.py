@@ -22,6 +22,7 @@ from masquerade.core.metric import Rule
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
+from masquerade.experiments import environment
 from masquerade.experiments.callbacks import Callback, check_callbacks
 from masquerade.experiments.checkpoints import check_text
 from masquerade.experiments.progress import shown
@@ -215,7 +216,9 @@ def compare(
                 result = complete(made, [*bar, *callbacks], place=place, of=len(planned))
             results.append(result if models else result.without_models())
         summaries = tuple(each for result in results for each in result.summaries)
-        compared = Comparison(summaries, tables, federation.partition, tuple(results))
+        compared = Comparison(
+            summaries, tables, federation.partition, environment.here(), tuple(results)
+        )
         if directory is not None:
             write_comparison(directory, summaries)
     warn_of(summaries)

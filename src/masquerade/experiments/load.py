@@ -17,7 +17,7 @@ from masquerade.core.preprocess import describe
 from masquerade.core.task import Task
 from masquerade.core.tree import Tree
 from masquerade.errors import MasqueradeError
-from masquerade.experiments import data_facts
+from masquerade.experiments import data_facts, environment
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models
 from masquerade.experiments.report_page import as_run
@@ -67,7 +67,7 @@ def _compared(path: Path) -> Comparison:
     partition = partitions.pop() if len(partitions) == 1 else ""
     known = [each.settings for each in results if each.settings]
     settings = as_run(_settings(path), known) if known else _settings(path)
-    return Comparison(tuple(summaries), settings, partition, results)
+    return Comparison(tuple(summaries), settings, partition, environment.read(path), results)
 
 
 def _loaded(
@@ -88,8 +88,8 @@ def _loaded(
             return given
 
     sheets = read_sheets(path) if (path / PRIVACY).is_file() else ()
-    partition = facts.partition if facts else ""
-    return Result(tuple(summaries), settings, partition, opened, *sheets[:1])
+    partition, ran = facts.partition if facts else "", environment.read(path)
+    return Result(tuple(summaries), settings, partition, ran, opened, *sheets[:1])
 
 
 def _settings(path: Path) -> toml.Tables:

@@ -13,7 +13,7 @@ from masquerade.core.part import Message
 from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError, counted, listed, nearest
 from masquerade.experiments.personal import Models, Personal
-from masquerade.results import PrivacySheet, Summary
+from masquerade.results import Environment, PrivacySheet, Summary
 from masquerade.results.lead import led, with_lead
 from masquerade.storage.saved_folder import File
 
@@ -31,6 +31,8 @@ class Reported:
     """In the form of `config.toml`."""
     partition: str
     """How samples were given to clients; empty where that is not known."""
+    environment: Environment | None
+    """What it ran on, where that is known."""
 
     def by_metric(self, metric: str) -> Self:
         """Return the same result, of which tables, pages, frames and cards put a metric first.
@@ -65,7 +67,8 @@ class Reported:
         from masquerade.experiments.report_page import write_page
 
         settings = toml.write(self.settings)
-        write_page(Path(path), self.summaries, settings, self.partition, sheets=self.sheets)
+        given = (self.summaries, settings, self.partition, self.environment)
+        write_page(Path(path), *given, sheets=self.sheets)
 
     @property
     def sheets(self) -> Sequence[PrivacySheet]:

@@ -25,6 +25,7 @@ from masquerade.engine.ranks import group
 from masquerade.errors import listed, warn
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.evaluation.summary import name_of
+from masquerade.experiments import environment
 from masquerade.experiments.callbacks import Callback, Callbacks, Run
 from masquerade.experiments.checkpoints import (
     FREE_OF_SEVERAL,
@@ -36,7 +37,7 @@ from masquerade.experiments.checkpoints import (
 )
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models
-from masquerade.experiments.report_page import write_report, write_report_if_drawn
+from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.result import Result, opened
 from masquerade.experiments.run_files import RunFiles, json_of
 from masquerade.results import RoundRecord, Summary
@@ -164,8 +165,8 @@ def _completed(
     sheet = sheet_of(
         server, state, title, spec.seed, fitting, weighting, figures, guarantee=made_private
     )
-    opening = partial(opened, found)
-    result = Result(tuple(summaries), made.settings, facts.partition, opening, sheet)
+    opening, ran = partial(opened, found), environment.here()
+    result = Result(tuple(summaries), made.settings, facts.partition, ran, opening, sheet)
     all_told.on_end(run, result)
     return result
 
@@ -242,7 +243,8 @@ def resume(
             if made.finished:
                 done = read_results(path)
                 if page and directory is not None:
-                    write_report_if_drawn(path, done)
+                    if can_write():
+                        write_report(path, done)
                 return done
             found = complete(made, callbacks, models=models, page=page).summaries
     warn_of(found)
@@ -312,7 +314,12 @@ def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:
     """Write what a comparison's directory holds at its end."""
-    directory.write_results([(COMPARISON, b""), ("results.json", json_of(results))])
+    files = [
+        (COMPARISON, b""),
+        (environment.FILE, environment.to_bytes(environment.here())),
+        ("results.json", json_of(results)),
+    ]
+    directory.write_results(files)
     write_report(directory.path, results)
 
 

@@ -8,9 +8,9 @@ from itertools import chain
 
 from masquerade.config import toml
 from masquerade.core.part import Part
-from masquerade.experiments import data_facts
+from masquerade.experiments import data_facts, environment
 from masquerade.experiments.callbacks import Callback, Run
-from masquerade.experiments.report_page import write_report_if_drawn
+from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.result import Comparison, Result
 from masquerade.results import Summary
 from masquerade.results.privacy import FILE as PRIVACY
@@ -33,8 +33,8 @@ class RunFiles(Callback):
     def on_end(self, run: Run, result: Result) -> None:
         """Write models, facts, summary and page."""
         self.directory.write_results(_files(result, self.models))
-        if self.page:
-            write_report_if_drawn(self.directory.path, result.summaries)
+        if self.page and can_write():
+            write_report(self.directory.path, result.summaries)
 
 
 def files_of_result(result: Result) -> Iterator[File]:
@@ -78,4 +78,6 @@ def _files(result: Result, models: bool = True) -> Iterator[File]:
     yield data_facts.FILE, facts.to_bytes()
     for sheet in result.sheets:
         yield PRIVACY, sheet.to_bytes()
+    if result.environment is not None:
+        yield environment.FILE, environment.to_bytes(result.environment)
     yield "summary.json", json_of(result.summaries)

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.report import decimals, frames
 from masquerade.report.intervals import Interval, of_difference
+from masquerade.report.listing import Listing
 from masquerade.report.tables import (
     ABSENT,
     Results,
@@ -20,7 +20,6 @@ from masquerade.report.tables import (
     further,
     is_percent,
     lower_is_better,
-    markdown_table,
     number_format,
     of_clients,
     title_of,
@@ -30,9 +29,6 @@ from masquerade.results import ClientFigures, Summary
 from masquerade.results.lead import led, with_lead
 from masquerade.results.metric_names import metric_title
 from masquerade.results.summary import splits
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 NAMED = 6
 """Classes, at most, whose test samples stand beside each client."""
@@ -81,6 +77,11 @@ def _groups(result: Summary) -> list[ClientFigures]:
     return [group for group in found if group is not None]
 
 
+def groups(results: Results) -> Iterator[ClientFigures]:
+    """Yield the clients of every result of one partition, novel ones too."""
+    return chain.from_iterable(map(_groups, of_one_partition(results)))
+
+
 def novel(results: Results) -> set[int]:
     """Return the clients that were kept out of training."""
     some = of_one_partition(results)
@@ -90,11 +91,25 @@ def novel(results: Results) -> set[int]:
 def names(results: Results) -> dict[int, str]:
     """Return what the data call their clients, where they have names."""
     found: dict[int, str] = {}
-    for result in of_one_partition(results):
-        for group in _groups(result):
-            if group.names:
-                found |= dict(zip(group.ids, group.names, strict=True))
+    for group in groups(results):
+        if group.names:
+            found |= dict(zip(group.ids, group.names, strict=True))
     return found
+
+
+def labels(results: Results) -> tuple[dict[int, dict[str, int]], str]:
+    """Return by client the samples of every label, and of which samples: of "training" or "test".
+
+    Older results know of test samples alone.
+    """
+    given = list(groups(results))
+    trained = any(group.labels for group in given)
+    found: dict[int, dict[str, int]] = {}
+    for group in given:
+        counts = group.labels if trained else group.classes
+        for place, id in enumerate(group.ids if counts else ()):
+            found.setdefault(id, {name: each[place] for name, each in counts.items()})
+    return found, "training" if trained else "test"
 
 
 def by_metric(results: Results) -> dict[str, list[Summary]]:
@@ -110,7 +125,7 @@ def by_metric(results: Results) -> dict[str, list[Summary]]:
 def tests(results: Results) -> dict[int, str]:
     """Return by client how many samples of its own it is tested on: of all, and of few classes."""
     found: dict[int, str] = {}
-    for group in chain(*map(_groups, of_one_partition(results))):
+    for group in groups(results):
         several = len(group.classes) <= NAMED
         for place, (id, count) in enumerate(zip(group.ids, group.tests, strict=False)):
             of = [f"{each[place]} {name}" for name, each in group.classes.items() if several]
@@ -118,9 +133,10 @@ def tests(results: Results) -> dict[int, str]:
     return found
 
 
-def _called(id: int, kept_out: set[int], known: dict[int, str]) -> str:
-    called = f"{id}: {known[id]}" if id in known else str(id)
-    return f"{called} (novel)" if id in kept_out else called
+def called(id: int, kept_out: set[int], known: Mapping[int, str]) -> str:
+    """Return what a client is called: its number, its name where it has one."""
+    name = f"{id}: {known[id]}" if id in known else str(id)
+    return f"{name} (novel)" if id in kept_out else name
 
 
 @dataclass(frozen=True)
@@ -178,16 +194,6 @@ def gains(results: Results, left: str, right: str) -> dict[str, Interval]:
     return found
 
 
-@dataclass(frozen=True)
-class Listing:
-    """A table of texts: its title, its headings, its rows, and a line below."""
-
-    title: str
-    headings: list[str]
-    body: list[list[str]]
-    note: str = ""
-
-
 def listings(results: Results) -> list[Listing]:
     """Return a table of every client for each metric: a row per client, a column per method.
 
@@ -206,7 +212,7 @@ def _listing(results: Results) -> Listing:
         values = (given.get(id) for given in found.values())
         shown = (ABSENT if value is None else format(value, form) for value in values)
         of = [tested.get(id, ABSENT)] * bool(tested)
-        body.append([_called(id, kept_out, known), *of, *shown])
+        body.append([called(id, kept_out, known), *of, *shown])
     headings = [
         "client",
         *[f"{splits(results)} samples"] * bool(tested),
@@ -223,16 +229,6 @@ def _metric(results: Results) -> str:
 def records(results: Results) -> list[dict[str, object]]:
     """Return the clients of all results for programs: the rows of `to_frame(clients=True)`."""
     return frames.client_rows(results)
-
-
-def table(results: Results) -> "Group":
-    """Return every metric of every client as tables for the terminal."""
-    return _drawn(listings(results))
-
-
-def markdown(results: Results) -> str:
-    """Return every metric of every client as tables in Markdown."""
-    return _written(listings(results))
 
 
 def differences(results: Results, left: str, right: str) -> dict[str, Difference]:
@@ -254,16 +250,6 @@ def difference_listings(results: Results, left: str, right: str) -> list[Listing
     title = f"{left} instead of {right}"
     drawn = [_gains(led(results), title, by_column)] if by_column else []
     return drawn + ([_client_gains(results, title, found)] if found else [])
-
-
-def difference_table(results: Results, left: str, right: str) -> "Group":
-    """Return what one method gains over another as tables for the terminal."""
-    return _drawn(difference_listings(results, left, right))
-
-
-def difference_markdown(results: Results, left: str, right: str) -> str:
-    """Return what one method gains over another as tables in Markdown."""
-    return _written(difference_listings(results, left, right))
 
 
 def _gains(results: Results, title: str, found: Mapping[str, Interval]) -> Listing:
@@ -306,7 +292,7 @@ def _client_gains(results: Results, title: str, found: Mapping[str, Difference])
             for name, each in found.items()
         )
         of = [tested.get(id, ABSENT)] * bool(tested)
-        body.append([_called(id, kept_out, known), *of, *gained])
+        body.append([called(id, kept_out, known), *of, *gained])
     notes = [
         f"{metric_title(name)}: better for {each.better}, worse for {each.worse} of"
         f" {len(each.clients)} clients; on average {each.mean:+{forms[name]}}"
@@ -316,27 +302,3 @@ def _client_gains(results: Results, title: str, found: Mapping[str, Difference])
     headings = ["client", *[f"{splits(results)} samples"] * bool(tested), *titles]
     whose = f"{title}, gain of each client{_whose(results)}"
     return Listing(whose, headings, body, "\n".join(notes))
-
-
-def _drawn(listings: Sequence[Listing]) -> "Group":
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = []
-    for each in listings:
-        table = Table(title=each.title, caption=Text(each.note, justify="left"))
-        for place, heading in enumerate(each.headings):
-            table.add_column(heading, justify="right" if heading or place else "left")
-        for row in each.body:
-            table.add_row(*map(Text, row))
-        drawn.append(table)
-    return Group(*drawn)
-
-
-def _written(listings: Sequence[Listing]) -> str:
-    parts = []
-    for each in listings:
-        below = f"\n{each.note.replace(chr(10), ' ')}\n" if each.note else ""
-        parts.append(f"{each.title}:\n\n{markdown_table(each.headings, each.body)}\n{below}")
-    return "\n".join(parts)

@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from masquerade.cost.bandwidth import Bandwidth, unit
+from masquerade.report.listing import Listing
 from masquerade.report.tables import (
     Pick,
     Results,
@@ -16,9 +16,6 @@ from masquerade.report.tables import (
     show_cost,
 )
 from masquerade.results import Bytes, Flops, Summary
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 CONVENTIONS = ("ours", "paper")
 
@@ -270,39 +267,9 @@ def _of_layer(phase: str, layer: str) -> tuple[Pick, Pick, Pick]:
     return of(lambda it: it.dense), of(lambda it: it.masked), of(lambda it: it.executed)
 
 
-def terminal(results: Results, rate: Bandwidth, convention: str = "ours") -> "Group":
-    """Return the tables for a terminal."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn: list[Table | Text] = []
-    for section in sections(results, rate, convention):
-        table = Table(
-            title=Text(section.title),
-            caption=Text(section.note, justify="left"),
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-        )
-        table.add_column("Method")
-        for heading in section.columns:
-            table.add_column(heading, justify="right")
-        for row in section.rows():
-            table.add_row(*map(Text, row))
-        drawn += [table, Text()]
-    return Group(*drawn)
-
-
-def markdown(results: Results, rate: Bandwidth, convention: str = "ours") -> str:
-    """Return the tables in Markdown."""
-    texts = []
-    for section in sections(results, rate, convention):
-        headings = ["Method", *section.columns]
-        lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * len(section.columns) + "|"]
-        lines += [
-            "| " + " | ".join(text.replace("|", r"\|") for text in row) + " |"
-            for row in section.rows()
-        ]
-        texts.append("\n".join([f"### {section.title}", "", *lines, "", section.note, ""]))
-    return "\n".join(texts)
+def listings(results: Results, rate: Bandwidth, convention: str = "ours") -> list[Listing]:
+    """Return the tables as texts."""
+    return [
+        Listing(each.title, ["Method", *each.columns], each.rows(), each.note)
+        for each in sections(results, rate, convention)
+    ]

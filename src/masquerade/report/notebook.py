@@ -1,13 +1,10 @@
 """Results in a notebook: the table and the main figures, as HTML that needs no network."""
 
-import hashlib
 import html
-import re
-from importlib.util import find_spec
 
 from masquerade.cost.bandwidth import FEDMASK
-from masquerade.report import plots, tables
-from masquerade.report.page import TITLES, results_table
+from masquerade.report import plots, render, tables
+from masquerade.report.page import results_table
 from masquerade.report.tables import Results
 from masquerade.results.alarms import alarms
 from masquerade.results.lead import led
@@ -22,7 +19,8 @@ _CSS = """
 .masquerade td small { display: block; opacity: 0.7; }
 .masquerade .wide { overflow-x: auto; }
 .masquerade .figures { display: flex; flex-wrap: wrap; gap: 1rem; }
-.masquerade svg { width: 28rem; max-width: 100%; height: auto; }
+.masquerade .mark { width: 0.8em; height: 0.8em; margin-right: 0.4em; }
+.masquerade .figures svg { width: 28rem; max-width: 100%; height: auto; }
 .masquerade p { max-width: 60rem; }
 .masquerade summary { cursor: pointer; }
 .masquerade details p { margin: 0.3rem 0; }
@@ -33,12 +31,11 @@ def fragment(results: Results) -> str:
     """Return the table of results and the main figures, without figures where none can be drawn."""
     warned = "".join(f"<p>{html.escape(text)}.</p>\n" for text in alarms(results))
     results = tables.under_rules(led(results))
-    # Machines that only train have no matplotlib.
-    drawn = plots.figures(results, FEDMASK, SHOWN) if find_spec("matplotlib") else {}
+    charts = plots.figures(results, FEDMASK, SHOWN) if render.can_draw() else {}
     bold = "".join(f"<p>{html.escape(note)}</p>\n" for note in tables.about_bold(results))
     figures = "".join(
-        f"<div><strong>{TITLES[name]}</strong><br>{_alone(svg)}</div>"
-        for name, svg in drawn.items()
+        f"<div><strong>{chart.title}</strong><br>{render.svg(chart.alone(), chart.title)}</div>"
+        for chart in charts.values()
     )
     return (
         f'<div class="masquerade"><style>{_CSS}</style>\n'
@@ -53,9 +50,3 @@ def _notes(results: Results) -> str:
     folded = [note for note in tables.footnotes(results) if note not in above]
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in folded)
     return f"<details><summary>How to read this</summary>{notes}</details>"
-
-
-def _alone(svg: str) -> str:
-    """Make the ids of a figure its own: many outputs stand in one notebook."""
-    own = hashlib.sha256(svg.encode()).hexdigest()[:8]
-    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{own}-", svg)

@@ -1,92 +1,237 @@
-"""Results as figures: what a method is worth over rounds, shifts, corruptions, bytes, clients."""
+"""Results as figures: what a method is worth over rounds, bytes, operations, shift, corruption."""
 
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth, unit
-from masquerade.report import clients
-from masquerade.report.drawing import (
-    INK,
-    Line,
-    Point,
-    draw,
-    height_of_rows,
-    lines_of,
+from masquerade.report import client_plots, mask_plots
+from masquerade.report.charts import (
+    COLORS,
+    FAINT,
+    FOLLOWED,
+    Chart,
+    Row,
+    Spec,
+    by_color,
+    digits,
+    methods_as_rows,
     metric,
-    name_rows,
-    paint_bands,
-    paint_lines,
-    paint_rows,
-    paint_traffic,
+    number,
+    rows_of,
+    titles,
+    told,
+    without_shape,
 )
-from masquerade.report.tables import Pick, Results, by_method, is_percent, kinds, mean, steps
+from masquerade.report.tables import Pick, Results, is_percent, kinds, mean, steps
 from masquerade.results import AVERAGED, Accuracy, Statistics, Summary
 from masquerade.results.accuracy import ByStep
-from masquerade.results.json_records import Json
 from masquerade.results.lead import led, with_lead
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def figures(
     results: Results, rate: Bandwidth = FEDMASK, only: Collection[str] | None = None
-) -> dict[str, str]:
-    """Return as SVG, by name, what the results allow of all figures, or of those that are named."""
-    shift, pooled = (
-        f"Test data from {who} (%)" for who in ("one other client", "all other clients")
-    )
-    drawing: dict[str, Callable[[], str]] = {
+) -> dict[str, Chart]:
+    """Return by name what the results allow of all figures, or of those that are named."""
+    making: dict[str, Callable[[], Chart | None]] = {
         "rounds": lambda: over_rounds(results),
         "traffic": lambda: over_traffic(results),
+        "operations": lambda: over_operations(results),
         "time": lambda: over_time(results, rate),
-        "clients": lambda: over_clients(results),
-        "gains": lambda: over_gains(results),
-        "shift": lambda: over_shift(results, "shift", shift),
-        "pooled": lambda: over_shift(results, "pooled", pooled),
+        "labels": lambda: client_plots.over_labels(results),
+        "clients": lambda: client_plots.over_clients(results),
+        "gains": lambda: client_plots.over_gains(results),
+        "shift": lambda: over_shift(results),
+        "pooled": lambda: over_pooled(results),
         "severity": lambda: over_severity(results),
-        "gates": lambda: over_gates(results),
+        "density": lambda: mask_plots.over_layers(results),
+        "gates": lambda: mask_plots.over_gates(results),
     }
-    drawn = {name: draw() for name, draw in drawing.items() if only is None or name in only}
-    return {name: svg for name, svg in drawn.items() if svg}
+    made = {name: make() for name, make in making.items() if only is None or name in only}
+    found = {name: chart for name, chart in made.items() if chart is not None}
+    if only is None or "overlap" in only:
+        found |= {chart.name: chart for chart in mask_plots.over_pairs(results)}
+    return found
 
 
-def over_rounds(results: Results) -> str:
-    """Draw the metric on own data against rounds; empty where every method has one point alone."""
+def over_rounds(results: Results) -> Chart | None:
+    """Draw the metric on own data against rounds; none where every method has one point alone."""
+    rows = _curves(results)
+    if len({row["round"] for row in rows}) < 2:
+        return None
+    return Chart(
+        "rounds",
+        "By round",
+        "How fast a method gets to what it has at the end, each client on its own test data. A lone"
+        " marker is a view that trains only when it is used.",
+        _curve_spec(results, rows, number("round", "Round", form="d", nice=False)),
+    )
+
+
+def over_traffic(results: Results) -> Chart | None:
+    """Draw the metric on own data against MB per client, from round to round."""
+    return _against(
+        *(results, "traffic", "mb", "By bytes", "MB per client, down and up so far"),
+        "What was bought with the bytes: the further left, the less a client had sent and received"
+        " for the result. The last marker of a line is the end of training.",
+    )
+
+
+def over_operations(results: Results) -> Chart | None:
+    """Draw the metric on own data against operations per client, from round to round."""
+    return _against(
+        *(results, "operations", "gflop", "By operations", "GFLOP per client so far"),
+        "The same for what a client computed: products as its masks allow. Fewer are further left.",
+    )
+
+
+def _curves(results: Results) -> list[Row]:
     # Between rounds the metric of the task is measured, also where another one leads.
-    measured = led(with_lead(results, results[0].measured or results[0].metric))
-    lines = lines_of(measured, _history)
-    if all(len(line.points) < 2 for line in lines):
-        return ""
-
-    def paint(axes: "Axes") -> None:
-        axes.set(xlabel="Round", ylabel=metric(measured, "on own data"))
-        paint_lines(axes, lines)
-        axes.locator_params(axis="x", integer=True)
-
-    return draw("rounds", "Own data against rounds", lines, paint)
+    return rows_of(_measured(results), _curve)
 
 
-def over_shift(results: Results, kind: str, label: str) -> str:
-    """Draw the metric against the degree of shift, ± std over clients; empty without shift."""
+def _measured(results: Results) -> list[Summary]:
+    return led(with_lead(results, results[0].measured or results[0].metric))
 
-    def by_degree(found: Accuracy) -> ByStep:
-        return found.shift if kind == "shift" else found.pooled
 
+def _curve(seeds: list[Summary]) -> list[Row]:
+    """Return the points of a method, the mean of its seeds."""
+    by_round: dict[int, list[tuple[float, float, float, float]]] = {}
+    for seed in seeds:
+        for point in seed.history:
+            spent = (point.down + point.up) / 1e6, point.flops / 1e9
+            by_round.setdefault(point.round, []).append((point.own, point.std, *spent))
+    rows = []
+    for round, found in sorted(by_round.items()):
+        own, std, mb, gflop = map(statistics.fmean, zip(*found, strict=True))
+        # A seed that is not finite is not left out of a mean: there is no point then.
+        if math.isfinite(own):
+            rows.append({"round": round, "own": own, "std": std, "mb": mb, "gflop": gflop})
+    return rows
+
+
+def _against(
+    results: Results, name: str, field: str, title: str, label: str, caption: str
+) -> Chart | None:
+    rows = [row for row in _curves(results) if math.isfinite(row[field])]
+    spent = [row for row in rows if row[field] > 0]
+    if not spent:
+        return None
+    sizes = [row[field] for row in spent]
+    wide = max(sizes) > 20 * min(sizes)
+    scale = {"type": "log", "nice": False} if wide else {"zero": True}
+    spec = _curve_spec(results, spent, number(field, label, form="~g" if wide else "", **scale))
+    # What spends nothing has no place on such an axis: it is a line to be above.
+    free = {row["method"]: row for row in rows if not row[field]}
+    free = {method: row for method, row in free.items() if method not in _methods(spent)}
+    if free:
+        level: Spec = {"y": {"field": "own", "type": "quantitative"}, "opacity": FAINT}
+        color = {"color": by_color(results)["color"]}
+        said = {"calculate": "datum.method + ': nothing'", "as": "said"}
+        spec["layer"] += [
+            {"data": {"values": list(free.values())}, **layer}
+            for layer in (
+                {
+                    "mark": {"type": "rule", "strokeDash": [4, 4], "opacity": 1},
+                    "encoding": level | color,
+                },
+                {
+                    "mark": {"type": "text", "align": "left", "dx": 4, "dy": -7},
+                    "transform": [said],
+                    "encoding": level | {"x": {"value": 0}, "text": {"field": "said"}},
+                },
+            )
+        ]
+    return Chart(name, title, caption, spec)
+
+
+def _methods(rows: list[Row]) -> set[str]:
+    return {row["method"] for row in rows}
+
+
+def _curve_spec(results: Results, rows: list[Row], x: Spec) -> Spec:
+    """Return lines with a marker at every evaluation, of which the nearest is told about."""
+    measured = _measured(results)
+    form = digits(measured)
+    tell = told(
+        {
+            "Method": "method",
+            "Round": "round",
+            metric(measured): ("own", form),
+            "± over clients": ("std", form),
+            "MB per client": ("mb", ".3~s"),
+            "GFLOP per client": ("gflop", ".3~s"),
+        }
+    )
+    y = number("own", metric(measured, "on own data"))
+    return _lines(measured, rows, x, y, tell)
+
+
+def _lines(results: Results, rows: list[Row], x: Spec, y: Spec, tell: list[Spec]) -> Spec:
+    color = by_color(results)
+    nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
+    size = {"condition": {"param": "nearest", "empty": False, "value": 150}, "value": 42}
+    return {
+        "params": FOLLOWED,
+        "data": {"values": rows},
+        "layer": [
+            {
+                "mark": {"type": "line", "strokeWidth": 1.8},
+                "encoding": {"x": x, "y": y, **without_shape(color)},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "aria": False},
+                "params": [{"name": "nearest", "select": nearest}],
+                "encoding": {"x": x, "y": y, **color, "size": size, "tooltip": tell},
+            },
+        ],
+    }
+
+
+def over_shift(results: Results) -> Chart | None:
+    """Draw the metric against the degree of shift from one other client; none without shift."""
+    caption = (
+        "Whose line stays flat while more and more of a client's test data come from one other"
+        " client; the bands are ± one standard deviation over clients."
+    )
+    label = "Test data from one other client (%)"
+    return _by_degree(
+        results, "shift", "From one other client", label, caption, lambda found: found.shift
+    )
+
+
+def over_pooled(results: Results) -> Chart | None:
+    """Draw the metric against the degree of shift from all others; none without shift."""
+    caption = (
+        "The same with samples of all other clients, so that no single partner decides what a"
+        " client meets."
+    )
+    label = "Test data from all other clients (%)"
+    return _by_degree(
+        results, "pooled", "From all other clients", label, caption, lambda found: found.pooled
+    )
+
+
+def _by_degree(
+    results: Results,
+    name: str,
+    title: str,
+    label: str,
+    caption: str,
+    by_degree: Callable[[Accuracy], ByStep],
+) -> Chart | None:
     degrees = steps(results, by_degree)
     if not degrees:
-        return ""
+        return None
     picks = {float(at): _at(by_degree, str(at)) for at in (0, *degrees)}
-    return _over_steps(results, kind, label, picks)
+    return Chart(name, title, caption, _over_steps(results, label, picks))
 
 
-def over_severity(results: Results) -> str:
+def over_severity(results: Results) -> Chart | None:
     """Draw the metric against the severity of corruption, ± std over clients; 0 is own data."""
     found = kinds(results)
     if not found:
-        return ""
+        return None
 
     def over_kinds(accuracy: Accuracy) -> ByStep:
         return accuracy.corruption.get(AVERAGED, {})
@@ -94,7 +239,12 @@ def over_severity(results: Results) -> str:
     severities = steps(results, lambda accuracy: accuracy.corruption.get(found[0], {}))
     picks: dict[float, Callable[[Summary], Statistics | None]] = {0.0: lambda s: s.accuracy.own}
     picks |= {float(at): _at(over_kinds, str(at)) for at in severities}
-    return _over_steps(results, "severity", "Severity of corruption, over all kinds", picks)
+    caption = (
+        "What is left as images get worse; 0 is the clean image. The bands are ± one standard"
+        " deviation over clients."
+    )
+    spec = _over_steps(results, "Severity of corruption, over all kinds", picks)
+    return Chart("severity", "By severity", caption, spec)
 
 
 def _at(by_step: Callable[[Accuracy], ByStep], step: str) -> Callable[[Summary], Statistics | None]:
@@ -103,152 +253,108 @@ def _at(by_step: Callable[[Accuracy], ByStep], step: str) -> Callable[[Summary],
 
 def _over_steps(
     results: Results,
-    name: str,
     label: str,
     picks: Mapping[float, Callable[[Summary], Statistics | None]],
-) -> str:
+) -> Spec:
     """Draw the metric at some steps, each of which has a mean and a standard deviation."""
+    # A standard deviation may be more than is left to 100 %.
+    least, most = (0.0, 100.0) if is_percent(results) else (-math.inf, math.inf)
 
-    def at(seeds: Results, amount: Callable[[Statistics], float]) -> list[Point]:
-        def read(pick: Callable[[Summary], Statistics | None]) -> Pick:
-            def value(summary: Summary) -> float | None:
-                found = pick(summary)
-                return None if found is None else amount(found)
+    def points(seeds: list[Summary]) -> list[Row]:
+        found = []
+        for step, pick in picks.items():
+            own, std = (mean(seeds, _part(pick, part)) for part in ("mean", "std"))
+            if own is not None and std is not None:
+                band = {"low": max(own - std, least), "high": min(own + std, most)}
+                found.append({"step": step, "own": own, "std": std, **band})
+        return found
 
-            return value
-
-        found = [(step, mean(seeds, read(pick))) for step, pick in picks.items()]
-        return [(step, value) for step, value in found if value is not None]
-
-    lines = lines_of(results, lambda seeds: at(seeds, lambda found: found.mean))
-    stds = lines_of(results, lambda seeds: at(seeds, lambda found: found.std))
-
-    def paint(axes: "Axes") -> None:
-        axes.set(xlabel=label, ylabel=metric(results))
-        # A standard deviation may be more than is left to 100 %.
-        within = (0.0, 100.0) if is_percent(results) else (-math.inf, math.inf)
-        paint_bands(axes, lines, stds, within)
-        paint_lines(axes, lines)
-        axes.set_xticks(list(picks))
-
-    return draw(name, label, lines, paint)
-
-
-def over_traffic(results: Results) -> str:
-    """Draw the metric on own data against MB per client."""
-
-    def sent(seeds: Results) -> list[Point]:
-        x = mean(seeds, lambda s: s.costs.train.bytes.both)
-        y = mean(seeds, lambda s: s.accuracy.own)
-        return [] if x is None or y is None else [(x / 1e6, y)]
-
-    lines = lines_of(results, sent)
-
-    def paint(axes: "Axes") -> None:
-        axes.set(xlabel="MB per client, down and up", ylabel=metric(results, "on own data"))
-        paint_traffic(axes, lines)
-
-    return draw("traffic", "Own data against MB sent", lines, paint)
+    rows = rows_of(results, points)
+    form = digits(results)
+    tell = told(
+        {
+            "Method": "method",
+            label: "step",
+            metric(results): ("own", form),
+            "± over clients": ("std", form),
+        }
+    )
+    x, y = number("step", label, nice=False), number("own", metric(results))
+    x["axis"]["values"] = list(picks)
+    spec = _lines(results, rows, x, y, tell)
+    color = by_color(results)["color"]
+    shade = {"condition": FAINT["condition"] | {"value": 0.09}, "value": 0.02}
+    band = {
+        "mark": {"type": "area"},
+        "encoding": {
+            "color": color,
+            "opacity": shade,
+            "x": x,
+            "y": {"field": "low", "type": "quantitative"},
+            "y2": {"field": "high"},
+        },
+    }
+    return spec | {"layer": [band, *spec["layer"]]}
 
 
-def over_time(results: Results, rate: Bandwidth) -> str:
-    """Draw how long a client waits for its messages and computes; empty where nothing is known."""
+def _part(pick: Callable[[Summary], Statistics | None], part: str) -> Pick:
+    def value(summary: Summary) -> float | None:
+        found = pick(summary)
+        return None if found is None else float(getattr(found, part))
 
-    def spent(seeds: Results) -> list[Point]:
+    return value
+
+
+PARTS = {"down": 1.0, "up": 0.65, "computing": 0.3}
+"""What a client's time is spent on, and how dark it is drawn."""
+
+
+def over_time(results: Results, rate: Bandwidth) -> Chart | None:
+    """Draw how long a client waits for its messages and computes; none where nothing is known."""
+
+    def spent(seeds: list[Summary]) -> list[Row]:
         down = mean(seeds, lambda s: s.costs.train.bytes.down)
         up = mean(seeds, lambda s: s.costs.train.bytes.up)
         computing = mean(seeds, lambda s: s.costs.seconds.get("training"))
         if down is None or up is None or computing is None:
             return []
-        clients = seeds[0].clients
-        return [(0, down / rate.down), (1, up / rate.up), (2, computing / clients)]
+        amounts = (down / rate.down, up / rate.up, computing / seeds[0].clients)
+        return [
+            {"part": part, "place": place, "seconds": amount}
+            for place, (part, amount) in enumerate(zip(PARTS, amounts, strict=True))
+        ]
 
-    lines = lines_of(results, spent)
-    name, size = unit(max((sum(part for _, part in line.points) for line in lines), default=0))
-
-    def paint(axes: "Axes") -> None:
-        axes.set(xlabel=f"Time per client ({name})")
-        begins = [0.0] * len(lines)
-        for part, (word, shade) in enumerate((("down", 1.0), ("up", 0.65), ("computing", 0.25))):
-            widths = [line.points[part][1] / size for line in lines]
-            colors = [line.color for line in lines]
-            axes.barh(range(len(lines)), widths, 0.6, begins, color=colors, alpha=shade, label=word)
-            begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
-        axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-        name_rows(axes, lines)
-
-    label = "Time to send and to compute"
-    return draw("time", label, lines, paint, height_of_rows(len(lines)))
-
-
-def over_clients(results: Results) -> str:
-    """Draw every client's own metric, one row per method; empty where clients are not listed."""
-    found, novel = clients.own(results), clients.novel(results)
-    lines = _rows(results, found, novel)
-
-    def paint(axes: "Axes") -> None:
-        axes.set(xlabel=metric(results, "of each client on its own data"))
-        paint_rows(axes, lines)
-
-    return draw("clients", "Each client's own data", lines, paint, height_of_rows(len(lines)))
-
-
-def over_gains(results: Results) -> str:
-    """Draw what every client gains from each method instead of the first; empty with one."""
-    first, *others = by_method(results)
-    gains = {name: clients.difference(results, name, first).clients for name in others}
-    lines = _rows(results, gains, clients.novel(results))
-    points = "points" if metric(results).endswith("(%)") else metric(results)
-
-    def paint(axes: "Axes") -> None:
-        instead = by_method(results)[first][0].title
-        axes.set(xlabel=f"Gain of each client instead of {instead} ({points})")
-        axes.axvline(0, color=INK, linewidth=0.6, alpha=0.5)
-        paint_rows(axes, lines)
-
-    return draw("gains", "Gain of each client", lines, paint, height_of_rows(len(lines)))
-
-
-def _rows(results: Results, found: dict[str, dict[int, float]], novel: set[int]) -> list[Line]:
-    def dots(seeds: Results) -> list[Point]:
-        values = found.get(seeds[0].method, {})
-        return [(values[id], float(id in novel)) for id in sorted(values)]
-
-    return lines_of(results, dots)
-
-
-def over_gates(results: Results) -> str:
-    """Draw how often a gate's weights fall into each bin from 0 to 1; empty without gates."""
-
-    def bins(seeds: Results) -> list[Point]:
-        noted = [seed.history[-1].notes.get("gate_weights") for seed in seeds if seed.history]
-        counts = [list(map(_number, each)) for each in noted if isinstance(each, list)]
-        shares = [statistics.fmean(at) for at in zip(*counts, strict=True)]
-        width = 1 / max(len(shares), 1)
-        return [(place * width, 100 * share / sum(shares)) for place, share in enumerate(shares)]
-
-    lines = lines_of(results, bins)
-
-    def paint(axes: "Axes") -> None:
-        axes.set(xlabel="Weight that a gate gives to a block", ylabel="Share of blocks (%)")
-        for line in lines:
-            edges = [*(x for x, _ in line.points), 1.0]
-            axes.stairs([y for _, y in line.points], edges, color=line.color, linewidth=1.8)
-        axes.grid(axis="y", linewidth=0.4, alpha=0.35)
-        axes.legend([line.name for line in lines], frameon=False)
-
-    return draw("gates", "Weights of gates", lines, paint, 2.6)
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
-
-
-def _history(seeds: Results) -> list[Point]:
-    at: dict[float, list[float]] = {}
-    for seed in seeds:
-        for point in seed.history:
-            at.setdefault(point.round, []).append(point.own)
-    # A seed that is not finite is not left out of a mean: there is no point then.
-    means = [(number, statistics.fmean(values)) for number, values in sorted(at.items())]
-    return [point for point in means if math.isfinite(point[1])]
+    rows = rows_of(results, spent)
+    if not rows:
+        return None
+    whole = [
+        sum(row["seconds"] for row in rows if row["method"] == name) for name in titles(results)
+    ]
+    name, size = unit(max(whole))
+    rows = [{**row, "time": row["seconds"] / size} for row in rows]
+    darkness = {
+        "field": "part",
+        "type": "ordinal",
+        "sort": None,
+        "scale": {"domain": list(PARTS), "range": list(PARTS.values())},
+        "legend": {"title": None, "orient": "top", "symbolFillColor": COLORS[0]},
+    }
+    tell = told({"Method": "method", "What": "part", f"Time ({name})": ("time", ".3~r")})
+    spec: Spec = {
+        "params": FOLLOWED,
+        "data": {"values": rows},
+        "mark": {"type": "bar", "size": 16},
+        "encoding": {
+            "y": methods_as_rows(results),
+            "x": number("time", f"Time per client ({name})", zero=True),
+            "color": by_color(results)["color"],
+            "opacity": darkness,
+            "order": {"field": "place"},
+            "tooltip": tell,
+        },
+    }
+    caption = (
+        f"What a client waits for over all of training: its messages, at {rate.text}, and the"
+        " computing, which is the wall time that this run took to train, divided by its clients."
+    )
+    return Chart("time", "Time of a client", caption, spec, 30 * len(whole) + 40)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from masquerade.report.tables import markdown_table
+from masquerade.report.listing import Listing, markdown_table
 from masquerade.results import Leaving, PrivacySheet
 from masquerade.results.privacy import UP
 
@@ -69,7 +69,7 @@ def markdown(sheets: Sequence[PrivacySheet]) -> str:
             [
                 f"## {heading(each)}",
                 "\n".join(f"- {note}" for note in notes(each)),
-                markdown_table(HEADINGS, body(each)),
+                markdown_table(Listing("", HEADINGS, body(each))),
             ]
         )
         for each in sheets

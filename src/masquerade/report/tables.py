@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from masquerade.errors import MasqueradeError, counted, listed
-from masquerade.report import blocks, decimals
+from masquerade.report import blocks, decimals, listing
 from masquerade.report.intervals import ENOUGH, FEWEST, Trained, of_difference, of_mean, over_seeds
+from masquerade.report.listing import Cell, Listing
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
 from masquerade.results.alarms import alarms
@@ -660,15 +661,6 @@ def about_bold(results: Results) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the table: its value, what follows it, and whether it is separated as the best."""
-
-    value: str
-    rest: str
-    best: bool
-
-
 def cells(results: Results) -> tuple[list[str], list[list[Cell]]]:
     """Return the headings and the rows of the table in a form that is easy to set."""
     body, ahead = rows(results), leads(results)
@@ -704,27 +696,18 @@ def split(text: str) -> tuple[str, str]:
 
 def markdown(results: Results) -> str:
     """Return the table in Markdown, values that lead bold, with its footnotes."""
+    return listing.markdown(listings(results))
+
+
+def listings(results: Results) -> list[Listing]:
+    """Return the table with its footnotes, and that of corruptions where there are some."""
     results = led(results)
     headings, body = cells(results)
-    lines = ["| " + " | ".join(headings) + " |", "|---" + "|--:" * (len(headings) - 1) + "|"]
-    parts = blocks.parted(body, by_row(results).values())
-    for title, row in ((title, row) for title, part in parts.items() for row in part):
-        if len(parts) > 1 and row is parts[title][0]:
-            lines.append(f"| *{title}* |" + " |" * (len(headings) - 1))
-        values = [f"**{cell.value}**" if cell.best else cell.value for cell in row]
-        texts = [f"{value} {cell.rest}".strip() for value, cell in zip(values, row, strict=True)]
-        lines.append("| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |")
+    parts = blocks.parted(range(len(body)), by_row(results).values())
+    begins = {rows[0]: title for title, rows in parts.items()} if len(parts) > 1 else None
     warned = [f"{text}." for text in alarms(results)]
     notes = " ".join([f"{heading(results)}.", *warned, *footnotes(results)])
-    return "\n".join([*lines, "", notes, "", *_markdown_kinds(results)])
-
-
-def markdown_table(headings: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts in Markdown, its first column to the left."""
-    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *body]
-    return "\n".join(
-        "| " + " | ".join(text.replace("|", r"\|") for text in row) + " |" for row in lines
-    )
+    return [Listing("", headings, body, notes, begins), *_kinds(results)]
 
 
 def by_kind(results: Results) -> dict[str, list[Figure | None]]:
@@ -746,12 +729,10 @@ def kind_name(kind: str) -> str:
     return "All kinds" if kind == AVERAGED else name
 
 
-def _markdown_kinds(results: Results) -> list[str]:
+def _kinds(results: Results) -> list[Listing]:
     table, form = by_kind(results), number_format(results)
-    if not table:
-        return []
-    titles = [seeds[0].title.replace("|", r"\|") for seeds in by_row(results).values()]
-    lines = [f"| Corruption | {' | '.join(titles)} |", "|---" + "|--:" * len(titles) + "|"]
-    for kind, found in table.items():
-        lines.append(f"| {kind_name(kind)} | {' | '.join(show(each, form) for each in found)} |")
-    return [*lines, ""]
+    titles = [seeds[0].title for seeds in by_row(results).values()]
+    rows = [
+        [kind_name(kind), *(show(each, form) for each in found)] for kind, found in table.items()
+    ]
+    return [Listing("", ["Corruption", *titles], rows)] if rows else []

@@ -5,7 +5,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from masquerade.report import blocks, tables
-from masquerade.report.tables import Cell, Results
+from masquerade.report.listing import Cell
+from masquerade.report.tables import Results
 from masquerade.results.alarms import alarms
 from masquerade.results.lead import led
 

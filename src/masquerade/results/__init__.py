@@ -2,6 +2,7 @@
 
 from masquerade.results.accuracy import AVERAGED, Accuracy, Statistics
 from masquerade.results.costs import Bytes, Costs, Flops, PaperCosts, Spent, Storage
+from masquerade.results.environment import Environment
 from masquerade.results.privacy import Guarantee, Leaving, PrivacySheet, Sent
 from masquerade.results.rounds import Attendance, EvaluationRecord, Preparation, RoundRecord
 from masquerade.results.summary import (
@@ -29,6 +30,7 @@ __all__ = [
     "ClientFigures",
     "ClientMetric",
     "Costs",
+    "Environment",
     "EvaluationRecord",
     "Flops",
     "Guarantee",

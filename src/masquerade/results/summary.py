@@ -30,6 +30,8 @@ class ModelSize:
     parameters: int
     kept: float
     density: float
+    layers: Mapping[str, float] = field(default_factory=dict)
+    """By tensor, the share of it that is kept; empty where all of every tensor is."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class ClientFigures:
     """Further metrics by name; those of one class on own data alone."""
     classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By the name of a class: the test samples of it that each client has."""
+    labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The same of training samples, where who simulates has all of them."""
 
 
 @dataclass(frozen=True)

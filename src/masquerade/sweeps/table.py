@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from masquerade.report.listing import Listing
 from masquerade.report.tables import UNTESTED as WHY
 from masquerade.sweeps.choice import BEST, CLOSE, LOST, UNTESTED, Row
 from masquerade.sweeps.space import written
@@ -54,11 +55,9 @@ def notes(rows: Sequence[Row], metric: str) -> list[str]:
     return lines
 
 
-def markdown(rows: Sequence[Row], metric: str) -> str:
-    """Return the table as Markdown."""
-    body = [HEADINGS, ["---"] * len(HEADINGS), *cells(rows)]
-    lines = ["| " + " | ".join(line) + " |" for line in body]
-    return "\n".join([*lines, "", *notes(rows, metric)])
+def listing(rows: Sequence[Row], metric: str) -> Listing:
+    """Return the table as texts."""
+    return Listing("", HEADINGS, cells(rows), "\n".join(notes(rows, metric)))
 
 
 def terminal(rows: Sequence[Row], metric: str) -> "Table":

@@ -1,0 +1,193 @@
+"""Masks as figures: how dense each layer is, whose masks are alike, how gates decide."""
+
+import math
+import statistics
+
+from masquerade.report.charts import (
+    COLORS,
+    FOLLOWED,
+    Chart,
+    Row,
+    Spec,
+    by_color,
+    number,
+    rows_of,
+    told,
+    without_shape,
+)
+from masquerade.report.tables import Pick, Results, by_method, mean, show_cost
+from masquerade.results import Summary
+from masquerade.results.json_records import Json
+
+Square = list[list[float]]
+
+
+def over_layers(results: Results) -> Chart | None:
+    """Draw what share of every tensor clients' models keep; none where all keep all."""
+
+    def shares(seeds: list[Summary]) -> list[Row]:
+        names = list(dict.fromkeys(name for seed in seeds for name in seed.model.layers))
+        found = {name: mean(seeds, _share(name)) for name in names}
+        return [
+            {"layer": name, "kept": 100 * share}
+            for name, share in found.items()
+            if share is not None
+        ]
+
+    rows = rows_of(results, shares)
+    if not rows:
+        return None
+    color = by_color(results)
+    order = list(dict.fromkeys(row["layer"] for row in rows))
+    spec: Spec = {
+        "params": FOLLOWED,
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "size": 90, "aria": False},
+        "encoding": {
+            "y": {
+                "field": "layer",
+                "type": "nominal",
+                "sort": order,
+                "axis": {"title": None, "grid": True, "ticks": False, "domain": False},
+            },
+            "x": number("kept", "Kept (%)", domain=[0, 100]),
+            **color,
+            "tooltip": told({"Method": "method", "Tensor": "layer", "Kept (%)": ("kept", ".1f")}),
+        },
+    }
+    caption = (
+        "The share of every tensor that clients' own models keep, on average. Methods without masks"
+        " keep all, and are not drawn."
+    )
+    return Chart("density", "Density by layer", caption, spec, 26 * len(order) + 40)
+
+
+def _share(name: str) -> Pick:
+    return lambda summary: summary.model.layers.get(name)
+
+
+def over_pairs(results: Results) -> list[Chart]:
+    """Draw for each method how far the masks of clients overlap, pair by pair."""
+    found = []
+    for place, seeds in enumerate(by_method(results).values()):
+        given = [seed.overlap.pairs.values() for seed in seeds if seed.overlap]
+        # Only the last weight has its pairs listed, and a network of vectors has none.
+        pairs = [list(map(list, each)) for some in given for each in some]
+        if pairs:
+            whole = mean(seeds, lambda s: s.overlap.whole if s.overlap else None)
+            title = f"{seeds[0].title}: {show_cost(whole)}"
+            spec = _matrix(_averaged(pairs), seeds[0])
+            found.append(Chart(f"overlap-{place}", title, "", spec, 240))
+    return found
+
+
+def _averaged(tables: list[Square]) -> Square:
+    """Return the mean of square tables, entry by entry."""
+    return [
+        [statistics.fmean(values) for values in zip(*rows, strict=True)]
+        for rows in zip(*tables, strict=True)
+    ]
+
+
+def by_similarity(table: Square) -> list[int]:
+    """Return an order of the clients in which those whose masks are alike stand together."""
+    if len(table) < 3:
+        return list(range(len(table)))
+    # Machines that only train have no scipy.
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    apart = [1 - table[a][b] for a in range(len(table)) for b in range(a + 1, len(table))]
+    return [int(leaf) for leaf in leaves_list(linkage(apart, "average", optimal_ordering=True))]
+
+
+def _matrix(table: Square, of: Summary) -> Spec:
+    clients = of.per_client
+    names = [
+        str(clients.names[at] if clients and clients.names else clients.ids[at] if clients else at)
+        for at in range(len(table))
+    ]
+    order = [names[place] for place in by_similarity(table)]
+    rows = [
+        {"a": mine, "b": names, "overlap": [round(value, 3) for value in values]}
+        for mine, values in zip(names, table, strict=True)
+    ]
+    side: Spec = {
+        "type": "nominal",
+        "scale": {"domain": order},
+        "axis": {"title": None, "labels": False, "ticks": False, "domain": False, "grid": False},
+    }
+    return {
+        "data": {"values": rows},
+        "transform": [{"flatten": ["b", "overlap"]}],
+        "mark": {"type": "rect", "color": COLORS[0], "aria": False},
+        "encoding": {
+            "x": side | {"field": "b"},
+            "y": side | {"field": "a"},
+            "opacity": {
+                "field": "overlap",
+                "type": "quantitative",
+                "scale": {"domain": [0, 1], "range": [0.03, 1]},
+                "legend": None,
+            },
+            "tooltip": told({"Clients": "a", "and": "b", "Overlap": ("overlap", ".2f")}),
+        },
+    }
+
+
+def over_gates(results: Results) -> Chart | None:
+    """Draw how often a gate's weights fall into each bin from 0 to 1; none without gates."""
+
+    def bins(seeds: list[Summary]) -> list[Row]:
+        noted = [seed.history[-1].notes.get("gate_weights") for seed in seeds if seed.history]
+        counts = [list(map(_number, each)) for each in noted if isinstance(each, list)]
+        shares = [statistics.fmean(at) for at in zip(*counts, strict=True)]
+        width, whole = 1 / max(len(shares), 1), sum(shares) or 1.0
+        found = [
+            {"from": at * width, "to": (at + 1) * width, "share": 100 * share / whole}
+            for at, share in enumerate(shares)
+        ]
+        # A line of steps ends where its last step begins, unless that is said twice.
+        return found + [last | {"from": 1.0} for last in found[-1:]]
+
+    rows = rows_of(results, bins)
+    if not rows:
+        return None
+    color = without_shape(by_color(results))
+    spec: Spec = {
+        "params": FOLLOWED,
+        "data": {"values": rows},
+        "encoding": {
+            "x": number("from", "Weight that a gate gives to a block", domain=[0, 1]),
+            "y": number("share", "Share of blocks (%)", zero=True),
+        },
+        "layer": [
+            {
+                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8},
+                "encoding": color,
+            },
+            {
+                "mark": {"type": "bar", "binSpacing": 0},
+                "encoding": {
+                    "x2": {"field": "to"},
+                    "opacity": {"value": 0},
+                    "tooltip": told(
+                        {
+                            "Method": "method",
+                            "From": ("from", ".2f"),
+                            "To": ("to", ".2f"),
+                            "Share of blocks (%)": ("share", ".1f"),
+                        }
+                    ),
+                },
+            },
+        ],
+    }
+    caption = (
+        "How gates decide at the end of training: a block at 0 is left out, one at 1 is used as it"
+        " is."
+    )
+    return Chart("gates", "Gates", caption, spec, 220)
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
