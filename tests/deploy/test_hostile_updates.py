@@ -120,7 +120,7 @@ CONTENTS: dict[str, Spoil] = {
     "mask inflation": inflated,
 }
 """What a client sends that writes its messages as an honest one does."""
-BUDGETED = ("dmpfl", "fedselect", "topk", "heterofl")
+BUDGETED = ("dmpfl", "fedselect", "topk", "feddst")
 KINDS = {
     name: [*ANSWERS, *(each for each in CONTENTS if each != "mask inflation" or name in BUDGETED)]
     for name in ("fedavg", *BUDGETED)
