@@ -99,6 +99,14 @@ def inflated(part: Part) -> Part:
     return replace(part, keep=tree.each(torch.ones_like, part.keep))
 
 
+def masked_otherwise(part: Part) -> Part:
+    """A mask where the form has none, or none where it has one."""
+    name = next(iter(part.values))
+    rest = {tensor: bits for tensor, bits in part.keep.items() if tensor != name}
+    whole = torch.ones_like(part.values[name], dtype=torch.bool)
+    return replace(part, keep=rest if name in part.keep else {**rest, name: whole}, grain={})
+
+
 CONTENTS: dict[str, Spoil] = {
     "NaN": number(math.nan),
     "infinity": number(math.inf),
@@ -108,10 +116,11 @@ CONTENTS: dict[str, Spoil] = {
     "a tensor too many": lambda part: replace(
         part, values={**part.values, "zz": torch.ones(3, dtype=torch.float64)}
     ),
+    "a mask against the form": masked_otherwise,
     "mask inflation": inflated,
 }
 """What a client sends that writes its messages as an honest one does."""
-BUDGETED = ("dmpfl", "fedselect", "topk", "heterofl")
+BUDGETED = ("dmpfl", "fedselect", "topk", "feddst")
 KINDS = {
     name: [*ANSWERS, *(each for each in CONTENTS if each != "mask inflation" or name in BUDGETED)]
     for name in ("fedavg", *BUDGETED)
