@@ -15,6 +15,7 @@ from masquerade.experiments import live_server
 from masquerade.report.page import About, page
 from masquerade.results import EvaluationRecord, RoundRecord, Statistics, Summary
 from masquerade.results.json_records import to_json
+from masquerade.storage.saved_folder import sealed
 from tests.report.browser import CHROMIUM, Browser, opened, wait_until
 from tests.report.invented import clients, corrupted, result
 
@@ -185,11 +186,14 @@ def test_a_run_that_is_under_way_is_followed_to_its_report(
         browser.wait("document.body.innerText.includes('3 of 3')")
         browser.wait(f"{points} === 3")
         summaries = [replace(result(), title="The end").to_json()]
-        (tmp_path / "summary.json").write_text(json.dumps(summaries))
+        names = ("config.toml", "metrics.jsonl")
+        files = [(name, (tmp_path / name).read_bytes()) for name in names]
+        for name, data in sealed([*files, ("summary.json", json.dumps(summaries).encode())]):
+            (tmp_path / name).write_bytes(data)
         browser.wait("document.querySelector('#results') !== null")
         assert "The end" in browser.ask("document.body.innerText")
         assert sorted(each.name for each in tmp_path.iterdir()) == [
-            *("config.toml", "metrics.jsonl", "summary.json"),
+            *("config.toml", "hashes.json", "metrics.jsonl", "summary.json"),
         ]
     finally:
         served.shutdown()

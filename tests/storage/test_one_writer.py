@@ -49,7 +49,6 @@ EXCEPTIONS = {
     "engine/shared_memory.py: open": "memory that processes share",
     "engine/store.py: TemporaryFile": "a file without a name, for states between rounds",
     "engine/store.py: truncate": "a file without a name, for states between rounds",
-    "report/drawing.py: savefig": "into memory",
     "reproduce/raw.py: savez_compressed": "into memory",
     "export/predict.py: save": "into memory",
     "data/cache.py: save": "into a file that the writer opened",

@@ -1,5 +1,8 @@
 """Sessions: what both ends hold, what is sent of a change, and when they start afresh."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from masquerade.wire.packed_bits import ones, packed
 from masquerade.wire.session import ANY, base, begin, moved, unsent
 from tests.support import raises
 from tests.wire.parts import assert_same, forged, messages, quick, rounded, wires
+from tests.wire.samples import SAMPLES, bits, part, since
 
 
 def flipped(message: Message, every: int) -> Message:
@@ -128,3 +132,14 @@ def test_what_was_never_sent_is_the_initial_model_without_bits() -> None:
     assert found.keys() == new.keys()
     assert int(found[ANY + "p"]) == int(begun[ANY]) != 5
     assert found["up/p/w"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+@pytest.mark.parametrize(("name", "held"), [("packed", 300), ("coded", 24)])
+def test_bits_of_another_length_than_those_that_are_held_are_refused(
+    direction: str, name: str, held: int
+) -> None:
+    sample = SAMPLES[name]
+    session = since(direction, {"p": part(bits(held, 10))})
+    with raises("E605", "p/w"):
+        replace(sample, session=session).decode(sample.encode())

@@ -45,6 +45,8 @@ HEAVIEST = 1 << 20
 """Bytes of a configuration, at most."""
 SHOWN = 80
 """Letters that are shown of a key."""
+UNBOUNDED = ("clip",)
+"""Settings that infinity switches off, also of methods that have another default."""
 
 Problems = list[str]
 Tables = dict[str, Any]
@@ -110,6 +112,8 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
         said = f", which is {renamed!r} here" if renamed else nearest(value, words)
         problems.append(f"`{key}` is {brief(value)}{said}; choose from {known}")
     # "No bound" is a default of some settings.
+    if value == math.inf and key.rpartition(".")[2] in UNBOUNDED:
+        return value
     if type(value) in MOST and value != default:
         most = MOST[type(value)]
         low, high = within.bounds.get(key, (-most, most))

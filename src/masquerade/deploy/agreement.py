@@ -182,8 +182,7 @@ def read_sums(agreement: Agreement, spec: TrainingSpec, data: bytes) -> list[Mes
     templates: list[Message] = []
     if samples:
         assert isinstance(spec.task.preprocess, Unfitted)
-        blank = spec.task.preprocess.statistics(spec.federation.x[:1])
-        templates.append({"statistics": Part(blank)})
+        templates.append(fitting.upload(spec.task.preprocess, spec.federation.x[:1]))
     if labels:
         templates.append(class_weights.upload(spec.federation.y[:0], spec.federation.classes or 0))
     found, place = [], 0

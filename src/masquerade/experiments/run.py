@@ -242,9 +242,8 @@ def resume(
         with running(spec, _tables_of(config, training), here) as made:
             if made.finished:
                 done = read_results(path)
-                if page and directory is not None:
-                    if can_write():
-                        write_report(path, done)
+                if page and directory is not None and can_write():
+                    write_report(path, done)
                 return done
             found = complete(made, callbacks, models=models, page=page).summaries
     warn_of(found)

@@ -30,7 +30,7 @@ from masquerade.results import (
 )
 from masquerade.results.json_records import from_json
 from masquerade.storage.results import COMPARISON, is_sweep
-from masquerade.storage.run_directory import CONFIG, METRICS
+from masquerade.storage.run_directory import CONFIG, HASHES, METRICS
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ def watch(path: Path) -> list[Watched]:
 
 def finished(path: Path) -> bool:
     """Tell whether all results of a directory are there."""
-    ends = "results.json" if (path / COMPARISON).is_file() else "summary.json"
-    return (path / ends).is_file()
+    return (path / HASHES).is_file()
 
 
 def _watched(folder: Path) -> Watched:
@@ -99,7 +98,7 @@ def _watched(folder: Path) -> Watched:
         rounds=int(train.get("rounds") or program.get("rounds", 0)),
         clients=int(tables.get("data", {}).get("clients", 0)),
         done=records[-1].round if records else 0,
-        finished=(folder / "summary.json").is_file(),
+        finished=finished(folder),
         seconds=latest - began,
         points=tuple(
             Point(each.round, found.mean, found.std, each.down, each.up, each.flops)

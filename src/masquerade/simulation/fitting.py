@@ -123,11 +123,11 @@ def _merge(unfitted: Unfitted) -> Callable[[Tree, Tree], Tree]:
 def upload(unfitted: Unfitted, x: Tensor) -> Message:
     """Return what a client sends: the sums of its training samples x [samples, …].
 
-    Of counts that are mostly zero, as in a histogram, the others are sent.
+    Of counts those are sent that are not zero: most of a histogram's are.
     """
     sums = statistics(unfitted, x)
-    sparse = {name for name, value in sums.items() if 2 * value.count_nonzero() < value.numel()}
-    return {"statistics": Part(sums, {name: sums[name] != 0 for name in sparse})}
+    counts = {name for name, value in sums.items() if not value.is_floating_point()}
+    return {"statistics": Part(sums, {name: sums[name] != 0 for name in counts})}
 
 
 def download(fitted: Preprocess) -> Message:
