@@ -56,7 +56,7 @@ label mix, and tells a client again from a later mask.
 - {data}, {clients} clients, {rounds} rounds, all clients in each, network `mlp`.
 - Methods are as they are by default; seeds {seeds}, each a partition and a training.
 - A mask that is the same for all clients tells nothing of one, and is left out.
-- Methods without a row send no mask: they send values, which tell more.
+- Methods without a row send no mask: they send values, which tell more. A dash is not measured yet.
 
 So a mask is no protection by itself. [Privacy](../privacy.md) says what is.
 

@@ -28,6 +28,9 @@ from masquerade.simulation.accountant import (
     worst,
 )
 from masquerade.simulation.build import build
+from masquerade.simulation.class_weights import Weighting
+from masquerade.simulation.fitting import Fitting
+from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.state import StateFacts
 from tests.privacy.test_dp_sgd import private
 from tests.support import METHOD_TABLE, advance, network, raises, restored, specified, warns
@@ -178,6 +181,11 @@ def test_clients_are_accounted_for_by_their_rounds():
     found = guarantee(made.server, state, made.spec.privacy)
     assert state.noised == {id: int(n) for id, n in enumerate(state.sampled) if n}
     assert found.epsilon == epsilon(2.0, 1.0, int(state.sampled.max()), 1e-5)
+    nothing = Fitting(made.server.task.preprocess), Weighting(), ()
+    lines = sheet_of(made.server, state, "", 1, *nothing, guarantee=found).lines
+    kept = {line.direction: line.epsilon for line in lines if line.name == "params"}
+    # The server, which adds the noise, sees uploads without it.
+    assert kept == {"up": None, "down": found.epsilon}
     wanted = build(client_level("fedavg", epsilon=5.0)).server.aggregation
     assert epsilon(wanted.noise_multiplier, 1.0, int(state.sampled.max()), 1e-5) <= 5.0
 

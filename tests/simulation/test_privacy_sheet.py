@@ -15,6 +15,7 @@ from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.storage.results import read_sheets
+from masquerade.storage.saved_folder import sealed, write
 from masquerade.wire import encode
 from masquerade.wire.message_size import count
 from masquerade.wire.session import moved, versions
@@ -106,7 +107,7 @@ def small():
 
 def test_a_sheet_reads_as_its_golden_file(tmp_path):
     found = small()
-    (tmp_path / FILE).write_bytes(found.to_bytes())
-    assert read_sheets(tmp_path) == (found,)
+    write(tmp_path / "run", sealed([(FILE, found.to_bytes())]))
+    assert read_sheets(tmp_path / "run") == (found,)
     assert PrivacySheet.from_bytes(found.to_bytes()) == found
     assert privacy.markdown([found]) == GOLDEN.read_text(encoding="utf-8")

@@ -130,7 +130,9 @@ def run(
         for name in METHODS.of_class(type(asked))
         if method_of(name, parsed) == asked and like_of(name, parsed) == like_of(first, parsed)
     ]
-    parsed = dataclasses.replace(parsed, methods=tuple(same))
+    if parsed.privacy.unit != "sample":
+        # Others may be trained before use, which would be another guarantee.
+        parsed = dataclasses.replace(parsed, methods=tuple(same))
     out = out or fresh(first)
     with follow_training(parsed, out, track, quiet, as_json, "methods" in tables) as told:
         results = start(parsed, out, told, page=True)

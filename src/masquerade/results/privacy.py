@@ -91,8 +91,9 @@ class PrivacySheet:
         found = self.guarantee
         if found is None:
             return "none"
+        whom = "" if found.unit == "sample" else ", not from the server"
         return (
-            f"{found.epsilon:.3g} at δ = {found.delta:g} for one {found.unit}"
+            f"{found.epsilon:.3g} at δ = {found.delta:g} for one {found.unit}{whom}"
             f" ({found.accountant} accountant)"
         )
 
@@ -110,12 +111,15 @@ class PrivacySheet:
 
 
 def lines_of(
-    sent: Sequence[Sent], clients: int, least: int, epsilon: float | None
+    sent: Sequence[Sent], clients: int, least: int, guarantee: Guarantee | None
 ) -> tuple[Leaving, ...]:
     """Return the lines of messages; `least` is how few clients may hold a coordinate.
 
-    The server sees every client's own upload. What it passes on to clients is made of uploads.
+    The server sees every client's own upload. What it passes on to clients is made of uploads. The
+    noise that hides a whole client is added by the server, which so sees uploads without it.
     """
+    passing = None if guarantee is None else guarantee.epsilon
+    sending = passing if guarantee is not None and guarantee.unit == "sample" else None
     fewest = min((each.fewest for each in sent if each.fewest), default=0)
     masked = any("mask" in each.kinds for each in sent if each.direction == UP)
     passed_on = least if masked else max(least, fewest)
@@ -127,7 +131,7 @@ def lines_of(
             kinds=each.kinds,
             contributors=1 if each.direction == UP else passed_on,
             bytes=each.bytes / clients,
-            epsilon=epsilon,
+            epsilon=sending if each.direction == UP else passing,
         )
         for each in sent
     )

@@ -30,7 +30,6 @@ def sheet_of(
 
     A guarantee is of messages alone: facts and figures are told as they are.
     """
-    epsilon = guarantee.epsilon if guarantee else None
     least = max(1, server.aggregation.min_contributors)
     trained = len(server.participation.eligible)
     lines = [
@@ -43,7 +42,7 @@ def sheet_of(
             weighting.down,
             trained,
         ),
-        *lines_of(tuple(state.sent.values()), len(server.known), least, epsilon),
+        *lines_of(tuple(state.sent.values()), len(server.known), least, guarantee),
         Leaving(EVALUATION, UP, "figures", {"figures": tuple(figures)}, 1),
     ]
     return PrivacySheet(title, seed, len(server.known), tuple(lines), guarantee, simulated)
