@@ -13,7 +13,13 @@ from tests.shipped.blocks import ROOT
 
 SHORT = ("README.md", "docs/quickstart.md", "docs/model.md", "docs/new-method.md", "docs/python.md")
 LONG = ("docs/commands.md", "docs/choose.md", "docs/rules.md", "docs/sweeps.md", "docs/metrics.md")
-LONG += ("docs/trackers.md", "docs/scale.md", "docs/methods/dmpfl.md", "docs/methods/fedmask.md")
+LONG += (
+    "docs/defences.md",
+    "docs/trackers.md",
+    "docs/scale.md",
+    "docs/methods/dmpfl.md",
+    "docs/methods/fedmask.md",
+)
 LONG += ("docs/methods/fedselect.md", "docs/methods/pfedgate.md", "CONTRIBUTING.md")
 ELSEWHERE = {
     "docs/deploy.md": "tests/deploy run whole federations",
