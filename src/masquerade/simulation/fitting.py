@@ -121,11 +121,15 @@ def _merge(unfitted: Unfitted) -> Callable[[Tree, Tree], Tree]:
 
 
 def upload(unfitted: Unfitted, x: Tensor) -> Message:
-    """Return what a client sends: the sums of its training samples x [samples, …].
+    """Return what a client sends: the sums of its training samples x [samples, …]."""
+    return message_of(statistics(unfitted, x))
 
-    Of counts that are mostly zero, as in a histogram, the others are sent.
+
+def message_of(sums: Tree) -> Message:
+    """Return sums as they are sent: of counts that are mostly zero, as in a histogram, the others.
+
+    So what has a mask depends on them.
     """
-    sums = statistics(unfitted, x)
     sparse = {name for name, value in sums.items() if 2 * value.count_nonzero() < value.numel()}
     return {"statistics": Part(sums, {name: sums[name] != 0 for name in sparse})}
 
