@@ -9,23 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from masquerade.config import code
-from masquerade.core import Task
+import masquerade as mq
+from masquerade.config import code, toml
 from masquerade.core.part import Part
-from masquerade.core.preprocess import Standardize
 from masquerade.deploy.agreement import AGREED, Agreement, read_sums, write_sums
+from masquerade.deploy.facts import Form
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import SUMS, Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS
 from masquerade.deploy.server import serve
-from masquerade.laws import toy
-from masquerade.methods import METHODS, FedAvg
+from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
 from masquerade.wire import encode
 from tests.deploy.network import Network, federation
 from tests.deploy.test_federation import is_its_replay, served
-from tests.support import network, raises, specified, warns
+from tests.support import raises, warns
 
 pytestmark = pytest.mark.filterwarnings("ignore::masquerade.errors.MasqueradeWarning")
 COLORS = (("red", "green"), ("red", "blue"), ("green", "blue", "red"))
@@ -95,10 +94,13 @@ def test_who_sends_no_histograms_after_its_sums_has_no_part_in_what_is_fitted(
 
 
 def test_sums_that_no_client_sends_are_refused() -> None:
-    task = Task(network(torch.float32), preprocess=Standardize())
-    spec = specified(FedAvg(), task, toy.federation(), class_weights="balanced")
-    honest = write_sums(spec, 0)
-    first, _ = read_sums(spec, honest)
+    data = mq.partition(mq.load("digits"), clients=2, by="iid", seed=1)
+    settings = {"data": {"normalize": "standard"}, "train": {"class_weights": "balanced"}}
+    form = Form.of(data)
+    draft = Agreement("run", "digits", toml.dump(toml.parse(settings)), form)
+    spec = draft.fitted_so_far(form.blank("digits", ["a", "b"]))
+    honest = write_sums(draft, data, 0)
+    first, _ = read_sums(draft, spec, honest)
     values = first["statistics"].values
     (size,) = struct.unpack_from("<I", honest)
     body, rest = honest[4 : 4 + size], honest[4 + size :]
@@ -111,7 +113,7 @@ def test_sums_that_no_client_sends_are_refused() -> None:
         (struct.pack("<I", 1 << 31) + body + rest, "E605"),
     ):
         with raises(refusal):
-            read_sums(spec, wrong)
+            read_sums(draft, spec, wrong)
 
 
 def test_each_client_may_fit_its_own(tmp_path: Path) -> None:
