@@ -565,6 +565,13 @@ def test_a_hostile_file_is_refused_at_once(tmp_path: Path, name: str, golden: Go
     golden(fault.value)
 
 
+def test_infinity_means_no_bound_where_a_setting_says_so_and_nowhere_else() -> None:
+    assert parse({"method": {"clip": math.inf}}).method["clip"] == math.inf
+    for key in ("lr", "momentum", "clip"):
+        assert f"`method.{key}`" in refusal({"method": {key: -math.inf}})
+    assert "`method.lr`" in refusal({"method": {"lr": math.inf}})
+
+
 RULES_OF_TEXT = {
     "data.partition": (
         "dirichlet:1e400",

@@ -1,14 +1,19 @@
 """What clients agree on before training: columns, categories, sums, class weights, code."""
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from masquerade.config import code
-from masquerade.deploy.agreement import AGREED, Agreement
+import masquerade as mq
+from masquerade.config import code, toml
+from masquerade.core.part import Part
+from masquerade.deploy.agreement import AGREED, Agreement, read_sums, write_sums
+from masquerade.deploy.facts import Form
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import SUMS, Answer, Question, read, write
@@ -16,6 +21,7 @@ from masquerade.deploy.replay import MEMBERS
 from masquerade.deploy.server import serve
 from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
+from masquerade.wire import encode
 from tests.deploy.network import Network, federation
 from tests.deploy.test_federation import is_its_replay, served
 from tests.support import raises, warns
@@ -85,6 +91,29 @@ def test_who_sends_no_histograms_after_its_sums_has_no_part_in_what_is_fitted(
     assert agreement.summed == (0, 1)
     assert {"sum", "histogram"} <= set(agreement.sent)
     is_its_replay(network)
+
+
+def test_sums_that_no_client_sends_are_refused() -> None:
+    data = mq.partition(mq.load("digits"), clients=2, by="iid", seed=1)
+    settings = {"data": {"normalize": "standard"}, "train": {"class_weights": "balanced"}}
+    form = Form.of(data)
+    draft = Agreement("run", "digits", toml.dump(toml.parse(settings)), form)
+    spec = draft.fitted_so_far(form.blank("digits", ["a", "b"]))
+    honest = write_sums(draft, data, 0)
+    first, _ = read_sums(draft, spec, honest)
+    values = first["statistics"].values
+    (size,) = struct.unpack_from("<I", honest)
+    body, rest = honest[4 : 4 + size], honest[4 + size :]
+    masks = {name: torch.ones_like(value).bool() for name, value in values.items()}
+    masked = encode({"statistics": Part(values, masks)})
+    for wrong, refusal in (
+        (honest + b"x", "E610"),
+        (honest[:-1], "E605"),
+        (struct.pack("<I", len(masked)) + masked + rest, "E610"),
+        (struct.pack("<I", 1 << 31) + body + rest, "E605"),
+    ):
+        with raises(refusal):
+            read_sums(draft, spec, wrong)
 
 
 def test_each_client_may_fit_its_own(tmp_path: Path) -> None:

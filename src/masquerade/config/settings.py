@@ -278,6 +278,8 @@ NEXT = 1e-9
 """How far a bound is from a number that it leaves out."""
 MOST: dict[type, float] = {int: 10**6, float: 1e9}
 """What numbers may be at most, in size, where nothing else is said: more ends in an overflow."""
+ENDLESS = {"method.clip"}
+"""Settings that may be infinite, which means that there is no bound."""
 LONGEST, MANY = 4096, 100_000
 """Letters of a text, and values of a list, at most."""
 SEED = 2**63 - 1

@@ -17,6 +17,7 @@ from masquerade.config.metrics import WORDS as METRIC_WORDS
 from masquerade.config.normalize import check as check_normalize
 from masquerade.config.settings import (
     CHOICES,
+    ENDLESS,
     LENGTHS,
     LONGEST,
     MANY,
@@ -45,8 +46,6 @@ HEAVIEST = 1 << 20
 """Bytes of a configuration, at most."""
 SHOWN = 80
 """Letters that are shown of a key."""
-UNBOUNDED = ("clip",)
-"""Settings that infinity switches off, also of methods that have another default."""
 
 Problems = list[str]
 Tables = dict[str, Any]
@@ -111,10 +110,7 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
         known, renamed = ", ".join(words), VALUES.get(key, {}).get(value)
         said = f", which is {renamed!r} here" if renamed else nearest(value, words)
         problems.append(f"`{key}` is {brief(value)}{said}; choose from {known}")
-    # "No bound" is a default of some settings.
-    if value == math.inf and key.rpartition(".")[2] in UNBOUNDED:
-        return value
-    if type(value) in MOST and value != default:
+    if type(value) in MOST and not (key in ENDLESS and value == math.inf):
         most = MOST[type(value)]
         low, high = within.bounds.get(key, (-most, most))
         low, high = max(low, -most), most if math.isinf(high) else high

@@ -188,7 +188,11 @@ def read_sums(agreement: Agreement, spec: TrainingSpec, data: bytes) -> list[Mes
     found, place = [], 0
     for template in templates:
         (size,) = _LENGTH.unpack(data[place : place + 4].ljust(4, b"\0"))
-        message = decode(data[place + 4 : place + 4 + size], template)
+        body = data[place + 4 : place + 4 + size]
+        message = decode(body, template, any_masks=True)
+        sums = message.get("statistics")
+        if encode(message if sums is None else fitting.message_of(sums.values)) != body:
+            raise MasqueradeError("E610", "sums with masks that no client sends")
         _check_sums(message)
         found.append(message)
         place += 4 + size

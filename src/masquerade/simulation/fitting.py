@@ -121,13 +121,17 @@ def _merge(unfitted: Unfitted) -> Callable[[Tree, Tree], Tree]:
 
 
 def upload(unfitted: Unfitted, x: Tensor) -> Message:
-    """Return what a client sends: the sums of its training samples x [samples, …].
+    """Return what a client sends: the sums of its training samples x [samples, …]."""
+    return message_of(statistics(unfitted, x))
 
-    Of counts those are sent that are not zero: most of a histogram's are.
+
+def message_of(sums: Tree) -> Message:
+    """Return sums as they are sent: of counts that are mostly zero, as in a histogram, the others.
+
+    So what has a mask depends on them.
     """
-    sums = statistics(unfitted, x)
-    counts = {name for name, value in sums.items() if not value.is_floating_point()}
-    return {"statistics": Part(sums, {name: sums[name] != 0 for name in counts})}
+    sparse = {name for name, value in sums.items() if 2 * value.count_nonzero() < value.numel()}
+    return {"statistics": Part(sums, {name: sums[name] != 0 for name in sparse})}
 
 
 def download(fitted: Preprocess) -> Message:

@@ -197,10 +197,12 @@ def decode(
     stamp: Stamp | None = None,
     session: Mapping[str, Tensor] | None = None,
     held: Message | None = None,
+    any_masks: bool = False,
 ) -> Message:
     """Turn bytes into a message of the template's form; values outside a mask come out as zero.
 
-    `held` are the versions that the receiver has, of parts that are not sent again.
+    `held` are the versions that the receiver has, of parts that are not sent again. With
+    `any_masks` the sender decides what has a mask, and the receiver has to look at that itself.
     """
     if not data and not template:
         return {}
@@ -210,7 +212,7 @@ def decode(
     for name, form in sorted(template.items()):
         old = None if held is None else held.get(name)
         if reader.flag(0, 1):
-            message[name] = _decode_part(reader, form, name, session or {})
+            message[name] = _decode_part(reader, form, name, session or {}, any_masks)
             if old is not None and _equal(message[name], old):
                 raise MasqueradeError("E605", f"part `{name}` was sent again, and is held here")
         elif old is None:
@@ -255,15 +257,18 @@ def _same_tensor(one: Part, other: Part, name: str) -> bool:
     return torch.equal(*bytes_of)
 
 
-def _decode_part(reader: _Reader, form: Part, name: str, session: Mapping[str, Tensor]) -> Part:
+def _decode_part(
+    reader: _Reader, form: Part, name: str, session: Mapping[str, Tensor], any_masks: bool
+) -> Part:
     values: Tree = {}
     keep: Tree = {}
     scale: Tree = {}
     for tensor in sorted(form.values):
         like, grain, place = form.values[tensor], form.grain_of(tensor), f"{name}/{tensor}"
         masked = tensor in form.keep
-        chosen, held = reader.flag(int(masked), 3 * masked), None
-        if masked:
+        chosen = reader.flag(masked and not any_masks, 3 * (masked or any_masks))
+        held = None
+        if chosen:
             shape = grain.bits(like.shape)
             known = _known(session, place, shape.numel())
             held = reader.bits(chosen, shape.numel(), known)
