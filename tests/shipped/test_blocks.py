@@ -12,20 +12,26 @@ from tests.shipped import blocks
 from tests.shipped.blocks import ROOT
 
 SHORT = ("README.md", "docs/quickstart.md", "docs/model.md", "docs/new-method.md", "docs/python.md")
-LONG = ("docs/commands.md", "docs/choose.md", "docs/rules.md", "docs/sweeps.md", "docs/metrics.md")
-LONG += (
-    "docs/defences.md",
+LONG = (
+    "docs/commands.md",
+    "docs/choose.md",
+    "docs/rules.md",
+    "docs/sweeps.md",
+    "docs/metrics.md",
     "docs/trackers.md",
     "docs/scale.md",
     "docs/methods/dmpfl.md",
     "docs/methods/fedmask.md",
+    "docs/methods/fedselect.md",
+    "docs/methods/pfedgate.md",
+    "CONTRIBUTING.md",
 )
-LONG += ("docs/methods/fedselect.md", "docs/methods/pfedgate.md", "CONTRIBUTING.md")
 ELSEWHERE = {
     "docs/deploy.md": "tests/deploy run whole federations",
     "docs/data.md": "downloads and files of one's own; tests/data and tests/cli read such files",
     "docs/design.md": "signatures and sketches",
     "docs/log.md": "what was tried at the time",
+    "docs/defences.md": "a configuration; tests/config reads such ones",
     "docs/methods/local.md": "a configuration; tests/config reads such ones",
 }
 """Pages whose blocks are not run here, and why; `test_references` holds their commands all the
@@ -62,6 +68,8 @@ def test_the_blocks_of_export_run_after_those_of_the_readme(
 ) -> None:
     blocks.run(ROOT / "README.md", folder, monkeypatch)
     shutil.copy(folder / "hospital.csv", folder / "patients.csv")
+    # Both pages write it, and nothing is replaced.
+    (folder / "answers.csv").unlink()
     blocks.run(ROOT / "docs/export.md", folder, monkeypatch)
 
 
