@@ -92,5 +92,6 @@ def opened(folder: Path) -> Iterator[Browser]:
         with connect(pages[0]["webSocketDebuggerUrl"], max_size=None) as line:
             yield Browser(line)
     finally:
-        process.kill()
+        # By itself it ends its own processes too.
+        process.terminate()
         process.wait()
