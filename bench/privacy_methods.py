@@ -14,7 +14,7 @@ from masquerade.core.task import Task
 from masquerade.errors import MasqueradeError
 from masquerade.laws.toy import federation, network_of
 from masquerade.methods import METHODS
-from masquerade.report.tables import markdown_table
+from masquerade.report.listing import Listing, markdown_table
 from masquerade.simulation.accountant import check_stages
 from masquerade.simulation.blind_sum import reading
 from masquerade.simulation.build import context_of
@@ -83,7 +83,9 @@ def _short(refusal: str) -> str:
 
 def write(page: Path = PAGE) -> None:
     """Write the page."""
-    page.write_text(TEXT.format(table=markdown_table(HEADINGS, rows())), encoding="utf-8")
+    page.write_text(
+        TEXT.format(table=markdown_table(Listing("", HEADINGS, rows()))), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

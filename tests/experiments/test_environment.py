@@ -7,6 +7,7 @@ import pytest
 
 from masquerade import __version__
 from masquerade.experiments import environment
+from masquerade.storage.saved_folder import sealed, write
 from tests.support import raises
 
 
@@ -15,8 +16,7 @@ def test_it_is_read_back_and_found_in_the_first_run_of_a_comparison(tmp_path: Pa
     assert here.masquerade == __version__
     assert here.cores >= 1
     assert environment.read(tmp_path) is None
-    (tmp_path / "a-seed1").mkdir()
-    (tmp_path / "a-seed1" / environment.FILE).write_bytes(environment.to_bytes(here))
+    write(tmp_path / "a-seed1", sealed([(environment.FILE, environment.to_bytes(here))]))
     assert environment.read(tmp_path) == here
 
 
@@ -39,6 +39,7 @@ def test_a_command_is_kept_and_a_program_s_words_are_not(
 
 
 def test_damage_is_refused(tmp_path: Path) -> None:
-    (tmp_path / environment.FILE).write_text("{}")
+    write(tmp_path / "run", sealed([(environment.FILE, b"{}")]))
+    (tmp_path / "run" / environment.FILE).write_text("{ }")
     with raises("E401", environment.FILE):
-        environment.read(tmp_path)
+        environment.read(tmp_path / "run")

@@ -15,6 +15,7 @@ from masquerade.experiments.watching import finished, so_far, watch
 from masquerade.report import live
 from masquerade.results import EvaluationRecord, RoundRecord, Statistics
 from masquerade.results.json_records import to_json
+from masquerade.storage.run_directory import HASHES
 from tests.support import raises
 
 CONFIG = """
@@ -67,13 +68,13 @@ def test_a_comparison_has_a_row_for_every_training_that_has_begun(tmp_path: Path
     (tmp_path / "comparison").touch()
     for place, method in enumerate(("local", "dmpfl")):
         begin(tmp_path / f"{method}-seed{place}", method, place, line(1, 50.0))
-    (tmp_path / "local-seed0" / "summary.json").touch()
+    (tmp_path / "local-seed0" / HASHES).touch()
     assert [(each.title, each.finished) for each in watch(tmp_path)] == [
         ("Local", True),
         ("DM-PFL", False),
     ]
     assert not finished(tmp_path)
-    (tmp_path / "results.json").touch()
+    (tmp_path / HASHES).touch()
     assert finished(tmp_path)
 
 

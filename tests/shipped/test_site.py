@@ -120,7 +120,8 @@ NUMBER = re.compile(r"\d+\.\d+")
 def test_the_guide_lists_all_methods() -> None:
     text = (ROOT / "docs/choose.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| \[[^\]]+\]\(methods/\w+\.md\) \| `(\w+)`", text, re.MULTILINE)
-    assert listed == list(METHODS.ours)
+    # Another test may have named code of its own.
+    assert listed == [name for name in METHODS.ours if ":" not in name]
 
 
 def test_the_guides_figures_are_those_of_the_papers_tables() -> None:

@@ -292,7 +292,8 @@ def _figures(table: Table) -> str:
         return ""
     shown = []
     for path in sorted(table.results.glob("*.svg")):
-        (label,) = re.findall(r'aria-label="([^"]*)"', path.read_text(encoding="utf-8"))
+        # The first label is the figure's own, others are of its axes and legend.
+        label = re.findall(r'aria-label="([^"]*)"', path.read_text(encoding="utf-8"))[0]
         shown.append(f"![{html.unescape(label)}]({table.results.name}/{path.name})")
     return "\n\n".join(shown)
 
