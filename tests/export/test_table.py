@@ -24,6 +24,7 @@ from masquerade.export import predict as answering
 from masquerade.export.predict import Asked, Bundle, open_bundle, read_samples
 from masquerade.methods import FedAvg
 from masquerade.models import build
+from masquerade.storage.manifest import fingerprint, seal, unseal
 from masquerade.tables.known import KnownColumn
 from masquerade.tables.layout import Layout
 from masquerade.tables.schema import Schema
@@ -417,11 +418,15 @@ def test_a_manifest_survives_json() -> None:
 
 @pytest.mark.usefixtures("hospital")
 def test_a_run_whose_data_changed_gives_no_model(run: Path) -> None:
-    facts = run / "data.json"
-    before = facts.read_text()
+    facts, hashes = run / "data.json", run / "hashes.json"
+    before, sealed = facts.read_text(), hashes.read_bytes()
+    other = re.sub(r'"fingerprint": "\w+"', '"fingerprint": "0"', before).encode()
     try:
-        facts.write_text(re.sub(r'"fingerprint": "\w+"', '"fingerprint": "0"', before))
+        facts.write_bytes(other)
+        files = unseal(sealed)["files"] | {facts.name: fingerprint(other)}
+        hashes.write_bytes(seal({"files": files}))
         with raises("E402"):
             from_run.find(run, "h1")
     finally:
         facts.write_text(before)
+        hashes.write_bytes(sealed)
