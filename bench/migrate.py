@@ -1,18 +1,25 @@
-"""Write settings and results of 0.1 in the words of 0.2.
+"""Write settings and results of 0.1, and of earlier days of 0.2, in the words and forms of 0.2.
 
     python bench/migrate.py runs docs/results
 
-TOML files are changed line by line, so that comments stay; results (JSON) by their keys. Numbers
-are not touched.
+TOML files are changed line by line, so that comments stay; results (JSON) by their keys. Clients'
+figures (npz) become counts, and what no page of a table shows is left out of the result beside
+them. Numbers are not touched.
 """
 
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from masquerade.core.old_words import RENAMED
+from masquerade.reproduce import jobs
+from masquerade.reproduce.record import RowRecord
+from masquerade.results import ClientFigures, Summary
 from masquerade.results.summary import SCHEMA
 
 VALUES = {"message_dtype": {"full": "same"}}
@@ -95,7 +102,7 @@ def summary(old: dict[str, Any]) -> dict[str, Any]:
 
 def result(text: str) -> str:
     """Rename the settings of a result, and give its summary the form of today."""
-    found = json.loads(text)
+    found, before = json.loads(text), json.loads(text)
     if not isinstance(found, dict):
         return text
     if isinstance(found.get("result"), dict):
@@ -109,11 +116,52 @@ def result(text: str) -> str:
         # A reading is some settings of DM-PFL.
         if "reading" in run:
             run["reading"] = tables(run["reading"], "method.dmpfl")
-    return json.dumps(found, indent=1) + "\n"
+    return text if found == before else json.dumps(found, indent=1) + "\n"
+
+
+def clients(path: Path) -> bool:
+    """Rewrite clients' figures that are no counts, and the result beside them; tell if it did."""
+    with np.load(path, allow_pickle=False) as held:
+        arrays = {key: held[key] for key in held.files}
+    beside = path.with_suffix(".json")
+    if "own" not in arrays or not beside.is_file():
+        return False
+    record = RowRecord.from_json(json.loads(beside.read_text(encoding="utf-8")))
+    jobs.write(beside, replace(record, result=_with_clients(record.result, arrays)))
+    return True
+
+
+def _with_clients(found: Summary, arrays: dict[str, Any]) -> Summary:
+    """Put figures client by client into a summary, also of rules."""
+
+    def figures(start: str) -> ClientFigures:
+        own = {key[len(start) :]: each for key, each in arrays.items() if key.startswith(start)}
+        by_degree = {
+            kind: {
+                str(degree): _listed(row)
+                for degree, row in zip(own[f"{kind}_degrees"], own[kind], strict=True)
+            }
+            for kind in ("shift", "pooled")
+        }
+        ids, samples, tests = (tuple(own[key].tolist()) for key in ("ids", "samples", "tests"))
+        names = tuple(map(str, own.get("names", ())))
+        return ClientFigures(ids, samples, _listed(own["own"]), names, tests, **by_degree)
+
+    rules = {
+        name: replace(rule, per_client=figures(f"rules/{name}/"))
+        if f"rules/{name}/own" in arrays
+        else rule
+        for name, rule in found.rules.items()
+    }
+    return replace(found, per_client=figures(""), rules=rules)
+
+
+def _listed(row: Any) -> tuple[float | None, ...]:
+    return tuple(None if np.isnan(one) else float(one) for one in row)
 
 
 def main(roots: list[str]) -> None:
-    """Rewrite all TOML and JSON files under some folders."""
+    """Rewrite all TOML, JSON and npz files under some folders."""
     for path in sorted(each for root in roots for each in Path(root).rglob("*")):
         if path.suffix in (".toml", ".json"):
             old = path.read_text(encoding="utf-8")
@@ -121,6 +169,8 @@ def main(roots: list[str]) -> None:
             if new != old:
                 path.write_text(new, encoding="utf-8")
                 print(path)
+        if path.suffix == ".npz" and clients(path):
+            print(path)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.reproduce import page, raw
 from masquerade.reproduce.command import Order, reproduce
 from masquerade.results import (
+    Accuracy,
     Baseline,
     ClientFigures,
     Overlap,
@@ -43,29 +44,69 @@ def test_statistics_by_hand() -> None:
     assert math.isnan(raw.describe([None], [0]).mean)
 
 
-def test_clients_come_back_as_they_were_written(tmp_path: Path) -> None:
-    rule = RuleFigures(accuracy(), per_client=replace(CLIENTS, own=(70.0, None, 60.0)))
-    rules = {"own prior": rule, "none": RuleFigures(accuracy())}
-    summary = replace(result(per_client=CLIENTS), rules=rules)
+def given(*degrees: str) -> Accuracy:
+    """Return what a summary says of figures at these degrees."""
+    return replace(accuracy(), shift=dict.fromkeys(degrees, accuracy().own), pooled={})
+
+
+def test_figures_are_kept_as_counts_and_come_back(tmp_path: Path) -> None:
+    # Of four and five samples, the second client has none; over ten draws 13 of 40 and 27 of 50.
+    counted = replace(
+        CLIENTS,
+        tests=(4, 0, 5),
+        own=(75.0, None, 60.0),
+        shift={"0": (75.0, None, 60.0), "100": (32.5, None, 54.0), "averaged": (53.75, None, 57.0)},
+    )
+    ruled = replace(counted, own=(25.0, None, 20.0), shift={})
+    rules = {"batch": RuleFigures(given(), per_client=ruled), "none": RuleFigures(accuracy())}
+    overlap = Overlap(0.5, {}, with_global={"fc.weight": (5, 6, 700)})
+    summary = replace(
+        result(per_client=counted),
+        accuracy=given("0", "100", "averaged"),
+        rules=rules,
+        overlap=overlap,
+    )
     path = tmp_path / "row-seed1.json"
     raw.write(path, summary)
     bare = raw.without(summary)
     assert bare.per_client is None
-    assert raw.read(path, bare) == summary
+    found = raw.read(path, bare)
+    assert found == replace(bare, per_client=counted, rules=rules, overlap=overlap)
     with np.load(raw.path_of(path), allow_pickle=False) as held:
-        assert held["own"].dtype == np.float32
+        assert held["columns"].tolist() == ["own", "shift/100", "rules/batch/own"]
+        assert held["right"].tolist() == [[3, 0, 3], [13, 0, 27], [1, 0, 1]]
+        assert held["draws"].tolist() == [1, 10, 1]
+        # As the head of `raw.py` says.
+        with np.errstate(invalid="ignore"):
+            figures = held["right"] / (held["draws"][:, None] * held["tests"]) * 100
+        assert figures[1] == pytest.approx([32.5, math.nan, 54], nan_ok=True)
+        assert held["right"].dtype == np.uint8
     first = raw.path_of(path).read_bytes()
     raw.write(path, summary)
     assert raw.path_of(path).read_bytes() == first
 
 
+def test_figures_that_are_no_counts_are_kept_as_they_are(tmp_path: Path) -> None:
+    rule = RuleFigures(given("0", "100"), per_client=replace(CLIENTS, own=(70.5, None, 60.0)))
+    rules = {"own prior": rule, "none": RuleFigures(accuracy())}
+    summary = replace(result(per_client=CLIENTS), accuracy=given("0", "100"), rules=rules)
+    path = tmp_path / "row-seed1.json"
+    raw.write(path, summary)
+    found = raw.read(path, raw.without(summary))
+    assert (found.per_client, found.rules) == (CLIENTS, rules)
+    with np.load(raw.path_of(path), allow_pickle=False) as held:
+        assert held["figures"].dtype == np.float32
+
+
 def test_what_no_page_shows_is_not_kept() -> None:
-    majority = Baseline(accuracy(), per_client=CLIENTS)
     common = {"fc.weight": (5, 6)}
     overlap = Overlap(0.5, {"fc.weight": 0.5}, {"fc.weight": ((1.0, 0.5), (0.5, 1.0))}, common)
-    bare = raw.without(replace(result(per_client=CLIENTS), majority=majority, overlap=overlap))
-    assert bare.majority == replace(majority, per_client=None)
-    assert bare.overlap == replace(overlap, pairs={})
+    bare = raw.without(
+        replace(result(per_client=CLIENTS), majority=Baseline(accuracy()), overlap=overlap)
+    )
+    assert bare.majority is None
+    assert bare.costs.layers == {}
+    assert bare.overlap == replace(overlap, pairs={}, with_global={})
 
 
 def test_a_result_without_clients_has_no_file(tmp_path: Path) -> None:

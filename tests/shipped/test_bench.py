@@ -5,12 +5,15 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from masquerade.config.resolve import federations_of
 from masquerade.config.toml import parse, read_file
 from masquerade.core.part import Part
+from masquerade.reproduce import jobs, raw
+from masquerade.reproduce.record import Circumstances, RowRecord
 from masquerade.results import Summary
 from masquerade.results.costs import Parts
 from tests.report.invented import accuracy, costs, result, spent
@@ -95,6 +98,27 @@ def test_a_summary_of_0_1_is_migrated_figure_by_figure() -> None:
     old |= {"accuracy": now["accuracy"] | {"global": now["global_view"]}, "diverged": None}
     assert Summary.from_json(migrated(old)) == summary
     assert migrated(now) == now
+
+
+def test_clients_of_earlier_days_become_counts(tmp_path: Path) -> None:
+    migrated = runpy.run_path(str(ROOT / "bench" / "migrate.py"))["clients"]
+    made = Circumstances("2026-11-18", "0.2", "3.11", "2.11", "2.5", "CPU", {}, 1, 1.0)
+    described = replace(accuracy(), shift={"0": accuracy().own}, pooled={})
+    record = RowRecord("paper/table9", "fedavg", made, result(accuracy=described), {})
+    jobs.write(tmp_path / "row.json", record)
+    figures = np.array([75.0, 100 / 3], dtype=np.float32)
+    degrees = {"shift": figures[None], "shift_degrees": np.array(["0"])}
+    none = {"pooled": np.array([]), "pooled_degrees": np.array([], dtype=str)}
+    counts = {"ids": np.array([0, 1]), "samples": np.array([9, 8]), "tests": np.array([4, 3])}
+    np.savez(tmp_path / "row.npz", **counts, own=figures, **degrees, **none)
+    assert migrated(tmp_path / "row.npz")
+    found = raw.read(tmp_path / "row.json", record.result).per_client
+    assert found is not None
+    assert found.shift == {"0": found.own}
+    assert found.own == pytest.approx((75.0, 100 / 3))
+    with np.load(tmp_path / "row.npz", allow_pickle=False) as held:
+        assert held["right"].tolist() == [[3, 1]]
+    assert not migrated(tmp_path / "row.npz")
 
 
 def test_the_page_of_defaults_is_what_its_files_say() -> None:

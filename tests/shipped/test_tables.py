@@ -252,4 +252,4 @@ def test_raw_results_of_a_page_are_small() -> None:
         for folder in folders
     }
     assert sizes
-    assert {name: size for name, size in sizes.items() if size >= 1_200_000} == {}
+    assert {name: size for name, size in sizes.items() if size >= 1_000_000} == {}

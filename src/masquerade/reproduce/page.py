@@ -188,7 +188,7 @@ def _difference(figure: Figure | None, paper: list[float], column: Column) -> st
     if figure is None or figure.lost or not paper:
         return ABSENT
     difference = figure.mean - paper[0]
-    return f"{difference:+.2f}" + (f" {MISS}" if abs(difference) > column.miss else "")
+    return f"{difference:+z.2f}" + (f" {MISS}" if abs(difference) > column.miss else "")
 
 
 def text(table: Table) -> str:

@@ -1,4 +1,14 @@
-"""Raw results: what every client reached, as arrays beside a result; and statistics of them."""
+"""Raw results: what every client reached, counted, beside a result; and statistics of it.
+
+A file is an archive of arrays that `numpy.load` reads. A figure is a count over a count:
+
+    held = numpy.load(file)
+    figures = held["right"] / (held["draws"][:, None] * held["tests"]) * 100
+
+Rows are named by `columns`: `own`, `shift/40`, `pooled/40`, and `rules/NAME/own` under a rule on
+outputs. A client without test samples has no figure. Figures that are no shares of test samples
+are there as they are, in `figures`.
+"""
 
 import io
 import math
@@ -12,15 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from masquerade.errors import MasqueradeError
-from masquerade.results import Accuracy, ClientFigures, Statistics, Summary
+from masquerade.results import AVERAGED, Accuracy, ClientFigures, Overlap, Statistics, Summary
 from masquerade.storage import atomic
 
-Arrays = dict[str, Any]
-"""Numpy arrays by name."""
 Figures = Sequence[float | None]
+Array = npt.NDArray[Any]
 
-RULES = "rules/"
-"""Arrays of a rule on outputs are called `rules/NAME/ARRAY`."""
+RULES = "rules"
+"""What columns of figures under a rule begin with."""
+NEAR = 1e-5
+"""Percentage points by which a figure may be away from the count that is kept of it."""
+MOST_DRAWS = 100
+"""Draws of partners among which that of a figure is looked for."""
 
 
 def path_of(result: Path) -> Path:
@@ -30,27 +43,77 @@ def path_of(result: Path) -> Path:
 
 def write(result: Path, summary: Summary) -> None:
     """Write clients' figures beside a result, where the summary has any."""
-    if summary.per_client is None:
+    clients = summary.per_client
+    if clients is None:
         return
-    arrays = _arrays(summary.per_client)
+    columns = _columns(clients)
     for name, rule in summary.rules.items():
         if rule.per_client is not None:
-            own = _arrays(rule.per_client).items()
-            arrays |= {f"{RULES}{name}/{key}": array for key, array in own}
+            columns |= _columns(rule.per_client, f"{RULES}/{name}/")
+    counts = {key: getattr(clients, key) for key in ("ids", "samples", "tests")}
+    arrays: dict[str, Any] = {key: _whole(each) for key, each in counts.items()}
+    if clients.names:
+        arrays["names"] = np.array(clients.names)
+    arrays["columns"] = np.array(list(columns))
+    arrays |= _counted(columns, clients.tests)
+    if summary.overlap is not None and summary.overlap.with_global:
+        shared = summary.overlap.with_global
+        arrays["masked"] = np.array(list(shared))
+        arrays["with_global"] = _whole(list(shared.values()))
     held = io.BytesIO()
     np.savez_compressed(held, **arrays)
     atomic.write_file(path_of(result), held.getvalue())
 
 
+def _columns(clients: ClientFigures, start: str = "") -> dict[str, Figures]:
+    """Return figures by column; what follows from others is left out."""
+    found: dict[str, Figures] = {f"{start}own": clients.own}
+    for kind, by_degree in (("shift", clients.shift), ("pooled", clients.pooled)):
+        for degree, figures in by_degree.items():
+            unshifted = degree == "0" and figures == clients.own
+            if not unshifted and degree != AVERAGED:
+                found[f"{start}{kind}/{degree}"] = figures
+    return found
+
+
+def _counted(columns: Mapping[str, Figures], tests: Sequence[int]) -> dict[str, Array]:
+    """Return figures as counts of right answers, or as they are where one is no such count."""
+    asked = np.array(tests, dtype=np.float64)
+    figures = np.array([list(column) for column in columns.values()], dtype=np.float64)
+    right, draws = np.zeros_like(figures), np.zeros(len(figures))
+    for row, column in enumerate(figures):
+        none = np.isnan(column)
+        if np.array_equal(none, asked == 0):
+            share, present = column[~none] / 100, asked[~none]
+            for count in range(1, MOST_DRAWS + 1):
+                whole = np.round(share * present * count)
+                if np.all(np.abs(whole / (present * count) - share) < NEAR / 100):
+                    right[row, ~none], draws[row] = whole, count
+                    break
+    if not draws.all():
+        return {"figures": figures.astype(np.float32)}
+    # Of whatever type the others are, products with draws have room.
+    return {"draws": draws.astype(np.int64), "right": _whole(right)}
+
+
+def _whole(values: npt.ArrayLike) -> Array:
+    """Return whole numbers in the smallest type that has room for them."""
+    found = np.asarray(values)
+    return found.astype(np.min_scalar_type(int(found.max(initial=0))))
+
+
 def without(summary: Summary) -> Summary:
     """Return a summary as its own file has it: clients' figures lie beside it.
 
-    What no page of a table shows is left out: the majority class and overlaps client by client.
+    What no page of a table shows is left out: the majority class, costs layer by layer, and
+    overlaps of every two clients.
     """
     rules = {name: replace(rule, per_client=None) for name, rule in summary.rules.items()}
-    majority = summary.majority and replace(summary.majority, per_client=None)
-    overlap = summary.overlap and replace(summary.overlap, pairs={})
-    return replace(summary, per_client=None, rules=rules, majority=majority, overlap=overlap)
+    overlap = summary.overlap and replace(summary.overlap, pairs={}, with_global={})
+    costs = replace(summary.costs, layers={})
+    return replace(
+        summary, per_client=None, rules=rules, majority=None, overlap=overlap, costs=costs
+    )
 
 
 def of_try(summary: Summary) -> Summary:
@@ -58,7 +121,7 @@ def of_try(summary: Summary) -> Summary:
     clients = summary.per_client and replace(summary.per_client, shift={}, pooled={})
     accuracy = replace(summary.accuracy, shift={}, pooled={})
     bare = replace(summary, accuracy=accuracy, per_client=clients)
-    return replace(bare, majority=None, overlap=None, global_view=None, history=())
+    return replace(bare, rules={}, majority=None, overlap=None, global_view=None, history=())
 
 
 def read(result: Path, summary: Summary) -> Summary:
@@ -69,57 +132,77 @@ def read(result: Path, summary: Summary) -> Summary:
     try:
         with np.load(path, allow_pickle=False) as held:
             arrays = {key: held[key] for key in held.files}
-        rules = {
-            name: replace(rule, per_client=_of_rule(arrays, name))
-            for name, rule in summary.rules.items()
-        }
-        return replace(summary, per_client=_clients(arrays), rules=rules)
+        figures = _figures(arrays)
+        rules = dict(summary.rules)
+        for name, rule in rules.items():
+            if f"{RULES}/{name}/own" in figures:
+                own = _clients(arrays, figures, rule.accuracy, f"{RULES}/{name}/")
+                rules[name] = replace(rule, per_client=own)
+        return replace(
+            summary,
+            per_client=_clients(arrays, figures, summary.accuracy),
+            rules=rules,
+            overlap=summary.overlap and _overlap(arrays, summary.overlap),
+        )
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         text = f"{path} is damaged ({error}); restore it, or remove it"
         raise MasqueradeError("E401", text) from None
 
 
-def _of_rule(arrays: Arrays, name: str) -> ClientFigures | None:
-    start = f"{RULES}{name}/"
-    own = {key.removeprefix(start): each for key, each in arrays.items() if key.startswith(start)}
-    return _clients(own) if own else None
+def _figures(arrays: Mapping[str, Array]) -> dict[str, tuple[float | None, ...]]:
+    """Return figures by column."""
+    if "figures" in arrays:
+        found = arrays["figures"].astype(np.float64)
+    else:
+        asked = arrays["draws"][:, None] * arrays["tests"]
+        found = np.full(arrays["right"].shape, np.nan)
+        np.divide(arrays["right"], asked, out=found, where=asked > 0)
+        found *= 100
+    return {
+        str(name): tuple(None if math.isnan(each) else each for each in row.tolist())
+        for name, row in zip(arrays["columns"], found, strict=True)
+    }
 
 
-def _arrays(clients: ClientFigures) -> Arrays:
-    """Return figures as float32, NaN where there is none; by degree [degrees, clients]."""
-    counts = {"ids": clients.ids, "samples": clients.samples, "tests": clients.tests}
-    found: Arrays = {key: np.array(each, dtype=np.int32) for key, each in counts.items()}
-    found["own"] = np.array(clients.own, dtype=np.float32)
-    for key, figures in {"shift": clients.shift, "pooled": clients.pooled}.items():
-        found[key] = np.array(list(figures.values()), dtype=np.float32)
-        found[f"{key}_degrees"] = np.array(list(figures), dtype=np.str_)
-    if clients.names:
-        found["names"] = np.array(clients.names, dtype=np.str_)
-    return found
+def _clients(
+    arrays: Mapping[str, Array],
+    figures: Mapping[str, tuple[float | None, ...]],
+    accuracy: Accuracy,
+    start: str = "",
+) -> ClientFigures:
+    """Return the figures of columns that begin so; the accuracy says of which degrees."""
 
+    def by_degree(kind: str, degrees: Sequence[str]) -> dict[str, tuple[float | None, ...]]:
+        found: dict[str, tuple[float | None, ...]] = {}
+        for degree in degrees:
+            if degree == AVERAGED:
+                found[degree] = tuple(map(_mean, zip(*found.values(), strict=True)))
+            elif degree == "0":
+                found[degree] = figures.get(f"{start}{kind}/0", figures[f"{start}own"])
+            else:
+                found[degree] = figures[f"{start}{kind}/{degree}"]
+        return found
 
-def _clients(arrays: Arrays) -> ClientFigures:
-    ids, samples, tests = (
-        tuple(int(each) for each in arrays[key]) for key in ("ids", "samples", "tests")
-    )
+    ids, samples, tests = (tuple(arrays[key].tolist()) for key in ("ids", "samples", "tests"))
     return ClientFigures(
         ids=ids,
         samples=samples,
-        own=_figures(arrays["own"]),
+        own=figures[f"{start}own"],
         names=tuple(str(name) for name in arrays.get("names", ())),
         tests=tests,
-        shift=_by_degree(arrays, "shift"),
-        pooled=_by_degree(arrays, "pooled"),
+        shift=by_degree("shift", list(accuracy.shift)),
+        pooled=by_degree("pooled", list(accuracy.pooled)),
     )
 
 
-def _by_degree(arrays: Arrays, key: str) -> dict[str, tuple[float | None, ...]]:
-    degrees = arrays[f"{key}_degrees"]
-    return {str(d): _figures(row) for d, row in zip(degrees, arrays[key], strict=True)}
+def _mean(values: Figures) -> float | None:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
 
 
-def _figures(array: npt.NDArray[Any]) -> tuple[float | None, ...]:
-    return tuple(None if math.isnan(value) else float(value) for value in array)
+def _overlap(arrays: Mapping[str, Array], overlap: Overlap) -> Overlap:
+    shared = zip(arrays.get("masked", ()), arrays.get("with_global", ()), strict=True)
+    return replace(overlap, with_global={str(name): tuple(row.tolist()) for name, row in shared})
 
 
 def recompute(summary: Summary) -> Summary:

@@ -9,6 +9,9 @@ from masquerade.reproduce import raw
 from masquerade.results import Summary
 from masquerade.results.json_records import Json, from_json, to_json
 
+DIGITS = 10
+"""Significant digits of measured numbers in a file."""
+
 
 @dataclass(frozen=True)
 class Circumstances:
@@ -40,7 +43,7 @@ class RowRecord:
         """Return the record as JSON; the summary has its schema, and clients lie beside it."""
         found = to_json(self)
         assert isinstance(found, dict)
-        return {**found, "result": raw.without(self.result).to_json()}
+        return {**found, "result": _shorter(raw.without(self.result).to_json())}
 
     def text(self) -> str:
         """Return the text of its file: a line for everything that is said, so that it is short."""
@@ -66,3 +69,12 @@ class RowRecord:
             result=Summary.from_json(data.get("result")),
             settings=settings,
         )
+
+
+def _shorter(value: Json) -> Json:
+    """Round all numbers of a result."""
+    if isinstance(value, dict):
+        return {key: _shorter(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_shorter(one) for one in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
