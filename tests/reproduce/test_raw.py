@@ -153,3 +153,28 @@ def test_the_summary_is_otherwise_what_it_was(tmp_path: Path) -> None:
     summary = result(per_client=CLIENTS)
     again: Summary = raw.recompute(summary)
     assert replace(again, accuracy=summary.accuracy) == summary
+
+
+def test_rules_on_outputs_add_figures_to_a_training_and_change_none(tmp_path: Path) -> None:
+    root = lay_out(tmp_path)
+    order = Order(rows=["fedavg"], quiet=True)
+    before = reproduce("paper/table9", order, root).done("fedavg")
+    base = root / "runs/paper/table9/base.toml"
+    edit(base, "[evaluate]", '[evaluate]\nprior = ["own", "batch"]')
+    made = reproduce("paper/table9", order, root)
+    # What was run without rules counts as before, and the page says that it has none.
+    assert made.done("fedavg") == before
+    assert "## Under rules on outputs" not in page.page(made)
+    made = reproduce("paper/table9", replace(order, rerun=True), root)
+    (after,) = made.done("fedavg")
+    assert after.result.accuracy == before[0].result.accuracy
+    assert set(after.result.rules) == {"own", "batch"}
+    assert_same(after.result, raw.recompute(after.result))
+    text = page.page(made).partition("## Under rules on outputs")[2]
+    one, several = text.split("### ")[1:3]
+    assert ("| `own` |" in one, "| `batch` |" in one) == (True, False)
+    assert ("| `own` |" in several, "| `batch` |" in several) == (False, True)
+    shown = f"{after.result.rules['batch'].accuracy.shift['0'].mean:.2f}"
+    assert f"| `batch` | 1 | {shown}" in several
+    # Tries choose settings, on own data in the row's view.
+    assert all(not run.config.evaluate.prior for run in made.tries("fedavg"))

@@ -138,10 +138,12 @@ class OutputScorer:
         samples = [asked[id].to(data.x.device) for id in ids]
         clients = self._clients(models, ids)
         clean = self.engine.outputs(models, samples, data.x)
-        for client, own, outputs in zip(clients, samples, clean, strict=True):
+        for client, indices, outputs in zip(clients, samples, clean, strict=True):
+            # Outputs are few, and are scored again and again: on the host nothing waits for them.
+            own, held, y = indices.cpu(), outputs.cpu(), data.y[indices].cpu()
             for (source, degree), draws in self._draws(client.id).items():
-                places = [torch.searchsorted(own, chosen.to(own.device)) for chosen in draws]
-                scores = [self._score(client, outputs[at], data.y[own[at]]) for at in places]
+                places = [torch.searchsorted(own, chosen.cpu()) for chosen in draws]
+                scores = [self._score(client, held[at], y[at]) for at in places]
                 for key in self.keys:
                     into = found.setdefault((source, degree), {}).setdefault(key, [])
                     into.append(mean([score[key] for score in scores]))
@@ -156,7 +158,7 @@ class OutputScorer:
         samples = [self.reference[id][:most].to(data.x.device) for id in ids]
         outputs = self.engine.outputs(models, samples, data.x)
         return [
-            RuleClient(id, data.y[data.train[id]], found, data.y[own])
+            RuleClient(id, data.y[data.train[id]].cpu(), found.cpu(), data.y[own].cpu())
             for id, own, found in zip(ids, samples, outputs, strict=True)
         ]
 
@@ -196,7 +198,7 @@ class OutputScorer:
         x, y = self.corrupted.x(kind, severity), self.corrupted.y
         own = [self.corrupted.own[client.id] for client in clients]
         scores = [
-            self._score(client, outputs, y[places])
+            self._score(client, outputs.cpu(), y[places].cpu())
             for client, places, outputs in zip(
                 clients, own, self.engine.outputs(models, own, x), strict=True
             )

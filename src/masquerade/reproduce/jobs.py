@@ -58,7 +58,8 @@ def group(table: Table, runs: Sequence[Run], root: Path, beside: int, quiet: boo
         own = toml.plain(toml.method_of(names[0], config))
         config = replace(config, method=dict.fromkeys(names, own))
         # Other settings have another folder, so that what is resumed is what is wanted.
-        digest = hashlib.sha256(repr(meaning(config)).encode()).hexdigest()[:12]
+        wanted = (*meaning(config), config.evaluate.prior)
+        digest = hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]
         folder = root / "out" / "reproduce" / f"{table.results.name}-{names[0]}-{digest}"
         files = tuple((run, table.path(run)) for run in together)
         found.append(Job(table.name, files, config, folder, beside, quiet))

@@ -9,6 +9,7 @@ from textwrap import fill
 
 from masquerade.config.settings import TABLE_OPTIONS
 from masquerade.errors import MasqueradeError
+from masquerade.report import blocks
 from masquerade.report.tables import (
     ABSENT,
     Figure,
@@ -264,6 +265,7 @@ def page(table: Table) -> str:
     parts = {
         "Figures": _figures(table),
         "Other means": _other_means(table, results),
+        "Under rules on outputs": _under_rules(table, results),
         "Not done yet": _undone(table, results),
         "What misses the paper": _missing(table, results),
         "How settings were chosen": _searched(table),
@@ -347,6 +349,54 @@ def _other_means(table: Table, results: Done) -> str:
     told = [[name, text] for name, text in COLUMNS.items() if any(name in pick for pick in picks)]
     columns, values = markdown([["column", "says"], *told]), markdown([["Method", *picks], *rows])
     return OTHER_MEANS.format(columns=columns, table=values)
+
+
+UNDER_RULES = """\
+A rule reads outputs alone: the same trainings are judged again, with the client's label mix at
+decision time ([what rules are](../rules.md)). The paper has no such figures. `none` is the view
+itself, as in the table above. The mean over clients, by what a rule may look at:
+
+{blocks}"""
+
+
+def _under_rules(table: Table, results: Done) -> str:
+    """Show accuracies under rules, in blocks: of rules of one sample, and of several."""
+    picks = {
+        column.name: pick_of(column.paths[0])
+        for column in table.columns
+        if column.paths[0].startswith("accuracy.") and not column.references
+    }
+    judged = {row: seeds for row, seeds in results.items() if any(seed.rules for seed in seeds)}
+    if not judged or not picks:
+        return ""
+    parts = []
+    for scope in ("sample", "several"):
+        rows = [["Method", "Rule", "Seeds", *picks]]
+        for row, seeds in judged.items():
+            rows += _by_rule(table.title_of(row), seeds, scope, list(picks.values()))
+        if len(rows) > 1:
+            parts.append(f"### {blocks.TITLES[scope]}\n\n{markdown(rows)}")
+    without = [table.title_of(row) for row, seeds in results.items() if seeds and row not in judged]
+    if without:
+        parts.append(wrapped(f"Run before rules were recorded: {', '.join(without)}."))
+    return UNDER_RULES.format(blocks="\n\n".join(parts))
+
+
+def _by_rule(
+    title: str, seeds: Sequence[Summary], scope: str, picks: list[Pick]
+) -> list[list[str]]:
+    """Return a row's line without a rule and under those of a scope, of seeds that have them."""
+    known = [seed for seed in seeds if seed.rules]
+    names = [name for name, rule in known[0].rules.items() if rule.scope == scope]
+    by_rule: dict[str, list[Summary]] = {"none": known} if names else {}
+    for name in names:
+        under = [each for seed in known for each in seed.under_rules()]
+        by_rule[name] = [each for each in under if each.method.endswith(f"+{name}")]
+    numbered = ", ".join(str(seed.seed) for seed in known)
+    return [
+        [title, f"`{name}`", numbered, *(show(figure(each, pick), ".2f") for pick in picks)]
+        for name, each in by_rule.items()
+    ]
 
 
 def _undone(table: Table, results: Done) -> str:

@@ -186,7 +186,9 @@ class Table:
 
     def tries(self, row: str) -> list[Run]:
         """List the runs that choose a row's settings."""
-        tables = toml.merged(self.tables(row), self.search.over)
+        # A try is chosen by own data in the row's view, whatever rows are judged by besides.
+        plain: toml.Tables = {"evaluate": {"prior": []}}
+        tables = toml.merged(toml.merged(self.tables(row), self.search.over), plain)
         return [
             Run(row, f"{TRIES}{row}-{trial.name}", toml.parse(_with(tables, trial)))
             for trial in self.search.all_trials
@@ -283,9 +285,14 @@ def _score(found: Summary) -> float:
 
 
 def meaning(config: Config) -> tuple[object, ...]:
-    """Return what a result depends on: all settings but where and how the work is done."""
+    """Return what a result depends on: all settings but where and how the work is done.
+
+    Rules on outputs are left out: figures under them stand beside a view's own, which are what they
+    are without.
+    """
     methods = [(name, toml.method_of(name, config)) for name in config.methods]
-    return _data(config), config.train, config.evaluate, config.privacy, methods
+    evaluate = replace(config.evaluate, prior=())
+    return _data(config), config.train, evaluate, config.privacy, methods
 
 
 def _data(config: Config) -> Data:
