@@ -23,7 +23,6 @@ import runpy
 import shlex
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from datetime import date
@@ -87,17 +86,13 @@ def spec(method: Method, engine: str, device: str) -> TrainingSpec:
     )
 
 
-def trained(made: Simulation) -> tuple[RunState, float, float]:
-    """Do all rounds and the final evaluation: the state, a figure, seconds per round."""
+def trained(made: Simulation) -> tuple[RunState, float]:
+    """Do all rounds and the final evaluation: the state, and a figure."""
     state = made.begin()
-    begun = time.perf_counter()
     for _ in range(ROUNDS):
         made.advance(state)
-    if made.server.device.type == "cuda":
-        torch.cuda.synchronize()
-    seconds = (time.perf_counter() - begun) / ROUNDS
     summaries, _ = Evaluator.of(made).final(state)
-    return state, summaries[0].accuracy.own.mean, seconds
+    return state, summaries[0].accuracy.own.mean
 
 
 def apart(one: RunState, two: RunState) -> float:
@@ -116,18 +111,17 @@ def check(name: str, engine: str, device: str, say: Callable[[str], None]) -> bo
     given = spec(METHODS[name], engine, device)
     ranks = group()
     with numbers(given.compute.precision):
-        alone, figure, whole = trained(build(given))
+        alone, figure = trained(build(given))
     with simulating(given) as made:
-        state, other, shared = trained(made)
+        state, other = trained(made)
         way = "NCCL" if made.ranks.cards else "gloo" if device == "cuda" else "CPU"
         used = made.engine.name
     far = apart(alone, state)
     good = far <= (0.0 if (engine, device) == ("loop", "cpu") else TOLERANCE) and figure == other
     good = all(each["good"] for each in ranks.tell({"good": good}))
-    seconds = f"{1000 * whole:.1f} ms a round alone, {1000 * shared:.1f} divided"
     say(
         f"{'ok' if good else 'DIFFERENT'}: {name}, {used}, {ranks.count} ranks by {way}: "
-        f"at most {far:.1e} apart, {figure:.2f} and {other:.2f} %; {seconds}"
+        f"at most {far:.1e} apart, {figure:.2f} and {other:.2f} %"
     )
     return good
 
