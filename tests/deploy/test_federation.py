@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS, read_records, replay
 from masquerade.deploy.server import serve
-from masquerade.deploy.status import Status
+from masquerade.deploy.status import ClientStatus, Status
 from masquerade.engine.exchange import Channel
 from masquerade.errors import MasqueradeError
 from masquerade.results import Attendance, RoundRecord
@@ -364,6 +365,28 @@ def test_who_does_not_fit_at_the_founding_is_told_and_the_others_train(tmp_path:
     assert [each.clients for each in lines(network)] == [(1, 2)] * 3
     assert refusals_told(network)[0] == ("c0", "samples have the shape 6 at c1, and 4 at c0")
     is_its_replay(network)
+
+
+def test_a_client_knows_where_it_stands(tmp_path: Path) -> None:
+    network = federation(tmp_path, "fedavg")
+    np.savez(tmp_path / MEMBERS / "c2" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
+    served(network)
+    fine, refused = (ClientStatus.read(tmp_path / MEMBERS / name) for name in ("c1", "c2"))
+    assert fine is not None
+    assert (fine.doing, fine.round, fine.rounds, fine.refused) == ("waiting", 3, 3, "")
+    assert 0 < fine.trained <= fine.measured <= fine.since
+    assert sum(fine.samples) == SIZES[1]
+    assert refused is not None
+    assert (refused.round, refused.refused.partition(" ")[0]) == (0, "E612")
+    question = next(q for name, q in network.seen if (name, q.kind) == ("c1", "train"))
+    network.member("c1").answer(write(question))
+    assert ClientStatus.read(tmp_path / MEMBERS / "c1") == replace(fine, since=ANY, updated=ANY)
+    (tmp_path / MEMBERS / "c1" / "own.npz").write_bytes(b"")
+    hello = next(q for name, q in network.seen if (name, q.kind) == ("c1", "hello"))
+    network.member("c1").answer(write(hello))
+    spoiled = ClientStatus.read(tmp_path / MEMBERS / "c1")
+    assert spoiled is not None
+    assert spoiled.refused.startswith("E3")
 
 
 def refusals_told(network: Network) -> list[tuple[str, str]]:

@@ -269,7 +269,7 @@ def test_a_replay_needs_everybodys_data(tmp_path: Path, golden, monkeypatch) -> 
 
 def test_a_status_is_written_when_something_changed(tmp_path: Path) -> None:
     assert Status.read(tmp_path) is None
-    file = StatusFile(tmp_path)
+    file = StatusFile(tmp_path, Status(doing="gathering"))
     file.update(doing="training", round=3)
     first = (tmp_path / "status.json").read_bytes()
     file.update(round=3)

@@ -44,7 +44,7 @@ from masquerade.deploy.fleet import BEAT, SHOWN, Fleet, next_start
 from masquerade.deploy.measure import ClientReport, FinalFigures
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.participant import Invitation, Seat
-from masquerade.deploy.status import StatusFile
+from masquerade.deploy.status import Status, StatusFile
 from masquerade.engine.base import EngineContext
 from masquerade.engine.exchange import TURN
 from masquerade.engine.precision import numbers
@@ -161,7 +161,7 @@ def _reply(answer: Answer) -> Reply:
 
 def serve(folder: Path, carrier: Carrier, now: Callable[[], float] = time.monotonic) -> None:
     """Do the rounds that are left of the federation in a folder, and evaluate it at the end."""
-    status = StatusFile(folder)
+    status = StatusFile(folder, Status(doing="gathering"))
     threads = torch.get_num_threads()
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, threads)
@@ -189,7 +189,7 @@ class Service:
         folder: Path,
         carrier: Carrier,
         now: Callable[[], float],
-        status: StatusFile,
+        status: StatusFile[Status],
         settings: FederationConfig,
     ) -> None:
         self.folder, self.status, self.settings = folder, status, settings
