@@ -413,6 +413,17 @@ def test_a_founding_waits_for_others_than_those_it_has_refused(tmp_path: Path) -
     is_its_replay(network)
 
 
+def test_who_is_refused_is_asked_ever_more_seldom(tmp_path: Path) -> None:
+    """All others wait for its answer."""
+    network = federation(tmp_path, "fedavg")
+    np.savez(tmp_path / MEMBERS / "c1" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
+    network.up = {"c0", "c1"}
+    network.events.append((400.0, lambda: network.up.add("c2")))
+    served(network)
+    assert 4 <= sum((name, q.kind) == ("c1", "hello") for name, q in network.seen) <= 6
+    assert [each.clients for each in lines(network)] == [(0, 2)] * 3
+
+
 def test_who_has_nothing_to_train_on_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden
 ) -> None:

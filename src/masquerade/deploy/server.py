@@ -79,8 +79,9 @@ CLIENTS, AFTER = "clients.json", "after.json"
 """Files of a server's folder: who ever fitted in, and who began anew after training."""
 TELLING = 10.0
 """Seconds that a client which is refused has to hear it."""
-RETRY = 30.0
-"""Seconds before a client that was refused is asked again."""
+RETRY, LONGEST = 30.0, 600.0
+"""Seconds before a client that was refused is asked again: at first, and at most. All others wait
+while it is asked."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,9 @@ class Service:
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
         self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
         self.roster = read_roster(folder)
-        self.tried: dict[str, float] = {}
-        """When a client was refused last."""
+        self.tried: dict[str, tuple[float, float]] = {}
+        """When a client that was refused is asked again, and after how long a wait; until it goes
+        away: who comes back may be another."""
         self.told: dict[str, str] = {}
         """What a client was told then, until it goes away: who comes back may have forgotten."""
         self.absent: set[str] = set()
@@ -313,7 +315,7 @@ class Service:
         news = {}
         for name, error in errors.items():
             text = str(error)
-            self.tried[name] = self.fleet.now()
+            self._later(name)
             self.fleet.note(error.code, name, text.removeprefix(f"{error.code} "))
             self._hold_against(name, text)
             if self.told.get(name) != text:
@@ -323,6 +325,11 @@ class Service:
                 )
         if news:
             self.fleet.ask(news, TELLING)
+
+    def _later(self, name: str) -> None:
+        """Ask a client again after a while, which is longer every time."""
+        wait = min(2 * self.tried.get(name, (0.0, RETRY / 2))[1], LONGEST)
+        self.tried[name] = self.fleet.now() + wait, wait
 
     def _hold_against(self, name: str, text: str = "") -> None:
         """Show why a client cannot take part; without a text, that it can."""
@@ -351,7 +358,7 @@ class Service:
             for name in self._there
             if name not in self.roster.clients or name in self.fleet.begin_anew
         )
-        return [name for name in new if now - self.tried.get(name, -RETRY) >= RETRY]
+        return [name for name in new if now >= self.tried.get(name, (now, RETRY))[0]]
 
     @property
     def _eligible(self) -> list[str]:
@@ -589,7 +596,7 @@ class Service:
 
     def _not_now(self, name: str) -> None:
         """Ask a client again later, that has not answered or has refused."""
-        self.tried[name] = self.fleet.now()
+        self._later(name)
         said = self.fleet.refusals.pop(name, None)
         if said is not None:
             self._hold_against(name, f"{said.code} {said.text}"[:SHOWN])
@@ -741,6 +748,7 @@ class Service:
     def _beat(self) -> None:
         connected = tuple(sorted(self.fleet.carrier.connected()))
         self.told = {name: text for name, text in self.told.items() if name in connected}
+        self.tried = {name: when for name, when in self.tried.items() if name in connected}
         self.status.update(
             connected=connected,
             outstanding=tuple(sorted(self.fleet.waiting.values())),
