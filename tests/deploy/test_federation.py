@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -12,18 +13,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from masquerade.data import Federation
+from masquerade.deploy.facts import counts_of
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import STARTS, next_start
 from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS, read_records, replay
 from masquerade.deploy.server import serve
-from masquerade.deploy.status import Status
+from masquerade.deploy.status import ClientStatus, Status
 from masquerade.engine.exchange import Channel
 from masquerade.errors import MasqueradeError
 from masquerade.results import Attendance, RoundRecord
 from masquerade.storage.results import read_results, read_sheets
-from tests.deploy.network import Crash, Network, federation, member_folder
+from tests.deploy.network import SIZES, Crash, Network, federation, member_folder
 from tests.support import raises, warns
 
 pytestmark = pytest.mark.filterwarnings("ignore::masquerade.errors.MasqueradeWarning")
@@ -351,11 +354,101 @@ def test_updates_that_are_not_finite_are_refused_and_counted(
     is_its_replay(network)
 
 
-def test_a_mismatch_names_both_sides(tmp_path: Path) -> None:
+def test_who_does_not_fit_at_the_founding_is_told_and_the_others_train(tmp_path: Path) -> None:
+    network = federation(tmp_path, "fedavg")
+    np.savez(tmp_path / MEMBERS / "c0" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
+    with warns("W617", "E612", "c0", "c1", 6, 4):
+        served(network)
+    status = Status.read(tmp_path)
+    assert status is not None
+    assert (status.doing, list(status.refusals)) == ("finished", ["c0"])
+    assert [each.clients for each in lines(network)] == [(1, 2)] * 3
+    assert refusals_told(network)[0] == ("c0", "samples have the shape 6 at c1, and 4 at c0")
+    is_its_replay(network)
+
+
+def test_a_client_knows_where_it_stands(tmp_path: Path) -> None:
+    network = federation(tmp_path, "fedavg")
+    np.savez(tmp_path / MEMBERS / "c2" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
+    served(network)
+    fine, refused = (ClientStatus.read(tmp_path / MEMBERS / name) for name in ("c1", "c2"))
+    assert fine is not None
+    assert (fine.doing, fine.round, fine.rounds, fine.refused) == ("waiting", 3, 3, "")
+    assert 0 < fine.trained <= fine.measured <= fine.since
+    assert sum(fine.samples) == SIZES[1]
+    assert refused is not None
+    assert (refused.round, refused.refused.partition(" ")[0]) == (0, "E612")
+    question = next(q for name, q in network.seen if (name, q.kind) == ("c1", "train"))
+    network.member("c1").answer(write(question))
+    assert ClientStatus.read(tmp_path / MEMBERS / "c1") == replace(fine, since=ANY, updated=ANY)
+    (tmp_path / MEMBERS / "c1" / "own.npz").write_bytes(b"")
+    hello = next(q for name, q in network.seen if (name, q.kind) == ("c1", "hello"))
+    network.member("c1").answer(write(hello))
+    spoiled = ClientStatus.read(tmp_path / MEMBERS / "c1")
+    assert spoiled is not None
+    assert spoiled.refused.startswith("E3")
+
+
+def refusals_told(network: Network) -> list[tuple[str, str]]:
+    """Who was told why it is refused: what differs."""
+    told = [(name, q.body.decode()) for name, q in network.seen if q.kind == "refused"]
+    return [(name, text.removeprefix("E612 ").partition(";")[0]) for name, text in told]
+
+
+def test_a_founding_waits_for_others_than_those_it_has_refused(tmp_path: Path) -> None:
+    """The first of two that differ is right until a third one is like the second."""
+    network = federation(tmp_path, "fedavg")
+    for name in ("c1", "c2"):
+        own = tmp_path / MEMBERS / name / "own.npz"
+        np.savez(own, x=np.zeros((9, 4)), y=np.arange(9) % 3)
+    network.up.discard("c2")
+    seen: list[Status | None] = []
+    network.events.append((40.0, lambda: seen.append(Status.read(tmp_path))))
+    network.events.append((45.0, lambda: network.up.add("c2")))
+    served(network)
+    assert seen[0] is not None
+    assert (seen[0].doing, list(seen[0].refusals)) == ("waiting", ["c1"])
+    assert [name for name, _ in refusals_told(network)] == ["c1", "c0"]
+    assert [each.clients for each in lines(network)] == [(1, 2)] * 3
+    is_its_replay(network)
+
+
+def test_who_is_refused_is_asked_ever_more_seldom(tmp_path: Path) -> None:
+    """All others wait for its answer."""
     network = federation(tmp_path, "fedavg")
     np.savez(tmp_path / MEMBERS / "c1" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
-    with raises("E612", "c0", "c1", 6, 4):
-        serve(tmp_path, network, network.now)
+    network.up = {"c0", "c1"}
+    network.events.append((400.0, lambda: network.up.add("c2")))
+    served(network)
+    assert 4 <= sum((name, q.kind) == ("c1", "hello") for name, q in network.seen) <= 6
+    assert [each.clients for each in lines(network)] == [(0, 2)] * 3
+
+
+def test_who_has_nothing_to_train_on_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden
+) -> None:
+    def counts(own: Federation, id: int) -> tuple[int, int, int]:
+        found = counts_of(own, id)
+        return (0, *found[1:]) if len(own.y) == SIZES[2] else found
+
+    monkeypatch.setattr("masquerade.deploy.member.counts_of", counts)
+    network = served(federation(tmp_path, "fedavg"))
+    status = Status.read(tmp_path)
+    assert status is not None
+    golden(MasqueradeError("E612", status.refusals["c2"].removeprefix("E612 ")))
+    assert [each.clients for each in lines(network)] == [(0, 1)] * 3
+
+
+def test_who_was_away_is_told_again_why_it_is_refused(tmp_path: Path) -> None:
+    network = federation(tmp_path, "fedavg", train={"rounds": 9})
+    np.savez(tmp_path / MEMBERS / "c2" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
+    network.fault = lambda name, q: "slow" if q.kind == "train" else ""
+    network.events.append((50.0, lambda: network.up.discard("c2")))
+    network.events.append((55.0, lambda: network.up.add("c2")))
+    served(network)
+    said = [text.partition(",")[0] for _, text in refusals_told(network)]
+    shape = "samples have the shape 6 at"
+    assert said == [f"{shape} c0", *[f"{shape} the federation"] * 2]
 
 
 def test_who_comes_later_with_unknown_classes_is_refused(tmp_path: Path) -> None:

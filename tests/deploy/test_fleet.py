@@ -13,7 +13,7 @@ import torch
 from masquerade.core.features import Feature
 from masquerade.deploy.agreement import check_code
 from masquerade.deploy.carrier import Delivery
-from masquerade.deploy.facts import Facts, Form, agreed, check_known, translated
+from masquerade.deploy.facts import Facts, Form, check_known, merged, translated, unlike
 from masquerade.deploy.fleet import Fleet
 from masquerade.deploy.member import Member
 from masquerade.deploy.messages import Answer, Question, read, write
@@ -168,8 +168,9 @@ TABLE = Form((2,), "float32", (), 2, ("no", "yes"), (Feature("age"), Feature("jo
 
 
 def test_forms_that_differ_are_refused_with_both_sides(golden) -> None:
+    wrong = unlike({"ann": TABLE, "bob": replace(TABLE, dtype="uint8")})
     with raises("E612", "ann", "bob", "uint8", "float32") as refusal:
-        agreed({"ann": TABLE, "bob": replace(TABLE, dtype="uint8")})
+        raise wrong["bob"]
     golden(refusal.value)
     others = [
         replace(TABLE, shape=(3,)),
@@ -179,8 +180,28 @@ def test_forms_that_differ_are_refused_with_both_sides(golden) -> None:
         replace(TABLE, impute="median"),
     ]
     for other in others:
-        with raises("E612", "ann", "bob"):
-            agreed({"ann": TABLE, "bob": other})
+        assert list(unlike({"ann": TABLE, "bob": other})) == ["bob"]
+    assert unlike({}) == unlike({"ann": TABLE}) == {}
+
+
+def test_most_clients_are_right_and_of_as_many_the_first() -> None:
+    other = replace(TABLE, dtype="uint8")
+    assert list(unlike({"ann": other, "bob": TABLE, "cid": TABLE})) == ["ann"]
+    assert list(unlike({"ann": other, "bob": TABLE})) == ["bob"]
+    four = {"ann": other, "bob": TABLE, "cid": TABLE, "dan": other}
+    assert sorted(unlike(four)) == ["bob", "cid"]
+
+
+def test_numbers_are_not_put_together_with_the_words_for_them(golden) -> None:
+    numbers, words = Form((4,), "float32", (), 2), Form((4,), "float32", (), 2, ("no", "yes"))
+    words = replace(words, worded=True)
+    with raises("E612", "ann", "bob", "0, 1", "no, yes") as refusal:
+        raise unlike({"ann": numbers, "bob": words})["bob"]
+    golden(refusal.value)
+    assert list(unlike({"ann": numbers, "bob": words, "cid": words})) == ["ann"]
+    partly = replace(words, class_names=("1", "unknown"))
+    assert unlike({"ann": numbers, "bob": partly}) == {}
+    assert unlike({"ann": words, "bob": replace(words, class_names=("red", "blue"))}) == {}
 
 
 def test_who_comes_later_may_have_less_and_not_more(golden) -> None:
@@ -195,7 +216,7 @@ def test_who_comes_later_may_have_less_and_not_more(golden) -> None:
 def test_names_are_put_together_and_numbers_follow(golden) -> None:
     one = replace(TABLE, features=(Feature("age"), Feature("job", ("c", "a"))))
     two = replace(TABLE, classes=2, class_names=("maybe", "yes"))
-    form = agreed({"ann": one, "bob": two})
+    form = merged([one, two])
     assert form.class_names == ("maybe", "no", "yes")
     assert form.features[1].categories == ("a", "b", "c")
     x = torch.tensor([[30.0, 0.0], [40.0, 1.0], [50.0, torch.nan]])
@@ -211,7 +232,7 @@ def test_names_are_put_together_and_numbers_follow(golden) -> None:
 
 def test_plain_numbers_of_classes_stay_numbers() -> None:
     ten, eight = (Form((1, 8, 8), "float32", (), count) for count in (10, 8))
-    assert agreed({"ann": eight, "bob": ten}) == ten
+    assert merged([eight, ten]) == ten
 
 
 @pytest.mark.parametrize(
@@ -221,6 +242,7 @@ def test_plain_numbers_of_classes_stay_numbers() -> None:
         replace(TABLE, shape=(1 << 40,), features=()),
         replace(TABLE, shape=(-1,), features=()),
         replace(TABLE, class_names=("no", "no")),
+        replace(TABLE, class_names=(), classes=1 << 20),
         replace(TABLE, features=(Feature("age"),)),
     ],
 )
@@ -247,7 +269,7 @@ def test_a_replay_needs_everybodys_data(tmp_path: Path, golden, monkeypatch) -> 
 
 def test_a_status_is_written_when_something_changed(tmp_path: Path) -> None:
     assert Status.read(tmp_path) is None
-    file = StatusFile(tmp_path)
+    file = StatusFile(tmp_path, Status(doing="gathering"))
     file.update(doing="training", round=3)
     first = (tmp_path / "status.json").read_bytes()
     file.update(round=3)

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import time
 import tomllib
 import warnings
 from collections.abc import Iterator
@@ -24,9 +25,10 @@ from masquerade.deploy import (
     superlink,
     systemd,
 )
+from masquerade.deploy.client_overview import client_overview
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.gate import Gate, Seen
-from masquerade.deploy.hello import split_address
+from masquerade.deploy.hello import Greeting, Unreachable, split_address
 from masquerade.deploy.join_file import JoinFile
 from masquerade.deploy.layout import ClientFolder, ServerFolder
 from masquerade.deploy.overview import ending, overview
@@ -35,7 +37,7 @@ from masquerade.deploy.processes import SUPERVISOR, Process
 from masquerade.deploy.replay import Replayed
 from masquerade.deploy.server_app import Starts
 from masquerade.deploy.serving import Address, Server, client_keys, server_tls
-from masquerade.deploy.status import Status, StatusFile
+from masquerade.deploy.status import ClientStatus, Status, StatusFile
 from masquerade.deploy.traffic import read_traffic, write_traffic
 from masquerade.deploy.trial import Trial
 from masquerade.errors import MasqueradeError, MasqueradeWarning
@@ -279,6 +281,45 @@ def test_a_clients_folder_keeps_its_key_and_data_from_others(fed: Path, tmp_path
     assert stat.S_IMODE(layout.key.stat().st_mode) == 0o600
     assert keys.public_key(layout.key.read_bytes()) in client_keys(ServerFolder(fed))[0]
     assert join(fed, "ann", tmp_path / "ann") == layout
+
+
+def test_a_client_is_told_of(fed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = join(fed, "ann", tmp_path / "ann")
+    answers = ["later", MasqueradeError("E624", "a key that is not registered"), 200.0, 5.0]
+
+    def hello(address: str, authority: Path, private: bytes) -> Greeting:
+        found = answers.pop(0)
+        if isinstance(found, MasqueradeError):
+            raise found
+        if isinstance(found, str):
+            raise Unreachable(found)
+        return Greeting("fed", "ann", "1", time.time() + 86400 * found)
+
+    monkeypatch.setattr("masquerade.deploy.client_overview.say_hello", hello)
+    stopped, away = client_overview(layout).troubles
+    assert ("deploy join" in stopped, "W622 later" in away) == (True, True)
+    for name in (SUPERVISOR, joining.WORKER):
+        Process.here(name).record(layout.path)
+    (refused,) = client_overview(layout).troubles
+    assert refused.startswith("E624 a key")
+    Process.here(joining.NODE).record(layout.path)
+    status = StatusFile(layout.member, ClientStatus(samples=(30, 4, 6)))
+    status.update(run="fed-1", rounds=50, round=7, trained=time.time() - 300)
+    found = client_overview(layout)
+    assert found.status is not None
+    assert (found.well, found.server, found.warnings) == (True, "answers", ())
+    assert (found.certificate, found.status.round) == (pytest.approx(200, abs=0.1), 7)
+    status.update(refused="E612 columns are age at bob, and height at ann")
+    shown = CliRunner().invoke(app, ["deploy", "status", str(layout.path)]).stdout
+    for text in (
+        "ann of fed",
+        "30 to train",
+        "7 of 50, 5 min ago",
+        "E612 columns",
+        "W621",
+        "5 days",
+    ):
+        assert text in shown
 
 
 def test_a_clients_folder_is_not_given_to_another(

@@ -399,7 +399,8 @@ def test_hello_is_answered_by_the_gate_itself(tmp_path: Path) -> None:
         assert at.link.came == []
         address = f"127.0.0.1:{at.port}"
         found = await asyncio.to_thread(say_hello, address, at.authority, KEYS["ann"])
-        assert found == Greeting("fed", "ann", __version__)
+        assert found == Greeting("fed", "ann", __version__, found.ends)
+        assert keys.days_until(found.ends) == pytest.approx(keys.SERVER_DAYS, abs=0.1)
 
     played(tmp_path, play)
 

@@ -208,21 +208,28 @@ def deploy_join(
 
 
 @deploy_app.command("status")
-def deploy_status(folder: Folder, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show how a federation is: its rounds, its clients, what to see to.
+def deploy_status(folder: Home, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show how a federation is, at its server, or how a client is, where it is: what to see to.
 
     Example: masquerade deploy status fed
     """
-    from masquerade.cli.deploy_tables import overview_table
+    from masquerade.cli.deploy_tables import client_table, overview_table
+    from masquerade.deploy.client_overview import client_overview
     from masquerade.deploy.founding import opened
+    from masquerade.deploy.layout import ClientFolder
     from masquerade.deploy.overview import overview
 
-    layout, _ = opened(folder)
-    found = overview(layout)
-    if as_json:
-        typer.echo(json.dumps(found.record()))
+    client = ClientFolder(folder)
+    if client.joined.exists():
+        here = client_overview(client)
+        record, table = here.record(), client_table(here)
     else:
-        echo(overview_table(found))
+        found = overview(opened(folder)[0])
+        record, table = found.record(), overview_table(found)
+    if as_json:
+        typer.echo(json.dumps(record))
+    else:
+        echo(table)
 
 
 @deploy_app.command("stop")

@@ -7,10 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from masquerade.deploy.client_overview import ClientOverview
 from masquerade.deploy.overview import ClientView, Overview
 
 if TYPE_CHECKING:
-    from masquerade.deploy.status import Status
+    from masquerade.deploy.status import ClientStatus, Status
 
 
 def overview_table(found: Overview) -> Group:
@@ -21,6 +22,41 @@ def overview_table(found: Overview) -> Group:
     parts.append(_clients(found))
     parts += [Text(text) for text in found.warnings]
     return Group(*parts)
+
+
+def client_table(found: ClientOverview) -> Group:
+    """Return how a client is."""
+    table = Table(
+        box=None,
+        show_header=False,
+        title=f"{found.client} of {found.federation}",
+        title_justify="left",
+    )
+    running = ", ".join(found.running) or "nothing; `masquerade deploy join` starts it"
+    table.add_row("server", f"{found.address} {found.server if found.well else ''}".rstrip())
+    table.add_row("running", running)
+    for name, text in _worked(found.status):
+        table.add_row(name, text)
+    if found.certificate is not None:
+        table.add_row("server's certificate", f"ends in {found.certificate:.0f} days")
+    return Group(table, *map(Text, (*found.troubles, *found.warnings)))
+
+
+def _worked(status: "ClientStatus | None") -> list[tuple[str, str]]:
+    """Say what a worker does, and what it did last."""
+    if status is None:
+        return [("worker", "was asked nothing yet")]
+    said = [("worker", f"{status.doing}, for {_since(status.since)}")]
+    if status.samples:
+        train, validation, test = status.samples
+        said.append(("samples", f"{train} to train, {validation} to validate, {test} to test"))
+    if status.rounds:
+        done = f"{status.round} of {status.rounds}, {_since(status.trained)} ago"
+        said.append(("last round", done if status.round else f"none yet of {status.rounds}"))
+    if status.measured:
+        text = f"measured {_since(status.measured)} ago; `masquerade deploy export` takes it out"
+        said.append(("own model", text))
+    return said
 
 
 def progress_line(status: "Status | None") -> str:
@@ -63,10 +99,12 @@ def _clients(found: Overview) -> Table:
 
 
 def _ago(client: ClientView) -> str:
-    if client.last_seen is None:
-        return "-"
-    seconds = time.time() - client.last_seen
+    return "-" if client.last_seen is None else f"{_since(client.last_seen)} ago"
+
+
+def _since(moment: float) -> str:
+    seconds = time.time() - moment
     for length, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

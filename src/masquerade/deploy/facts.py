@@ -5,7 +5,7 @@ are called. The names of all clients are put together, and every client numbers 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +21,8 @@ LARGEST = 1 << 26
 """Numbers of a sample, at most."""
 MOST = 1 << 40
 """Samples of a client, at most."""
+CLASSES = 1 << 16
+"""Classes of a client, at most: each has its place in the last layer of everybody's model."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Facts:
             and all(0 <= n <= MOST for n in (self.train, self.validation, self.test))
             and min(sizes, default=1) >= 1
             and math.prod(sizes) <= LARGEST
-            and (form.classes is None or 1 <= form.classes <= LARGEST)
+            and (form.classes is None or 1 <= form.classes <= CLASSES)
             and len(set(names)) == len(names)
             and (not names or len(names) == form.classes)
             and (not form.features or form.shape == (len(form.features),))
@@ -119,12 +121,48 @@ class Facts:
             raise MasqueradeError("E610", "facts of a client that no data can have")
 
 
-def agreed(forms: Mapping[str, Form]) -> Form:
-    """Return the form that all clients can have; E612 names two that do not fit together."""
-    (first, form), *others = forms.items()
-    for name, other in others:
-        check_alike(form, other, first, name)
-    tables = list(forms.values())
+def unlike(forms: Mapping[str, Form]) -> dict[str, MasqueradeError]:
+    """Return why clients do not fit together with most of the others (E612), by their names.
+
+    Of as many, those are right with whom `forms` begins.
+    """
+    looks: dict[object, list[str]] = {}
+    for name, form in forms.items():
+        looks.setdefault(tuple(_look(form).values()), []).append(name)
+    most = max(looks.values(), key=len, default=[])
+    wrong = {}
+    for name in forms.keys() - set(most):
+        try:
+            check_alike(forms[most[0]], forms[name], most[0], name)
+        except MasqueradeError as error:
+            wrong[name] = error
+    return wrong | _otherwise_labeled({name: forms[name] for name in most})
+
+
+def _otherwise_labeled(forms: Mapping[str, Form]) -> dict[str, MasqueradeError]:
+    """Return who has numbers for classes where most have words, and no class is the same.
+
+    Clients may have different classes, but 0 and 1 are hardly others than "no" and "yes".
+    """
+    sides: dict[bool, list[str]] = {}
+    for name, form in forms.items():
+        sides.setdefault(form.worded, []).append(name)
+    right, wrong = (*sorted(sides.values(), key=len, reverse=True), [], [])[:2]
+    known, others = (
+        {c for name in side for c in forms[name].names_of_classes} for side in (right, wrong)
+    )
+    if not known or not others or known & others:
+        return {}
+    mine = forms[right[0]].names_of_classes
+    return {
+        name: _differ("classes are", mine, forms[name].names_of_classes, right[0], name)
+        for name in wrong
+    }
+
+
+def merged(forms: Iterable[Form]) -> Form:
+    """Return the form that all of some clients can have, who fit together."""
+    form, *_ = tables = list(forms)
     columns = zip(*(each.features for each in tables), strict=True)
     classes = None if form.classes is None else _union([each.names_of_classes for each in tables])
     numbered = classes is not None and classes == tuple(map(str, range(len(classes))))
@@ -142,19 +180,28 @@ def agreed(forms: Mapping[str, Form]) -> Form:
 
 def check_alike(one: Form, other: Form, first: str, second: str) -> None:
     """Refuse samples that do not look alike; `first` and `second` are whose they are."""
-    kinds = [
+    theirs = _look(other)
+    for what, mine in _look(one).items():
+        if mine != theirs[what]:
+            raise _differ(what, mine, theirs[what], first, second)
+
+
+def _look(form: Form) -> dict[str, object]:
+    """Return what has to be the same for all, by the words that a refusal has for it."""
+    return {
         # Of tables, which column is missing says more than how many there are.
-        ("columns are", _columns(one), _columns(other)),
-        ("samples have the shape", list(one.shape), list(other.shape)),
-        ("samples are", one.dtype, other.dtype),
-        ("targets have the shape", list(one.targets), list(other.targets)),
-        ("targets are", _kind(one), _kind(other)),
-        ("missing values are imputed by", one.impute or "nothing", other.impute or "nothing"),
-    ]
-    for what, mine, theirs in kinds:
-        if mine != theirs:
-            text = f"{what} {_told(mine)} at {first}, and {_told(theirs)} at {second}"
-            raise MasqueradeError("E612", f"{text}; read the data alike at both")
+        "columns are": _columns(form),
+        "samples have the shape": form.shape,
+        "samples are": form.dtype,
+        "targets have the shape": form.targets,
+        "targets are": "numbers" if form.classes is None else "classes",
+        "missing values are imputed by": form.impute or "nothing",
+    }
+
+
+def _differ(what: str, mine: object, theirs: object, first: str, second: str) -> MasqueradeError:
+    text = f"{what} {_told(mine)} at {first}, and {_told(theirs)} at {second}"
+    return MasqueradeError("E612", f"{text}; read the data alike at both")
 
 
 def check_known(form: Form, other: Form, second: str) -> None:
@@ -209,16 +256,12 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _kind(form: Form) -> str:
-    return "numbers" if form.classes is None else "classes"
-
-
-def _columns(form: Form) -> list[str]:
-    return [f"{each.name}{' (categories)' * each.is_category}" for each in form.features]
+def _columns(form: Form) -> tuple[str, ...]:
+    return tuple(f"{each.name}{' (categories)' * each.is_category}" for each in form.features)
 
 
 def _told(value: object) -> str:
-    return listed(value, 30) or "none" if isinstance(value, list) else str(value)
+    return listed(value, 30) or "none" if isinstance(value, tuple) else str(value)
 
 
 def counts_of(data: Federation, id: int) -> tuple[int, int, int]:

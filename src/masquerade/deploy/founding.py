@@ -86,8 +86,8 @@ def opened(folder: Path) -> tuple[ServerFolder, FederationConfig]:
     """Return a federation's folder and settings; refuse a folder that is none."""
     layout, client = ServerFolder(folder), ClientFolder(folder)
     if client.joined.exists():
-        text = f"{folder} is the folder of a client, whose server knows how the federation is"
-        raise MasqueradeError("E620", f"{text}; what this client says is in {folder / 'logs'}")
+        text = f"{folder} is the folder of a client, and this is done at the server"
+        raise MasqueradeError("E620", f"{text}; `masquerade deploy status` says how a client is")
     if not layout.settings.exists():
         text = f"{folder} is no federation; `masquerade deploy init {folder}` makes one"
         raise MasqueradeError("E620", text)

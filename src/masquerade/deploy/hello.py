@@ -6,7 +6,7 @@ Flower's nodes end without saying why they were refused. So a client asks before
 import base64
 import http.client
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class Greeting:
     client: str
     version: str
     """Of Masquerade at the server."""
+    ends: float = 0.0
+    """When the server's certificate ends, in seconds of Unix time."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -65,6 +67,8 @@ def say_hello(address: str, authority: Path, private: bytes) -> Greeting:
         host, port, timeout=SECONDS, context=ssl.create_default_context(cafile=str(authority))
     )
     try:
+        connection.connect()
+        ends = _end_of(connection)
         connection.request("POST", HELLO.decode(), body=b"", headers=signed_headers(private))
         answer = connection.getresponse()
         body = answer.read(1 << 16).decode(errors="replace").strip()
@@ -89,7 +93,14 @@ def say_hello(address: str, authority: Path, private: bytes) -> Greeting:
         greeting = from_json(Greeting, parsed(body))
     except ValueError:
         raise MasqueradeError("E624", f"{address} answers what no gate says") from None
-    return _checked(greeting, address)
+    return replace(_checked(greeting, address), ends=ends)
+
+
+def _end_of(connection: http.client.HTTPSConnection) -> float:
+    """Return when the certificate ends that a server has shown."""
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    shown = connection.sock.getpeercert() or {}
+    return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
 def _checked(greeting: Greeting, address: str) -> Greeting:

@@ -5,6 +5,7 @@ renewed, and one for the loopback alone, behind the gate.
 """
 
 import ipaddress
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -97,8 +98,12 @@ def hosts_of(certificate: bytes) -> tuple[str, ...]:
 
 def days_left(certificate: bytes) -> float:
     """Return in how many days a certificate ends; less than none where it has ended."""
-    end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    return (end - datetime.now(UTC)) / timedelta(days=1)
+    return days_until(x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp())
+
+
+def days_until(end: float) -> float:
+    """Return in how many days something is, of Unix time."""
+    return (end - time.time()) / 86400
 
 
 def new_client_key() -> bytes:

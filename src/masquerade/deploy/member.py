@@ -6,8 +6,11 @@ its states, and in the end its models.
 
 import json
 import logging
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from masquerade.deploy.models import personal_of
 from masquerade.deploy.own_data import FILE as DATA
 from masquerade.deploy.own_data import at, fingerprint, read_code, read_own
 from masquerade.deploy.participant import STATES, Invitation, Participant, Seat
+from masquerade.deploy.status import ClientStatus, StatusFile
 from masquerade.engine.remote import Call
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.personal import Personal
@@ -34,6 +38,8 @@ from masquerade.storage.run_directory import check_name
 
 RUNS, SEAT = "runs", "seat.json"
 LONGEST_TEXT = 1000
+DOING = {"train": "training", "adapt": "measuring"}
+"""What a client's status says that it does, by the kind of a question; all else is preparing."""
 
 
 @dataclass
@@ -59,17 +65,37 @@ class Member:
             messages.SETTLE: self._settle,
             messages.REFUSED: self._refused,
         }
+        self.note(doing=DOING.get(question.kind, "preparing"))
         try:
-            return messages.write(kinds.get(question.kind, self._work)(question))
+            said = kinds.get(question.kind, self._work)(question)
         except MasqueradeError as error:
-            return messages.write(_refusal(question, error))
-        except OSError:
+            if error.code != "E615":
+                self.note(refused=str(error))
+            said = _refusal(question, error)
+        except OSError as error:
+            self.note(refused=f"{type(error).__name__}: {error}")
             raise
         except Exception as error:
             # What an error says may hold what samples say; it stays here.
             logging.getLogger(__name__).exception("a question of kind %s failed", question.kind)
             text = f"{type(error).__name__} while it did `{question.kind}`; the log there says more"
-            return messages.write(_refusal(question, MasqueradeError("E614", text)))
+            self.note(refused=f"E614 {text}")
+            said = _refusal(question, MasqueradeError("E614", text))
+        finally:
+            self.note(doing="waiting")
+        return messages.write(said)
+
+    def note(self, **changes: Any) -> None:
+        """Write down where this client stands, for `masquerade deploy status` here."""
+        if "doing" in changes:
+            changes["since"] = time.time()
+        # Whoever looks is served less well; what was asked is done all the same.
+        with suppress(OSError):
+            self._status.update(**changes)
+
+    @cached_property
+    def _status(self) -> StatusFile[ClientStatus]:
+        return StatusFile(self.folder, ClientStatus.read(self.folder) or ClientStatus())
 
     def runs(self) -> list[str]:
         """Name the runs that it takes part in, or did; the last one first."""
@@ -128,9 +154,11 @@ class Member:
         # Whoever has changed its data since is asked anew.
         self._read = None
         own = self._own(toml.parse(tables, "the settings of the federation"))
+        counts = counts_of(own, 0)
+        self.note(samples=counts)
         facts = Facts(
             Form.of(own),
-            *counts_of(own, 0),
+            *counts,
             fingerprint=fingerprint(own, question.run),
             torch=torch.__version__,
             masquerade=__version__,
@@ -160,12 +188,14 @@ class Member:
         atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
         atomic.write_file(folder / AGREED, told.agreement.to_bytes())
         self._participants[question.run] = made
+        self.note(run=question.run, rounds=made.spec.train.rounds, round=0, refused="")
         return _answer(question)
 
     def _refused(self, question: Question) -> Answer:
         """Note why the server does not let it take part, where its operator looks."""
-        text = question.body[:LONGEST_TEXT].decode(errors="replace")
-        logging.getLogger(__name__).error("%s", " ".join(text.split()))
+        text = " ".join(question.body[:LONGEST_TEXT].decode(errors="replace").split())
+        self.note(refused=text)
+        logging.getLogger(__name__).error("%s", text)
         return _answer(question)
 
     def _work(self, question: Question) -> Answer:
@@ -187,6 +217,10 @@ class Member:
             final=question.final,
         )
         reply = made.client.answer(call)
+        if question.kind == "train":
+            self.note(round=question.number + 1, trained=time.time(), refused="")
+        elif question.final:
+            self.note(measured=time.time(), refused="")
         flops = tuple(tuple(column) for column in reply.flops)
         return replace(_answer(question, reply.body), flops=flops)
 

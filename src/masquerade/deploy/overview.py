@@ -105,7 +105,7 @@ def _hindrances(status: Status | None, config: FederationConfig) -> list[str]:
         wanted = [each for each in fleet.clients if each not in fleet.removed]
         away = [each for each in wanted if each not in status.connected]
         text = f"training waits for clients: it needs {fleet.quorum}"
-        said.append(f"{text}; not connected: {listed(away) or 'nobody'}")
+        said.append(text + (f"; not connected: {listed(away)}" if away else ""))
     return said
 
 

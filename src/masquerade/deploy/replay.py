@@ -86,7 +86,10 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
     agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
     names = FederationConfig.load(folder).fleet.clients
     with torch.random.fork_rng(devices=[]), numbers(agreement.settings().compute.precision):
-        opened, roster = opened_members(members or folder / MEMBERS, names), read_roster(folder)
+        roster = read_roster(folder)
+        # Who never fitted in had no part in it.
+        wanted = [n for id, n in enumerate(names) if n in roster.clients or id in agreement.summed]
+        opened = opened_members(members or folder / MEMBERS, wanted)
         made = simulated(agreement, roster, names, opened)
         with RunDirectory.open(folder) as directory:
             commit = directory.latest()
@@ -94,14 +97,14 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
         if commit is None:
             raise MasqueradeError("E408", f"{folder} has no committed round yet; nothing to replay")
         found = Replayed()
-        _compare_agreed(agreement, opened, found)
+        _compare_agreed(agreement, [opened[names[id]] for id in agreement.summed], found)
         state = made.server.begin()
         for record in records[: commit.number]:
             assert record.attendance is not None
             _one_round(made, state, record, record.attendance)
         found.rounds = state.number
         _compare_server(commit.tensors, state, found)
-        enrolled = {id: opened[id] for id, name in enumerate(names) if name in roster.clients}
+        enrolled = {id: opened[name] for id, name in enumerate(names) if name in roster.clients}
         _compare_clients(agreement.run, commit.tensors, state, enrolled, found)
         if (folder / HASHES).is_file():
             for each in json.loads(Folder.open(folder).read(AFTER)):
@@ -117,16 +120,17 @@ def read_records(folder: Path) -> Iterator[RoundRecord]:
 
 
 def simulated(
-    agreement: Agreement, roster: Roster, names: Sequence[str], members: Sequence[Member]
+    agreement: Agreement, roster: Roster, names: Sequence[str], members: Mapping[str, Member]
 ) -> Simulation:
-    """Return a simulation of the same clients, with all of their data."""
+    """Return a simulation of the same clients, with the data of all that fitted in."""
     config, parts = agreement.settings(), []
-    for name, member in zip(names, members, strict=True):
-        own, known = member.own(config), roster.clients.get(name)
+    for name in names:
+        known = roster.clients.get(name)
         if known is None:
-            nothing = (torch.empty(0, dtype=torch.int64),)
-            own = replace(own, train=nothing, validation=nothing, test=nothing)
-        elif fingerprint(own, agreement.run) != known.facts.fingerprint:
+            parts.append(agreement.form.blank(agreement.name, [name]))
+            continue
+        own = members[name].own(config)
+        if fingerprint(own, agreement.run) != known.facts.fingerprint:
             text = f"the data of {name} are not those that it took part with"
             raise MasqueradeError("E618", f"{text}; restore them")
         parts.append(translated(own, agreement.form))
@@ -148,15 +152,15 @@ def simulated(
     )
 
 
-def opened_members(folder: Path, names: Sequence[str]) -> list[Member]:
-    """Open the folders of all clients; refuse to go on without one."""
+def opened_members(folder: Path, names: Sequence[str]) -> dict[str, Member]:
+    """Open the folders of some clients; refuse to go on without one."""
     missing = [name for name in names if not (folder / name).is_dir()]
     if missing:
         text = f"{folder} has no folder of {listed(missing)}"
         raise MasqueradeError(
             "E618", f"{text}; a replay needs the data of all clients in one place"
         )
-    return [open_member(folder / name) for name in names]
+    return {name: open_member(folder / name) for name in names}
 
 
 def _each_by_itself(spec: TrainingSpec) -> Federation:
@@ -166,11 +170,11 @@ def _each_by_itself(spec: TrainingSpec) -> Federation:
 
 
 def _compare_agreed(agreement: Agreement, members: Sequence[Member], found: Replayed) -> None:
-    """Find again what clients' sums decided, of those that sent any."""
-    if not agreement.summed:
+    """Find again what the sums of some clients decided."""
+    if not members:
         return
     config = agreement.settings()
-    parts = [translated(members[id].own(config), agreement.form) for id in agreement.summed]
+    parts = [translated(member.own(config), agreement.form) for member in members]
     spec = agreement.specified(joined(parts))
     fitted, weighed = fitting.fit(spec), class_weights.weigh(spec)
     if agreement.preprocess:

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -37,14 +37,14 @@ from masquerade.deploy.agreement import (
 )
 from masquerade.deploy.carrier import Carrier
 from masquerade.deploy.evaluate import TRIES, FleetEvaluator
-from masquerade.deploy.facts import Facts, Form, agreed, check_known
+from masquerade.deploy.facts import Facts, Form, check_known, merged, unlike
 from masquerade.deploy.federation import FILE as FEDERATION
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import BEAT, SHOWN, Fleet, next_start
 from masquerade.deploy.measure import ClientReport, FinalFigures
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.participant import Invitation, Seat
-from masquerade.deploy.status import StatusFile
+from masquerade.deploy.status import Status, StatusFile
 from masquerade.engine.base import EngineContext
 from masquerade.engine.exchange import TURN
 from masquerade.engine.precision import numbers
@@ -79,8 +79,9 @@ CLIENTS, AFTER = "clients.json", "after.json"
 """Files of a server's folder: who ever fitted in, and who began anew after training."""
 TELLING = 10.0
 """Seconds that a client which is refused has to hear it."""
-RETRY = 30.0
-"""Seconds before a client that was refused is asked again."""
+RETRY, LONGEST = 30.0, 600.0
+"""Seconds before a client that was refused is asked again: at first, and at most. All others wait
+while it is asked."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _reply(answer: Answer) -> Reply:
 
 def serve(folder: Path, carrier: Carrier, now: Callable[[], float] = time.monotonic) -> None:
     """Do the rounds that are left of the federation in a folder, and evaluate it at the end."""
-    status = StatusFile(folder)
+    status = StatusFile(folder, Status(doing="gathering"))
     threads = torch.get_num_threads()
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, threads)
@@ -189,7 +190,7 @@ class Service:
         folder: Path,
         carrier: Carrier,
         now: Callable[[], float],
-        status: StatusFile,
+        status: StatusFile[Status],
         settings: FederationConfig,
     ) -> None:
         self.folder, self.status, self.settings = folder, status, settings
@@ -198,8 +199,11 @@ class Service:
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
         self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
         self.roster = read_roster(folder)
-        self.tried: dict[str, float] = {}
-        """When a client was refused last."""
+        self.tried: dict[str, tuple[float, float]] = {}
+        """When a client that was refused is asked again, and after how long a wait; until it goes
+        away: who comes back may be another."""
+        self.told: dict[str, str] = {}
+        """What a client was told then, until it goes away: who comes back may have forgotten."""
         self.absent: set[str] = set()
         """Clients that were waited for in vain."""
         self.prepared: list[Preparation] = []
@@ -216,23 +220,37 @@ class Service:
     # What is agreed
 
     def _agree(self) -> Agreement:
-        """Find out what clients' data look like, and what their sums decide."""
-        fleet, config = self.settings.fleet, self.settings.config
-        text = toml.dump(config).encode()
+        """Find out what clients' data look like, and what their sums decide.
+
+        Who does not fit is heard on until it is asked again: others who come may be like it, and
+        most are right.
+        """
+        config = self.settings.config
+        text, heard = toml.dump(config).encode(), dict[str, Facts]()
         while True:
             self._wait_for(lambda: self._to_enroll(self.fleet.now()))
-            facts = self._hello(self._to_enroll(self.fleet.now()), text)
-            if len(facts) < fleet.quorum:
+            fleet, asked = self.settings.fleet, self._to_enroll(self.fleet.now())
+            kept = set(self._there) - set(asked)
+            heard = {name: each for name, each in heard.items() if name in kept}
+            heard |= self._hello(asked, text)
+            in_order = [name for name in fleet.clients if name in heard]
+            wrong = unlike({name: heard[name].form for name in in_order})
+            self._refuse(wrong)
+            fitting = [name for name in in_order if name not in wrong]
+            if len(fitting) < fleet.quorum:
                 continue
-            form = agreed({name: each.form for name, each in facts.items()})
+            form = merged(heard[name].form for name in fitting)
             spec = specified(config, form.blank(fleet.name, fleet.clients))
             (training,) = trainings(config)
             complete = toml.dump(resolved(config, training, spec))
             draft = Agreement(self.fleet.run, fleet.name, complete, form)
-            found = self._sum_up(draft, [name for name, each in facts.items() if each.train])
+            found = self._sum_up(draft, fitting)
             if found is not None:
+                for name in fitting:
+                    self.tried.pop(name, None)
                 atomic.write_file(self.folder / AGREED, found.to_bytes())
                 return found
+            heard.clear()
 
     def _sum_up(self, draft: Agreement, asked: Sequence[str]) -> Agreement | None:
         """Return the agreement that clients' sums decide; None where too few sent any.
@@ -257,13 +275,14 @@ class Service:
         """Ask clients for the sums that are wanted next."""
         question = Question(run="", client="", nonce="", kind=messages.SUMS, body=draft.to_bytes())
         answers = self.fleet.ask(dict.fromkeys(asked, question), self.settings.fleet.deadline)
-        found = {}
+        found, wrong = {}, {}
         for name in asked:
             if name in answers:
                 try:
                     found[self._id(name)] = read_sums(draft, spec, answers[name].body)
                 except MasqueradeError as error:
-                    self._refuse(name, error)
+                    wrong[name] = error
+        self._refuse(wrong)
         return found
 
     def _hello(self, names: Iterable[str], text: bytes) -> dict[str, Facts]:
@@ -271,7 +290,7 @@ class Service:
         asked = Question(run="", client="", nonce="", kind=messages.HELLO, body=text)
         questions = dict.fromkeys(names, asked)
         answers = self.fleet.ask(questions, self.settings.fleet.deadline)
-        found: dict[str, Facts] = {}
+        found, wrong = dict[str, Facts](), dict[str, MasqueradeError]()
         for name in questions:
             if name not in answers:
                 self._not_now(name)
@@ -279,23 +298,38 @@ class Service:
             try:
                 said = from_json(Facts, parsed(answers[name].body))
                 said.check()
+                if not said.train:
+                    others = f"{said.validation} to validate, {said.test} to test"
+                    why = f"{name} has no training sample ({others}); give it more data"
+                    raise MasqueradeError("E612", why)
                 found[name] = said
             except MasqueradeError as error:
-                self._refuse(name, error)
+                wrong[name] = error
             except ValueError as error:
-                self._refuse(name, MasqueradeError("E610", f"facts cannot be read: {error}"))
+                wrong[name] = MasqueradeError("E610", f"facts cannot be read: {error}")
+        self._refuse(wrong)
         return found
 
-    def _refuse(self, name: str, error: MasqueradeError) -> None:
-        """Let a client not take part for now, and tell it why."""
-        self.tried[name] = self.fleet.now()
-        self.fleet.note(error.code, name, str(error).removeprefix(f"{error.code} "))
-        if self.status.status.refusals.get(name) != str(error):
-            self._hold_against(name, str(error))
-            text = Question(
-                run="", client="", nonce="", kind=messages.REFUSED, body=str(error).encode()
-            )
-            self.fleet.ask({name: text}, TELLING)
+    def _refuse(self, errors: Mapping[str, MasqueradeError]) -> None:
+        """Let clients not take part for now, and tell them why where they do not know."""
+        news = {}
+        for name, error in errors.items():
+            text = str(error)
+            self._later(name)
+            self.fleet.note(error.code, name, text.removeprefix(f"{error.code} "))
+            self._hold_against(name, text)
+            if self.told.get(name) != text:
+                self.told[name] = text
+                news[name] = Question(
+                    run="", client="", nonce="", kind=messages.REFUSED, body=text.encode()
+                )
+        if news:
+            self.fleet.ask(news, TELLING)
+
+    def _later(self, name: str) -> None:
+        """Ask a client again after a while, which is longer every time."""
+        wait = min(2 * self.tried.get(name, (0.0, RETRY / 2))[1], LONGEST)
+        self.tried[name] = self.fleet.now() + wait, wait
 
     def _hold_against(self, name: str, text: str = "") -> None:
         """Show why a client cannot take part; without a text, that it can."""
@@ -324,19 +358,13 @@ class Service:
             for name in self._there
             if name not in self.roster.clients or name in self.fleet.begin_anew
         )
-        return [name for name in new if now - self.tried.get(name, -RETRY) >= RETRY]
+        return [name for name in new if now >= self.tried.get(name, (now, RETRY))[0]]
 
     @property
     def _eligible(self) -> list[str]:
-        """Name the clients that may take part in a round: with training samples, not removed."""
-        removed = self.settings.fleet.removed
-        return [
-            name
-            for name in self.settings.fleet.clients
-            if name in self.roster.clients
-            and name not in removed
-            and self.roster.clients[name].facts.train
-        ]
+        """Name the clients that may take part in a round: known, and not removed."""
+        known, fleet = self.roster.clients, self.settings.fleet
+        return [each for each in fleet.clients if each in known and each not in fleet.removed]
 
     def _build(self) -> None:
         """Make what does not change while the same clients are known."""
@@ -547,17 +575,18 @@ class Service:
             return
         self._tell("preparing", state, asked=tuple(asked))
         facts = self._hello(asked, self.agreement.config.encode())
-        invited = {}
+        invited, wrong = {}, {}
         for name, each in facts.items():
             try:
                 check_known(self.agreement.form, each.form, name)
             except MasqueradeError as error:
-                self._refuse(name, error)
+                wrong[name] = error
                 continue
             # Whoever has no place yet drops what an earlier run of this name left.
             invited[name] = Question(
                 run="", client="", nonce="", kind=messages.SETTLE, body=self._invitation(name)
             )
+        self._refuse(wrong)
         answers = self.fleet.ask(invited, self.settings.fleet.deadline)
         for name in invited:
             if name in answers:
@@ -567,7 +596,7 @@ class Service:
 
     def _not_now(self, name: str) -> None:
         """Ask a client again later, that has not answered or has refused."""
-        self.tried[name] = self.fleet.now()
+        self._later(name)
         said = self.fleet.refusals.pop(name, None)
         if said is not None:
             self._hold_against(name, f"{said.code} {said.text}"[:SHOWN])
@@ -592,6 +621,7 @@ class Service:
         self.fleet.begin_anew.discard(name)
         self._hold_against(name)
         self.tried.pop(name, None)
+        self.told.pop(name, None)
         self.set_up.pop(id, None)
         if before is None:
             self.joined.append(id)
@@ -716,8 +746,11 @@ class Service:
         return tuple(self.settings.fleet.clients[id] for id in ids.tolist())
 
     def _beat(self) -> None:
+        connected = tuple(sorted(self.fleet.carrier.connected()))
+        self.told = {name: text for name, text in self.told.items() if name in connected}
+        self.tried = {name: when for name, when in self.tried.items() if name in connected}
         self.status.update(
-            connected=tuple(sorted(self.fleet.carrier.connected())),
+            connected=connected,
             outstanding=tuple(sorted(self.fleet.waiting.values())),
         )
 

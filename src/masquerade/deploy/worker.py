@@ -86,6 +86,8 @@ def main(folder: Path, descriptor: int) -> None:
     except MasqueradeError as error:
         print(error, flush=True)
         sys.exit(REFUSED)
+    # A worker that was killed has left what it did then.
+    member.note(doing="waiting")
     print(READY, flush=True)
     with socket.socket(fileno=descriptor) as listening:
         listening.setblocking(True)
