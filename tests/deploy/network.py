@@ -1,11 +1,14 @@
 """A carrier in this process with a clock of its own, on which anything can go wrong."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from masquerade.config import toml
 from masquerade.core.random import normal
@@ -14,6 +17,7 @@ from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.member import Member, open_member
 from masquerade.deploy.messages import Question, read
 from masquerade.deploy.replay import MEMBERS
+from tests.storage.disk import DeadDisk, Killed
 
 SIZES = (23, 31, 18, 27)
 """Samples of each client."""
@@ -39,12 +43,18 @@ class Network:
     """That of the server, with those of the members in it."""
     fault: Fault = lambda name, question: ""
     up: set[str] = field(default_factory=set)
+    waits: Callable[[], None] = lambda: None
+    """Is called when the server waits for answers; it may crash there."""
+    patience: float = FOREVER
+    """Seconds within which everything is done."""
     time: float = 0.0
     members: dict[str, Member] = field(default_factory=dict)
     seen: list[tuple[str, Question]] = field(default_factory=list)
     events: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     """What happens at a time."""
-    _queue: list[tuple[float, Delivery]] = field(default_factory=list)
+    _queue: list[tuple[float, int, Delivery]] = field(default_factory=list)
+    """When it comes, how many messages its client had been sent, and what comes."""
+    _sent: Counter[str] = field(default_factory=Counter)
     _held: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Questions on their way until the next of their kind has overtaken them."""
 
@@ -67,6 +77,7 @@ class Network:
     def send(self, messages: Mapping[str, bytes]) -> None:
         for name, data in messages.items():
             question = read(Question, data)
+            self._sent[name] += 1
             self.seen.append((name, question))
             what = self.fault(name, question)
             if what == "crash":
@@ -81,7 +92,9 @@ class Network:
                     self._answered(name, late, "")
 
     def _answered(self, name: str, data: bytes, what: str) -> None:
-        if what == "failed":
+        if what.startswith("killed"):
+            self._end_process(name, data, what)
+        if what == "failed" or what.startswith("killed"):
             self._deliver(name, None, TAKES, "the worker was killed")
             return
         body = self.member(name).answer(data)
@@ -96,19 +109,32 @@ class Network:
         if what == "late":
             self._deliver(name, body, LATE)
 
+    def _end_process(self, name: str, data: bytes, what: str) -> None:
+        """A client's process is killed; the next one goes on from its files."""
+        step = int(what.partition("at step ")[2] or 0)
+        if step:
+            with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+                DeadDisk(step).mount(patch.setattr)
+                self.member(name).answer(data)
+        elif what == "killed after":
+            self.member(name).answer(data)
+        self.members.pop(name, None)
+
     def _deliver(self, name: str, body: bytes | None, after: float, error: str = "") -> None:
-        self._queue.append((self.time + after, Delivery(name, body, error)))
+        self._queue.append((self.time + after, self._sent[name], Delivery(name, body, error)))
 
     def receive(self, wait: float) -> Sequence[Delivery]:
-        coming = [at for at, _ in (*self._queue, *self.events)]
+        if self._queue:
+            self.waits()
+        coming = [each[0] for each in (*self._queue, *self.events)]
         self.time = max(self.time, min([*coming, self.time + wait]))
-        assert self.time < FOREVER, "the server waits for what does not come"
+        assert self.time < self.patience, "the server waits for what does not come"
         for at, event in [each for each in self.events if each[0] <= self.time]:
             self.events.remove((at, event))
             event()
-        due = [each for at, each in sorted(self._queue, key=lambda q: q[0]) if at <= self.time]
+        due = sorted((q for q in self._queue if q[0] <= self.time), key=lambda q: q[0])
         self._queue = [each for each in self._queue if each[0] > self.time]
-        return due
+        return [replace(each, last=number == self._sent[each.client]) for _, number, each in due]
 
 
 def samples(id: int, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from masquerade.data import Federation
+from masquerade.deploy import replay as replaying
 from masquerade.deploy.facts import counts_of
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import STARTS, next_start
@@ -611,6 +612,26 @@ def test_an_evaluation_without_any_figure_is_refused_and_can_be_had_again(
     golden(refusal.value)
     network.fault = lambda name, question: ""
     is_its_replay(served(network))
+
+
+def test_a_replay_has_as_many_threads_as_the_federation_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums that are divided among more threads have other last bits."""
+    network, seen = served(federation(tmp_path, train={"rounds": 1})), []
+    real, threads = replaying.train, torch.get_num_threads()
+
+    def noting(*given, **more):
+        seen.append(torch.get_num_threads())
+        return real(*given, **more)
+
+    monkeypatch.setattr(replaying, "train", noting)
+    try:
+        torch.set_num_threads(3)
+        is_its_replay(network)
+        assert (seen, torch.get_num_threads()) == ([1], 3)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_client_exports_its_model_where_it_is(tmp_path: Path) -> None:

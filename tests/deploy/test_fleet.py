@@ -95,6 +95,15 @@ def test_nobody_waits_for_a_client_that_cannot_answer(code: str, golden) -> None
     assert fleet.faults == {code: {"ann": 1}}
 
 
+@pytest.mark.filterwarnings("ignore:W61[36]")
+@pytest.mark.parametrize("code", ["W613", "W616"])
+def test_what_came_of_an_earlier_question_does_not_end_the_waiting_for_this_one(code: str) -> None:
+    """A worker that was killed in one round is reported in the next, which it answers."""
+    fleet = fleet_of(replace(LOST[code], last=False), FINE)
+    assert fleet.ask(ASKED, 10.0)["ann"].body == b"upload"
+    assert fleet.faults == {code: {"ann": 1}}
+
+
 def test_a_deadline_ends_the_waiting(golden) -> None:
     fleet = fleet_of()
     with warns("W619", "ann") as warned:

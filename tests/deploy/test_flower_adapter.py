@@ -128,6 +128,16 @@ def test_answers_are_of_whom_was_asked_and_come_once(nodes: Nodes) -> None:
     assert "it broke" in told.error
 
 
+def test_an_error_says_whether_it_came_of_the_last_message(nodes: Nodes) -> None:
+    grid = Grid()
+    found = carrier(grid, nodes)
+    found.send({"ann": b"1"})
+    found.send({"ann": b"2"})
+    for name in ("message-0", "message-1"):
+        grid.answer(name, Error(code=2, reason="it broke"))
+    assert [each.last for each in found.receive(0.0)] == [False, True]
+
+
 def test_an_answer_of_other_content_is_delivered_as_an_error(nodes: Nodes) -> None:
     grid = Grid()
     found = carrier(grid, nodes)

@@ -221,6 +221,15 @@ def test_a_federation_is_not_well_whose_app_ends_again_and_again(fed: Path, gold
     golden(overview(layout).troubles[0])
 
 
+def test_an_app_that_does_rounds_is_started_again_soon_however_often_it_ends() -> None:
+    starts, waits = Starts(), []
+    for rounds in (0, 0, 0, 1, 1, 2, *[2] * 2000):
+        starts = starts.after(Status(doing="training", round=rounds))
+        waits.append(starts.wait)
+    assert waits[:6] == [1.0, 2.0, 4.0, 1.0, 2.0, 1.0]
+    assert max(waits) == 32.0
+
+
 def test_a_federation_is_not_well_whose_certificate_has_ended(fed: Path) -> None:
     layout = ServerFolder(fed)
     for name in (SUPERVISOR, "superlink"):

@@ -19,6 +19,8 @@ class Delivery:
     """None where it failed at the client, or on the way."""
     error: str = ""
     """What went wrong, as a text; empty where there is an answer."""
+    last: bool = True
+    """Whether it came of the last message that this client was sent, and not of an earlier one."""
 
 
 class Carrier(Protocol):

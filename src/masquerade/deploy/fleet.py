@@ -132,13 +132,13 @@ class Fleet:
         name = delivery.client
         if delivery.body is None:
             self.note("W616", name, delivery.error)
-            self._give_up(name)
+            self._give_up(delivery)
             return
         try:
             answer = read(Answer, delivery.body)
         except MasqueradeError as error:
             self.note("W613", name, str(error))
-            self._give_up(name)
+            self._give_up(delivery)
             return
         fault = self._fault(answer, name)
         if fault:
@@ -169,7 +169,11 @@ class Fleet:
             return "W611"
         return "" if answer.nonce in self.waiting else "W610"
 
-    def _give_up(self, name: str) -> None:
-        """Wait no longer for a client from which nothing that can be read has come."""
-        for nonce in [each for each, asked in self.waiting.items() if asked == name]:
+    def _give_up(self, delivery: Delivery) -> None:
+        """Wait no longer for a client from which nothing that can be read has come.
+
+        What came of an earlier question says nothing of this one, which is still to be answered.
+        """
+        asked = self.waiting.items() if delivery.last else ()
+        for nonce in [each for each, name in asked if name == delivery.client]:
             del self.waiting[nonce]

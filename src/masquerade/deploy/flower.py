@@ -46,6 +46,8 @@ class FlowerCarrier:
         """Carry over a grid; a message that is older than `seconds` is given up."""
         self._grid, self._nodes, self._seconds = grid, nodes, seconds
         self._asked: dict[str, tuple[str, float]] = {}
+        self._last: dict[str, str] = {}
+        """The number of the last message to each client."""
 
     def connected(self) -> Sequence[str]:
         """Return the clients whose nodes are online."""
@@ -63,7 +65,7 @@ class FlowerCarrier:
             # One by one: together they would be as large as their sum.
             for number in self._grid.push_messages([message]):
                 if number:
-                    self._asked[number] = name, until
+                    self._asked[number], self._last[name] = (name, until), number
 
     def receive(self, wait: float) -> Sequence[Delivery]:
         """Return what has arrived."""
@@ -80,19 +82,22 @@ class FlowerCarrier:
         self._asked = {key: asked for key, asked in self._asked.items() if asked[1] > now}
         found = []
         for message in self._grid.pull_messages(list(self._asked)) if self._asked else ():
-            asked = self._asked.pop(message.metadata.reply_to_message_id, None)
+            number = message.metadata.reply_to_message_id
+            asked = self._asked.pop(number, None)
             if asked is not None:
-                found.append(_delivery(asked[0], message))
+                name = asked[0]
+                found.append(_delivery(name, message, self._last[name] == number))
         return found
 
 
-def _delivery(name: str, message: Message) -> Delivery:
+def _delivery(name: str, message: Message, last: bool) -> Delivery:
     if message.has_error():
-        return Delivery(name, None, f"{message.error.reason} (Flower's {message.error.code})")
+        text = f"{message.error.reason} (Flower's {message.error.code})"
+        return Delivery(name, None, text, last)
     try:
-        return Delivery(name, unwrap(message.content))
+        return Delivery(name, unwrap(message.content), last=last)
     except ValueError as fault:
-        return Delivery(name, None, str(fault))
+        return Delivery(name, None, str(fault), last)
 
 
 client_app = ClientApp()

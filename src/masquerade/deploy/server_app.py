@@ -24,6 +24,8 @@ from masquerade.storage import atomic
 NAME = "server-app"
 LATE = 60.0
 """Seconds after a deadline in which an answer still comes, to be counted as late."""
+MOST_DOUBLED = 5
+"""How often the wait before a start is doubled: half a minute at most."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Starts:
         """Return them after one more start."""
         done = status.round if status else 0
         return Starts(self.in_vain + 1 if done == self.round else 0, done)
+
+    @property
+    def wait(self) -> float:
+        """Return the seconds until the next start; they grow as long as no round is done."""
+        return 2.0 ** min(self.in_vain, MOST_DOUBLED)
 
     def write(self, path: Path) -> None:
         """Write them, for whoever wants to know how the server is."""

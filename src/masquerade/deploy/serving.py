@@ -162,7 +162,7 @@ class Server:
 
     async def _app(self, control: superlink.Control) -> None:
         """Have our app run until it says that all is done."""
-        wait, starts = 1.0, Starts()
+        starts = Starts()
         while not self.done:
             await self._up.wait()
             end([*filter(None, [self._running_app()])])
@@ -183,8 +183,7 @@ class Server:
                 )
                 return
             self.say("W620 the server's app has ended; it goes on from the last commit")
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, 30.0)
+            await asyncio.sleep(starts.wait)
 
     async def _started(self, control: superlink.Control) -> str:
         """Start our app; return its number once it is there, or nothing."""
