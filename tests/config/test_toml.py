@@ -34,7 +34,7 @@ from masquerade.core import Method, Stage
 from masquerade.core.old_words import ELSEWHERE, RENAMED
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
-from tests.figures import record
+from tests.reliability import publish
 from tests.messages import Golden
 from tests.support import raises
 
@@ -531,7 +531,7 @@ def test_a_thousand_broken_configurations_are_refused_with_key_range_and_suggest
     refused()
     assert len(taken) >= 1000
     figures = {"configurations": len(taken), "slowest, s": round(max(taken), 3), "accepted": 0}
-    record("configurations", "pytest tests/config/test_toml.py -m drill", figures)
+    publish("configurations", "pytest tests/config/test_toml.py -m drill", figures)
 
 
 HOSTILE = {

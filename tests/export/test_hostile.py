@@ -29,7 +29,7 @@ from tests.export.hostile import (
     of_rows,
     write_bundle,
 )
-from tests.figures import record
+from tests.reliability import publish
 from tests.fuzzing import Found, mutated, over_processes, timed, tried
 from tests.support import raises
 
@@ -245,7 +245,7 @@ def test_a_million_mutated_bundles_and_inputs_are_refused_with_a_code_or_read() 
     assert found.total() == 1_000_000
     assert min(found["E301"], found["E302"], found["E406"], found["read"]) > 10_000
     figures = {"inputs": found.total(), **found, "slowest, s": round(longest, 3), "crashes": 0}
-    record("bundles", "pytest tests/export/test_hostile.py -m drill", figures)
+    publish("bundles", "pytest tests/export/test_hostile.py -m drill", figures)
 
 
 @pytest.mark.parametrize("kind", ["BMP", "GIF", "PPM", "TIFF"])
