@@ -34,8 +34,8 @@ from masquerade.core import Method, Stage
 from masquerade.core.old_words import ELSEWHERE, RENAMED
 from masquerade.errors import MasqueradeError
 from masquerade.methods import DMPFL, METHODS, FedAvg, FedProx
-from tests.reliability import publish
 from tests.messages import Golden
+from tests.reliability import publish
 from tests.support import raises
 
 Place = tuple[str, ...]

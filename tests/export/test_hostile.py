@@ -29,8 +29,8 @@ from tests.export.hostile import (
     of_rows,
     write_bundle,
 )
-from tests.reliability import publish
 from tests.fuzzing import Found, mutated, over_processes, timed, tried
+from tests.reliability import publish
 from tests.support import raises
 
 KNOWN = json.loads(TABLE.read_text(encoding="utf-8"))

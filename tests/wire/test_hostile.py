@@ -14,8 +14,8 @@ from masquerade.core import tree
 from masquerade.core.part import Message, Part
 from masquerade.errors import MasqueradeError
 from masquerade.wire.bits import width
-from tests.reliability import publish
 from tests.fuzzing import Found, over_processes, tried
+from tests.reliability import publish
 from tests.wire.parts import HEADER, forged
 from tests.wire.samples import GOLDEN, SAMPLES, Sample, bits, part, wired
 
