@@ -75,8 +75,10 @@ BARS = (
         "Failing steps of a commit",
         "every step",
         "steps at which it came",
-        ("io-error", "io-no-space", "io-short", "io-death-before", "io-death-in-the-middle")
-        + ("io-death-after",),
+        (
+            *("io-error", "io-no-space", "io-short"),
+            *("io-death-before", "io-death-in-the-middle", "io-death-after"),
+        ),
         "Every open, write, sync and rename of a commit and its results fails in turn. The old "
         "state is left, or the new one. Of a short write the disk takes half and says so.",
     ),
