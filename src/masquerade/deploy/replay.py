@@ -6,6 +6,7 @@ happened over a network, with all that was lost on the way, is what the simulato
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,7 +86,13 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
     """Simulate a federation as it was recorded; `members` has the folders of all clients."""
     agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
     names = FederationConfig.load(folder).fleet.clients
-    with torch.random.fork_rng(devices=[]), numbers(agreement.settings().compute.precision):
+    compute, threads = agreement.settings().compute, torch.get_num_threads()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(numbers(compute.precision))
+        # Sums are others in other threads, and torch begins with one per core.
+        stack.callback(torch.set_num_threads, threads)
+        torch.set_num_threads(compute.threads)
         opened, roster = opened_members(members or folder / MEMBERS, names), read_roster(folder)
         made = simulated(agreement, roster, names, opened)
         with RunDirectory.open(folder) as directory:
