@@ -12,7 +12,7 @@ import torch
 import masquerade as mq
 from masquerade.config import code, toml
 from masquerade.core.part import Part
-from masquerade.deploy.agreement import AGREED, Agreement, read_sums, write_sums
+from masquerade.deploy.agreement import Agreement, read_sums, write_sums
 from masquerade.deploy.facts import Form
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.member import open_member
@@ -55,7 +55,7 @@ def of_tables(folder: Path, impute: str = "median", **more) -> Network:
 
 def test_tables_agree_on_categories_and_sums(tmp_path: Path) -> None:
     network = served(of_tables(tmp_path, train={"class_weights": "balanced"}))
-    agreement = Agreement.from_bytes((tmp_path / AGREED).read_bytes())
+    agreement = Agreement.load(tmp_path)
     age, color, weight = agreement.form.features
     assert (age.categories, weight.categories) == ((), ())
     assert color.categories == ("blue", "green", "red")
@@ -87,7 +87,7 @@ def test_who_sends_no_histograms_after_its_sums_has_no_part_in_what_is_fitted(
 
     network.fault = second_time
     served(network)
-    agreement = Agreement.from_bytes((tmp_path / AGREED).read_bytes())
+    agreement = Agreement.load(tmp_path)
     assert agreement.summed == (0, 1)
     assert {"sum", "histogram"} <= set(agreement.sent)
     is_its_replay(network)

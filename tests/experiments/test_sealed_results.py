@@ -1,9 +1,7 @@
 """What a run ended with is sealed: damage is refused by name, and what can be is written again."""
 
-import random
 import shutil
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +14,10 @@ from masquerade.experiments import run as experiment
 from masquerade.experiments.report_page import write_report
 from masquerade.export import from_run
 from masquerade.report import plots
-from masquerade.storage import model_files
 from masquerade.storage.results import read_results
 from masquerade.storage.run_directory import RunDirectory
-from masquerade.storage.saved_folder import Folder, is_done
+from masquerade.storage.saved_folder import is_done
+from tests.damage import damaged, read_run
 from tests.experiments.test_resume import compare, complete, contents, problem, same, write_data
 from tests.messages import Golden
 from tests.reliability import publish
@@ -157,98 +155,29 @@ def test_links_where_results_are_written_are_refused(run: Path, tmp_path: Path) 
     assert victim.read_text() == "precious"
 
 
-def mutants(whole: Path, other: Path, count: int) -> Iterator[tuple[str, Path, bytes | None]]:
-    """Yield damages: what was done, to which file, and its new content, which is not the old."""
-    chance = random.Random(7)
-    unread = ("lock", "report.html")
-    files = [
-        file for file in sorted(whole.rglob("*")) if file.is_file() and file.name not in unread
-    ]
-    while count:
-        file, kind = chance.choice(files), chance.choice(KINDS)
-        data = file.read_bytes()
-        found: bytes | None
-        if kind == "flip":
-            changed, place = bytearray(data), chance.randrange(len(data))
-            changed[place] ^= 1 << chance.randrange(8)
-            found = bytes(changed)
-        elif kind == "cut":
-            found = data[: chance.randrange(len(data))]
-        elif kind == "zero":
-            start = chance.randrange(len(data))
-            size = len(data[start : start + 64])
-            found = data[:start] + b"\0" * size + data[start + size :]
-        elif kind == "swap":
-            found = chance.choice(files).read_bytes()
-        elif kind == "delete":
-            found = None
-        else:
-            twin = other / file.relative_to(whole)
-            found = twin.read_bytes() if twin.is_file() else b""
-        if found != data:
-            yield kind, file.relative_to(whole), found
-            count -= 1
+MANY = pytest.param(10_000, marks=pytest.mark.drill)
+COMMAND = "pytest tests/experiments/test_sealed_results.py -m drill"
 
 
-KINDS = ("flip", "cut", "zero", "swap", "delete", "version")
-
-
-def read_all(path: Path) -> None:
-    """Read all that a run holds: results, models, and the state that it goes on from."""
-    read_results(path)
-    folder = Folder.open(path)
-    for name in folder.files:
-        if name.startswith("clients/"):
-            model_files.decode(folder.read(name), name)
-    with RunDirectory.open(path) as directory:
-        commit = directory.latest()
-        assert commit is not None
-        assert all(commit.pieces)
-
-
-def noticed(path: Path) -> bool:
-    """Tell whether somebody who reads all of a run is told of damage."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            read_all(path)
-        except MasqueradeError as error:
-            return error.code in ("E401", "E402", "E408")
-    return any(str(each.message).startswith("E401") for each in said)
-
-
-def intact(path: Path, whole: Path) -> bool:
-    """Tell whether all files that are left are as they were."""
-    files = [file for file in path.rglob("*") if file.is_file() and file.name != "lock"]
-    return all(file.read_bytes() == (whole / file.relative_to(path)).read_bytes() for file in files)
-
-
-@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.drill)])
+@pytest.mark.parametrize("count", [300, MANY])
 def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path, count: int) -> None:
-    copy, silent, cleared = shutil.copytree(done, tmp_path / "run"), [], 0
-    assert not noticed(copy)
-    for kind, name, data in mutants(done, done.parent / "other", count):
-        (copy / name).unlink() if data is None else (copy / name).write_bytes(data)
-        if not noticed(copy):
-            # What only an older commit has is not read: it is cleared away where it is damaged.
-            cleared += intact(copy, done)
-            silent += [] if intact(copy, done) else [(kind, name)]
-        if name.parts[0] in ("rounds", "states"):
-            # Who opens a run clears away what is damaged.
-            shutil.rmtree(copy)
-            shutil.copytree(done, copy)
-        else:
-            shutil.copy(done / name, copy / name)
-    assert silent == []
-    assert cleared < count / 3
-    publish(
-        "damage",
-        "pytest tests/experiments/test_sealed_results.py -m drill",
-        {
-            "damaged run folders": count,
-            "told": count - cleared,
-            "of an older commit, cleared away": cleared,
-            "read in silence": len(silent),
-        },
-        when=count > 500,
-    )
+    found = damaged(done, done.parent / "other", tmp_path / "run", count)
+    assert found.silent == []
+    assert found.cleared < count / 3
+    publish("damage-run", COMMAND, found.figures, when=count == 10_000)
+
+
+@pytest.mark.parametrize("count", [100, MANY])
+def test_no_damage_of_a_comparison_is_read_in_silence(tmp_path: Path, count: int) -> None:
+    for name, rounds in (("both", 2), ("others", 3)):
+        compare(config_of(tmp_path, "local", "fedavg", rounds=rounds), tmp_path / name)
+
+    def read(path: Path) -> None:
+        read_results(path)
+        for name in ("local-seed1", "fedavg-seed1"):
+            read_run(path / name)
+
+    found = damaged(tmp_path / "both", tmp_path / "others", tmp_path / "copy", count, read)
+    assert found.silent == []
+    assert found.cleared < count / 3
+    publish("damage-comparison", COMMAND, found.figures, when=count == 10_000)

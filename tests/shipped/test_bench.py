@@ -1,5 +1,6 @@
 """The scripts under `bench`: what they choose, and what they write."""
 
+import json
 import runpy
 import tomllib
 from dataclasses import replace
@@ -125,6 +126,25 @@ def test_the_page_of_defaults_is_what_its_files_say() -> None:
     bench = runpy.run_path(str(ROOT / "bench" / "defaults.py"))
     page = (ROOT / "docs/results/defaults.md").read_text(encoding="utf-8")
     assert page == bench["page"]()
+
+
+RELIABILITY = runpy.run_path(str(ROOT / "bench" / "reliability.py"))
+
+
+def test_the_page_of_reliability_is_what_its_files_say() -> None:
+    page = (ROOT / "docs/results/reliability.md").read_text(encoding="utf-8")
+    assert page == RELIABILITY["page"]()
+
+
+def test_what_was_not_drilled_often_enough_or_at_all_is_said(tmp_path: Path) -> None:
+    record = {"command": "pytest x", "date": "2026-11-19", "commit": "abc", "figures": {"kills": 9}}
+    for name in ("kills-methods", "kills-engines", "never-asked-for"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    page = RELIABILITY["page"](tmp_path)
+    assert "| 1,000 | 18, short of it | 2026-11-19 `abc` |" in page
+    assert "| 5,000,000 | missing |  |" in page
+    assert "Not counted yet: `kills-comparison`, `io-error`" in page
+    assert "never-asked-for.json" in page.partition("### Further drills")[2]
 
 
 ATTACKS = runpy.run_path(str(ROOT / "bench" / "attacks.py"))

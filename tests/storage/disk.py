@@ -40,6 +40,19 @@ class Disk:
         return self.count == self.at
 
 
+class ShortDisk(Disk):
+    """A disk whose n-th operation, if it is a write, takes half of it and says so."""
+
+    def __init__(self, at: int):
+        super().__init__(lambda name, real: None, at)
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        if name == "pwrite" and self.count == self.at - 1:
+            self.count += 1
+            return lambda file, data, start: real(file, data[: -(-len(data) // 2)], start)
+        return super()._counted(name, real)
+
+
 class Killed(BaseException):
     """The end of a process."""
 

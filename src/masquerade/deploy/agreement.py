@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -26,6 +27,7 @@ from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.simulation import class_weights, fitting
 from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
+from masquerade.storage import sealed
 from masquerade.wire import decode, digest, encode
 
 AGREED = "agreement.json"
@@ -71,6 +73,15 @@ class Agreement:
             return from_json(cls, parsed(data))
         except ValueError as error:
             raise MasqueradeError("E610", f"what was agreed cannot be read: {error}") from None
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of the server, or of a client's run."""
+        sealed.write_record(folder / AGREED, "", self)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Agreement":
+        """Read it there; E401 says that it is damaged."""
+        return sealed.read_record(cls, folder / AGREED, "", sealed.NO_OTHER)
 
     def settings(self) -> Config:
         """Return the settings; code that they name has to be here, and be the same (E613)."""

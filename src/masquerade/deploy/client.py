@@ -26,8 +26,8 @@ from masquerade.engine.precision import numbers
 from masquerade.engine.remote import Call, Reply
 from masquerade.errors import MasqueradeError
 from masquerade.simulation.update_checks import refusals
-from masquerade.storage import atomic
-from masquerade.storage.run_directory import decode_tensors, encode_tensors
+from masquerade.storage import atomic, sealed
+from masquerade.storage.run_directory import decode_tensors
 from masquerade.wire import Session, decode, encode
 
 KINDS = ("setup", "train")
@@ -132,11 +132,16 @@ class Client:
         if base == self.channel.base(first):
             return HeldState(begun, first, None)
         path = self._file(base)
+        then = "The client has to begin anew."
         try:
-            tensors = decode_tensors(path.read_bytes(), path.name)
+            data = sealed.checked(path.read_bytes(), self._whose(path), path.name, then)
         except FileNotFoundError:
             text = f"client {self.info.id} holds no state {base:016x}; it has to begin anew"
             raise MasqueradeError("E606", text) from None
+        except MasqueradeError as damage:
+            text = f"client {self.info.id}: {str(damage).removeprefix('E401 ')}"
+            raise MasqueradeError("E606", text) from None
+        tensors = decode_tensors(data, path.name)
         client = tree.rebuild({"client": begun}, tensors)["client"]
         session = {
             name.removeprefix("session/"): value
@@ -151,6 +156,10 @@ class Client:
     def _file(self, base: int) -> Path:
         return self.folder / f"{base:016x}.safetensors"
 
+    def _whose(self, path: Path) -> str:
+        """Say whose a state is: clients that have sent as much have one base."""
+        return f"{self.run}/{self.info.id}/{path.stem}"
+
     def _save(self, call: Call, held: HeldState) -> None:
         """Keep a state beside the one that it builds on, and drop all others."""
         data = encode(held.last or {})
@@ -162,7 +171,7 @@ class Client:
             "round": torch.tensor([KINDS.index(call.kind), call.number]),
         }
         path = self._file(self.channel.base(held.session))
-        atomic.write_file(path, encode_tensors(tensors))
+        atomic.write_file(path, sealed.encode(tensors, self._whose(path)))
         for other in self.folder.glob("*.safetensors"):
             if other not in (path, self._file(call.base)):
                 atomic.discard(other)

@@ -47,10 +47,13 @@ def next_start(folder: Path) -> int:
     """Return the number of a server's start, larger than all before; it is on the disk then.
 
     It is the time, in seconds, where that is larger: so it rises even after an older copy of the
-    folder was put back.
+    folder was put back, or what is in the file cannot be read.
     """
     path = folder / STARTS
-    last = int(path.read_text("ascii")) if path.is_file() else 0
+    try:
+        last = int(path.read_text("ascii"))
+    except (FileNotFoundError, ValueError):
+        last = 0
     number = max(last + 1, int(time.time()))
     atomic.write_file(path, str(number).encode())
     return number

@@ -33,7 +33,7 @@ from masquerade.engine.remote import Call
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.personal import Personal
 from masquerade.results.json_records import from_json, parsed, to_json
-from masquerade.storage import atomic
+from masquerade.storage import atomic, sealed
 from masquerade.storage.run_directory import check_name
 
 RUNS, SEAT = "runs", "seat.json"
@@ -106,13 +106,17 @@ class Member:
         """Return it as it takes part in a run; E611 where it does not know the run."""
         if run not in self._participants:
             folder = self.folder / RUNS / check_name(run)
+            then = "It has to be told what is agreed."
             try:
-                agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
-                seat = from_json(Seat, parsed((folder / SEAT).read_bytes()))
+                agreement = Agreement.load(folder)
+                seat = sealed.read_record(Seat, folder / SEAT, run, then)
             except FileNotFoundError:
                 text = (
                     f"this client does not know the run `{run}`; it has to be told what is agreed"
                 )
+                raise MasqueradeError("E611", text) from None
+            except MasqueradeError as damage:
+                text = f"of the run `{run}` {str(damage).removeprefix('E401 ')}"
                 raise MasqueradeError("E611", text) from None
             self._participants[run] = self._made(agreement, seat, folder)
         return self._participants[run]
@@ -185,8 +189,8 @@ class Member:
         made.take(question.order)
         if told.anew:
             atomic.discard(folder / STATES)
-        atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())
-        atomic.write_file(folder / AGREED, told.agreement.to_bytes())
+        sealed.write_record(folder / SEAT, question.run, told.seat)
+        told.agreement.save(folder)
         self._participants[question.run] = made
         self.note(run=question.run, rounds=made.spec.train.rounds, round=0, refused="")
         return _answer(question)

@@ -1,6 +1,7 @@
 """A client as it takes part in one run: what was agreed, and its own samples."""
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,7 @@ from masquerade.simulation.build import Simulation, aggregation_of, context_of, 
 from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
 from masquerade.simulation.participation import Drawn
-from masquerade.storage import atomic, model_files
+from masquerade.storage import atomic, model_files, sealed
 from masquerade.storage.run_directory import check_name
 from masquerade.wire import digest
 
@@ -34,6 +35,13 @@ STATES, MODELS = "states", "models"
 """Folders of a run at a client."""
 LAST = "last.json"
 """A file beside them: the order of the last question that was taken."""
+
+
+@dataclass(frozen=True)
+class LastQuestion:
+    """The last question that was taken."""
+
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -114,13 +122,27 @@ class Participant:
         Messages may overtake one another. To do an old one would replace the states that the server
         goes on from.
         """
-        path = self.folder / LAST
-        last = tuple(json.loads(path.read_bytes())) if path.is_file() else ()
+        last = self.last()
         if order <= last:
             text = f"question {order[1]} of start {order[0]} came after {last[1]} of {last[0]}"
             raise MasqueradeError("E615", f"{text}; it is not done")
         self.folder.mkdir(parents=True, exist_ok=True)
-        atomic.write_file(path, json.dumps(order).encode())
+        sealed.write_record(self.folder / LAST, self.whose(LAST), LastQuestion(order))
+
+    def last(self) -> tuple[int, ...]:
+        """Return the order of the last question that it took; none if that is lost or damaged.
+
+        One that was overtaken may be done then. If the next builds on a state that is gone for
+        that, it is refused, and the client begins anew.
+        """
+        path = self.folder / LAST
+        try:
+            return sealed.read_record(LastQuestion, path, self.whose(LAST), "").order
+        except FileNotFoundError:
+            return ()
+        except MasqueradeError as damage:
+            logging.getLogger(__name__).warning("%s", damage)
+            return ()
 
     @cached_property
     def client(self) -> Client:
@@ -158,8 +180,10 @@ class Participant:
         report, model = self._measurer(adapted)
         if adapted.final:
             (self.folder / MODELS).mkdir(parents=True, exist_ok=True)
-            atomic.write_file(self.model_file(adapted.view), model_files.encode(model))
-            atomic.write_file(self.report_file(adapted.view), report.to_bytes())
+            file = self.model_file(adapted.view)
+            atomic.write_file(file, model_files.encode(model, self.whose(file.name)))
+            file = self.report_file(adapted.view)
+            sealed.write_record(file, self.whose(file.name), report)
         return report.to_bytes()
 
     def model_file(self, view: str) -> Path:
@@ -172,15 +196,24 @@ class Participant:
 
     def model(self, view: str) -> Message:
         """Read the model of a view."""
-        path = self.model_file(view)
-        if not path.is_file():
-            text = f"{path} is not there: training is not done, or this client missed its end"
-            raise MasqueradeError("E408", f"{text}; see `masquerade deploy status`")
-        return model_files.decode(path.read_bytes(), path.name)
+        path = self._there(self.model_file(view))
+        data = sealed.checked(path.read_bytes(), self.whose(path.name), str(path), sealed.NO_OTHER)
+        return model_files.decode(data, path.name)
 
     def report(self, view: str) -> ClientReport:
         """Read the figures of a view."""
-        return ClientReport.from_bytes(self.report_file(view).read_bytes())
+        path = self._there(self.report_file(view))
+        return sealed.read_record(ClientReport, path, self.whose(path.name), sealed.NO_OTHER)
+
+    def _there(self, path: Path) -> Path:
+        if not path.is_file():
+            text = f"{path} is not there: training is not done, or this client missed its end"
+            raise MasqueradeError("E408", f"{text}; see `masquerade deploy status`")
+        return path
+
+    def whose(self, name: str) -> str:
+        """Say whose a file is."""
+        return f"{self.agreement.run}/{self.seat.id}/{name}"
 
     def try_out(self) -> None:
         """Refuse what cannot work with these samples, before any round."""

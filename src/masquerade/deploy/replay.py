@@ -24,7 +24,7 @@ from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import RENEWED
 from masquerade.deploy.member import Member, open_member
 from masquerade.deploy.own_data import fingerprint, joined
-from masquerade.deploy.server import AFTER, NOBODY, Gathered, Roster, read_roster
+from masquerade.deploy.server import AFTER, NOBODY, Gathered, Roster, check_whole, read_roster
 from masquerade.engine.exchange import TURN
 from masquerade.engine.loop import Loop
 from masquerade.engine.precision import numbers
@@ -84,7 +84,10 @@ class Recorded(Gathered):
 
 def replay(folder: Path, members: Path | None = None) -> Replayed:
     """Simulate a federation as it was recorded; `members` has the folders of all clients."""
-    agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
+    check_whole(folder)
+    if not (folder / AGREED).is_file():
+        raise MasqueradeError("E408", f"{folder} has no committed round yet; nothing to replay")
+    agreement = Agreement.load(folder)
     names = FederationConfig.load(folder).fleet.clients
     compute, threads = agreement.settings().compute, torch.get_num_threads()
     with ExitStack() as stack:

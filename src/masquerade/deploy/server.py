@@ -71,7 +71,7 @@ from masquerade.simulation.participation import Participation
 from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import Server, Turn, federated_round, train
 from masquerade.simulation.state import RunState
-from masquerade.storage import atomic
+from masquerade.storage import sealed
 from masquerade.storage.run_directory import RunDirectory
 from masquerade.wire import digest
 
@@ -194,8 +194,8 @@ class Service:
         settings: FederationConfig,
     ) -> None:
         self.folder, self.status, self.settings = folder, status, settings
-        known = folder / AGREED
-        agreement = Agreement.from_bytes(known.read_bytes()) if known.is_file() else None
+        check_whole(folder)
+        agreement = Agreement.load(folder) if (folder / AGREED).is_file() else None
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
         self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
         self.roster = read_roster(folder)
@@ -248,7 +248,7 @@ class Service:
             if found is not None:
                 for name in fitting:
                     self.tried.pop(name, None)
-                atomic.write_file(self.folder / AGREED, found.to_bytes())
+                found.save(self.folder)
                 return found
             heard.clear()
 
@@ -612,9 +612,7 @@ class Service:
         id, known = self._id(name), self.roster.clients
         before = known.get(name)
         known[name] = Enrolled(facts, state.number if before is None else before.round)
-        atomic.write_file(
-            self.folder / CLIENTS, json.dumps(to_json(self.roster), indent=1).encode()
-        )
+        sealed.write_record(self.folder / CLIENTS, "", self.roster)
         server = self._server()
         self.engine.update(server.clients)
         state.renew(torch.tensor([id]), server.begin())
@@ -786,7 +784,15 @@ class Service:
         )
 
 
+def check_whole(folder: Path) -> None:
+    """Refuse the folder of a server that has rounds, and not what they were done with."""
+    gone = [name for name in (AGREED, CLIENTS) if not (folder / name).is_file()]
+    if gone and any((folder / "rounds").glob("[0-9]*")):
+        text = f"{folder} has rounds, but {listed(gone)} is missing"
+        raise MasqueradeError("E401", f"{text}. {sealed.NO_OTHER}")
+
+
 def read_roster(folder: Path) -> Roster:
     """Read who ever fitted in, from the folder of a server."""
     path = folder / CLIENTS
-    return from_json(Roster, json.loads(path.read_bytes())) if path.is_file() else Roster()
+    return sealed.read_record(Roster, path, "", sealed.NO_OTHER) if path.is_file() else Roster()

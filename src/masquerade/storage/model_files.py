@@ -8,6 +8,7 @@ from typing import Any
 
 from masquerade.core import tree
 from masquerade.core.part import Axis, Blocks, Entry, Grain, Message, Part
+from masquerade.storage import sealed
 from masquerade.storage.run_directory import decode_tensors, encode_tensors
 
 INITIAL = "initial.safetensors"
@@ -21,13 +22,14 @@ def client_file(id: int, view: str, clients: int) -> str:
     return f"clients/{id:0{len(str(clients - 1))}d}-{view}.safetensors"
 
 
-def encode(message: Message) -> bytes:
-    """Return a model as the bytes of its file."""
+def encode(message: Message, whose: str = "") -> bytes:
+    """Return a model as the bytes of its file; one that stands alone is sealed as somebody's."""
     facts = {
         part: {"dtype": held.dtype, "grain": {t: _stated(g) for t, g in held.grain.items()}}
         for part, held in message.items()
     }
-    return encode_tensors(tree.named(message), {FACTS: json.dumps(facts)})
+    tensors, told = tree.named(message), {FACTS: json.dumps(facts)}
+    return sealed.encode(tensors, whose, told) if whose else encode_tensors(tensors, told)
 
 
 def decode(data: bytes, name: str) -> Message:
