@@ -110,7 +110,4 @@ class StatusFile(Generic[Kept]):
         if changed != self.status or not (self.folder / FILE).exists():
             self.status = changed
             stamped = replace(changed, updated=time.time())
-            staged = self.folder / f"{atomic.TEMPORARY}{FILE}"
-            staged.write_text(json.dumps(to_json(stamped), indent=1), "utf-8")
-            # Nobody waits for the disk: what is lost with the machine is soon written anew.
-            staged.replace(self.folder / FILE)
+            atomic.write_file(self.folder / FILE, json.dumps(to_json(stamped), indent=1).encode())
