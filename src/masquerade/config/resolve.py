@@ -36,7 +36,7 @@ from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
 from masquerade.data import ByClient, Dataset, Federation, parse, partition, share
 from masquerade.data.corruption import check_images
-from masquerade.data.readers.options import TableOptions, names_of
+from masquerade.data.readers.options import TableOptions
 from masquerade.data.source import is_file, loaded
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, MethodEntry
@@ -184,14 +184,8 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
 
 
 def table_options(data: Data) -> TableOptions:
-    """Return what settings say of a table; commas separate names of columns."""
-    given = {option: getattr(data, key) for option, key in TABLE_OPTIONS.items()}
-    several = {
-        option: names_of(",".join(value))
-        for option, value in given.items()
-        if isinstance(value, tuple)
-    }
-    return TableOptions(**given | several)
+    """Return what settings say of a table."""
+    return TableOptions(**{option: getattr(data, key) for option, key in TABLE_OPTIONS.items()})
 
 
 def federations_of(data: Data, seeds: Sequence[int]) -> tuple[dict[int, Federation], Data]:
