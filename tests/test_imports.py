@@ -69,7 +69,7 @@ ARROWS = {
     "cli": {
         *("__version__", "config", "core", "cost", "data", "deploy", "engine", "errors"),
         *("experiments", "export", "laws", "methods", "models", "report", "reproduce"),
-        *("results", "storage", "sweeps", "trackers"),
+        *("results", "storage", "sweeps", "tables", "trackers"),
     },
     "__main__": {"cli"},
 }

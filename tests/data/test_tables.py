@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shlex
 import sys
 import textwrap
 import warnings
@@ -21,13 +22,15 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import masquerade as mq
+from masquerade.config import toml
 from masquerade.config.resolve import federation_of
-from masquerade.config.settings import Data
+from masquerade.config.settings import Config, Data
 from masquerade.core.features import Feature
 from masquerade.data import cache
 from masquerade.data.fetch import add
 from masquerade.data.readers.options import TableOptions
 from masquerade.errors import MasqueradeError
+from masquerade.tables.words import in_one_text
 from tests.data.test_readers import png
 from tests.messages import Golden
 from tests.support import raises, warns
@@ -336,6 +339,16 @@ def test_columns_that_say_nothing_are_warned_of(tmp_path: Path, golden: Golden) 
     golden(heard[0].message)
 
 
+def test_columns_to_drop_are_named_as_they_are_typed(tmp_path: Path) -> None:
+    rows = "".join(f"{row * row},7,7,{row % 2}\n" for row in range(12))
+    path = csv(tmp_path, f'square,blood pressure,"a, b",y\n{rows}')
+    with warns("W306") as heard:
+        mq.load(path)
+    option, typed = shlex.split(str(heard[0].message).rpartition(": ")[2])
+    left = mq.load(path, drop=typed)
+    assert (option, [each.name for each in left.features]) == ("--drop", ["square"])
+
+
 def test_numbers_that_are_called_as_those_of_rows_are_warned_of() -> None:
     keys = np.random.default_rng(1).permutation(10**6)[:40]
     made = pandas.DataFrame({"PatientID": keys, "income": keys + 1, "y": np.arange(40) % 2})
@@ -368,7 +381,7 @@ def test_a_value_of_nines_far_from_all_others_is_warned_of() -> None:
     ages = [18.5 + place // 2 for place in range(40)]
     for marked, mark in ((999.0, "999"), (-99.0, "-99")):
         made = pandas.DataFrame(rows | {"age": [*ages[:39], marked]})
-        with warns("W315", f"`age` {mark}", f"missing='{mark}'"):
+        with warns("W315", f"`age` {mark}", f"missing=['{mark}']"):
             assert mq.from_frame(made, label="y", client="site").x.isfinite().all()
         mq.from_frame(made, label="y", client="site", missing=mark, impute="mean")
     # What is in line with the others, or no number of nines, is a value.
@@ -578,6 +591,25 @@ def test_a_table_stays_itself_in_the_cache(tmp_path: Path, monkeypatch: pytest.M
         mq.load("hosp", label="age")
 
 
+@pytest.mark.parametrize("name", ["Alter, Jahre", 'a "b", c', "age", "blood pressure"])
+def test_names_with_commas_are_kept_together_by_quotation_marks(tmp_path: Path, name: str) -> None:
+    header = in_one_text([name, "color, old", "y"])
+    rows = [f"{number},{'A' if number % 3 else 'B'},{number % 2}" for number in range(12)]
+    path = csv(tmp_path, "\n".join([header, *rows]))
+    with raises("E302") as refusal:
+        mq.load(path, drop=[name])
+    # What the message proposes is typed as it stands there.
+    *_, option, typed = shlex.split(str(refusal.value).rpartition("Try: ")[2])
+    assert (option, typed) == ("--categorical", '"color, old"')
+    left = mq.load(path, drop=in_one_text([name]), categorical=typed)
+    assert [each.name for each in left.features] == ["color, old"]
+    data = Data(
+        name=str(path), clients=2, drop_columns=(name,), categorical_columns=("color, old",)
+    )
+    assert federation_of(data)[0].features == left.features
+    assert toml.parse(toml.read(toml.dump(Config(data=data)))).data == data
+
+
 def test_settings_read_a_table_as_options_do(tmp_path: Path) -> None:
     path = csv(tmp_path, HOSPITAL * 1 + HOSPITAL.partition("\n")[2])
     data = Data(
@@ -585,8 +617,7 @@ def test_settings_read_a_table_as_options_do(tmp_path: Path) -> None:
         label_column="outcome",
         client_column="site",
         drop_columns=("id",),
-        # As `--set data.categorical_columns=sex,ward` gives them.
-        categorical_columns=("sex,ward",),
+        categorical_columns=("sex", "ward"),
         impute="median",
     )
     federation, resolved = federation_of(data)

@@ -121,9 +121,11 @@ def column_options(
     task: str | None,
 ) -> dict[str, Any]:
     """Return the options of a table that were given."""
+    from masquerade.tables.words import words_in
+
     names = {"drop": drop, "categorical": categorical, "missing": missing}
     several = {
-        option: tuple(name.strip() for each in given for name in each.split(",") if name.strip())
+        option: tuple(word for text in given for word in words_in(text))
         for option, given in names.items()
         if given
     }

@@ -36,7 +36,7 @@ from masquerade.core.task import Task
 from masquerade.cost.forecast import forecast
 from masquerade.data import ByClient, Dataset, Federation, parse, partition, share
 from masquerade.data.corruption import check_images
-from masquerade.data.readers.options import TableOptions, names_of
+from masquerade.data.readers.options import TableOptions
 from masquerade.data.source import is_file, loaded
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.methods import METHODS, MethodEntry
@@ -167,13 +167,6 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
     clients, by = data.clients, parse(rule)
     if isinstance(by, ByClient) and named:
         clients = clients or len(by.named(dataset))
-    elif named:
-        warnings.warn(
-            f"W302 `{dataset.name}` names its clients, and they are mixed by {rule}; "
-            "keep them with --partition client",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
     # A run can be resumed from any directory.
     name = str(Path(data.name).resolve()) if is_file(data.name) else data.name
     normalize = resolved_normalize(data.normalize, bool(dataset.features))
@@ -184,14 +177,8 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
 
 
 def table_options(data: Data) -> TableOptions:
-    """Return what settings say of a table; commas separate names of columns."""
-    given = {option: getattr(data, key) for option, key in TABLE_OPTIONS.items()}
-    several = {
-        option: names_of(",".join(value))
-        for option, value in given.items()
-        if isinstance(value, tuple)
-    }
-    return TableOptions(**given | several)
+    """Return what settings say of a table."""
+    return TableOptions(**{option: getattr(data, key) for option, key in TABLE_OPTIONS.items()})
 
 
 def federations_of(data: Data, seeds: Sequence[int]) -> tuple[dict[int, Federation], Data]:

@@ -39,6 +39,7 @@ from masquerade.errors import MasqueradeError, brief, is_deeper, listed, nearest
 from masquerade.methods import METHODS
 from masquerade.models import MODELS
 from masquerade.rules import PRIORS
+from masquerade.tables.words import words_in
 
 DEEPEST = 16
 """Tables and lists within one another, at most."""
@@ -86,7 +87,8 @@ def _fits(value: Any, default: Any, key: str, within: Limits, problems: Problems
             return value
         if isinstance(value, str):
             # On a command line commas are easier to write than a list of TOML.
-            value = [value_of(one.strip()) for one in value.split(",")]
+            named = not default or isinstance(default[0], str)
+            value = [one if named else value_of(one) for one in words_in(value)]
         many = value if isinstance(value, (list, tuple)) else [value]
         if len(many) != LENGTHS.get(key, len(many)):
             problems.append(f"`{key}` is {brief(value)}; give {LENGTHS[key]} values")

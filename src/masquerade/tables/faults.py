@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from masquerade.errors import MasqueradeError
+from masquerade.tables.words import in_one_text
 
 Array = npt.NDArray[Any]
 
@@ -18,11 +19,11 @@ LISTED = 20
 """Faults that are shown of one table."""
 LONGEST = 24
 """Characters that are shown of one value."""
-SEVERAL = ("categorical", "drop")
-"""Options that take several columns."""
+SEVERAL = ("categorical", "drop", "missing")
+"""Options that take several words."""
 
-Option = tuple[str, str]
-"""An option and its value: ("drop", "id")."""
+Option = tuple[str, ...]
+"""An option and its words: ("drop", "id")."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ def _advice(fault: Fault, in_python: bool) -> str:
 
 def written(options: Iterable[Option], in_python: bool) -> list[str]:
     """Write options as they are typed, those of one name together."""
-    values: dict[str, list[str]] = {}
-    for name, value in options:
-        if value not in values.setdefault(name, []):
-            values[name].append(value)
+    given: dict[str, list[str]] = {}
+    for name, *words in options:
+        given[name] = list(dict.fromkeys([*given.get(name, ()), *words]))
+    return [_written(name, words, in_python) for name, words in given.items()]
+
+
+def _written(name: str, words: list[str], in_python: bool) -> str:
     if in_python:
-        return [
-            f"{name}={given if name in SEVERAL else ','.join(given)!r}"
-            for name, given in values.items()
-        ]
-    return [f"--{name} {shlex.quote(','.join(given))}" for name, given in values.items()]
+        return f"{name}={words if name in SEVERAL else words[0]!r}"
+    return f"--{name} {shlex.quote(in_one_text(words) if name in SEVERAL else words[0])}"

@@ -7,6 +7,7 @@ from masquerade.core.table import IMPUTE
 from masquerade.data.dataset import check_task
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.tables.csv_text import check_text
+from masquerade.tables.words import words_in
 
 OTHERS_WORDS = {"mode": "most_frequent", "mostfrequent": "most_frequent", "average": "mean"}
 """What other libraries call ways of imputing."""
@@ -54,7 +55,5 @@ AS_IT_IS = TableOptions()
 
 
 def names_of(given: str | Iterable[str | int]) -> tuple[str, ...]:
-    """Return column names; in one text commas separate them, and pandas may number them."""
-    if not isinstance(given, str):
-        return tuple(map(str, given))
-    return tuple(name for each in given.split(",") if (name := each.strip()))
+    """Return column names, of which one text may hold several; pandas may number them."""
+    return words_in(given) if isinstance(given, str) else tuple(map(str, given))

@@ -35,7 +35,7 @@ def warn_of_nines(table: Table, numbers: Mapping[str, Array]) -> None:
     found = {name: mark for name, values in numbers.items() if (mark := _nines(values))}
     if found:
         said = [f"`{name}` {mark}" for name, mark in found.items()]
-        option = written([("missing", ",".join(dict.fromkeys(found.values())))], table.in_python)[0]
+        option = written([("missing", *found.values())], table.in_python)[0]
         text = f"W315 {table.source}: numbers that often mean a missing value are far from all"
         text += f" others of their column ({listed(said)}); {option} says that they mean one"
         warnings.warn(MasqueradeWarning(text), stacklevel=3)
@@ -57,8 +57,8 @@ def warn_of_marks(table: Table, names: Iterable[str]) -> None:
     found = {name: marks_of(table[name].texts[~table[name].missing]) for name in names}
     said = [f"`{name}` {', '.join(map(repr, marks))}" for name, marks in found.items() if marks]
     if said:
-        words = dict.fromkeys(mark for marks in found.values() for mark in marks)
-        option = written([("missing", ",".join(words))], table.in_python)[0]
+        words = [mark for marks in found.values() for mark in marks]
+        option = written([("missing", *words)], table.in_python)[0]
         text = f"W315 {table.source}: words that often mean a missing value are categories"
         text += f" ({listed(said)}); {option} says that they do"
         warnings.warn(MasqueradeWarning(text), stacklevel=3)

@@ -25,7 +25,7 @@ from masquerade.tables.columns import (
     numbers_of,
     places_of,
 )
-from masquerade.tables.faults import SHOWN, Fault, refusal, written
+from masquerade.tables.faults import SHOWN, Fault, Option, refusal, written
 from masquerade.tables.layout import Layout
 
 WORDS = 10
@@ -255,9 +255,9 @@ def _no_numbers(table: Table, column: Column, wrong: Flags, asked: _Asked) -> Fa
             return _words(table, column, rows, asked)
     # A few wrong values are no reason to lose a column; they may mean that there is none.
     words = sorted(set(texts))
-    unsaid = column.values.dtype.kind == "U" and len(words) <= SHOWN and "," not in "".join(words)
+    unsaid = column.values.dtype.kind == "U" and len(words) <= SHOWN
     numeric = any(map(NUMBER.fullmatch, words))
-    missing = (("missing", ",".join(words)),) if unsaid and not numeric else ()
+    missing = (("missing", *words),) if unsaid and not numeric else ()
     sure = bool(missing) and marks_of(column.texts[rows]) == words
     return replace(fault, options=(*missing, drop), advice=f"or {fault.advice}", sure=sure)
 
@@ -276,7 +276,7 @@ def _words(table: Table, column: Column, rows: Array, asked: _Asked) -> Fault:
     shown = f"{words} ({table.places.shown(different, texts, most)})"
     if len(different) in (1, len(rows)):
         return Fault(f"column `{name}`: it holds {shown}", (("drop", name),))
-    options = [("categorical", name), ("drop", name)]
+    options: list[Option] = [("categorical", name), ("drop", name)]
     named = [each.name for each in asked.clients if each.by_name]
     likeliest = named[:1] == [name]
     if name in named:
@@ -284,7 +284,7 @@ def _words(table: Table, column: Column, rows: Array, asked: _Asked) -> Fault:
     advice = "" if asked.labeled else "unless it is the label"
     if marks := marks_of(texts[rows]):
         what = "these mean" if len(marks) > 1 else "it means"
-        option = written([("missing", ",".join(marks))], table.in_python)[0]
+        option = written([("missing", *marks)], table.in_python)[0]
         also = f"{option} if {what} a missing value"
         advice = f"{advice}; {also}" if advice else f"and {also}"
     sure = asked.labeled or likeliest
@@ -313,7 +313,7 @@ def _warn(table: Table, features: Sequence[_Feature]) -> None:
     found = [f"`{name}` {what}" for what, names in said.items() for name in names]
     if found:
         names = [name for each in said.values() for name in each]
-        drop = f"drop={names}" if table.in_python else f"--drop {','.join(names)}"
+        drop = written([("drop", *names)], table.in_python)[0]
         also = ", or subtract a number from what is so large" if lost else ""
         text = f"W306 {table.source}: {listed(found, 20)}; nothing can be learned from it"
         warnings.warn(MasqueradeWarning(f"{text}: {drop}{also}"), stacklevel=2)
