@@ -18,6 +18,7 @@ import torch
 
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
+from masquerade.errors import warn
 from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
 from masquerade.storage.run_directory import RunDirectory
@@ -353,6 +354,19 @@ def requests(page: str) -> list[str]:
     found = re.findall(r"""(?:src|srcset|href|action|data)=["']([^"']*)""", page)
     found += re.findall(r"url\(([^)]*)\)", page) + re.findall(r"@import.*|<script.*|<link.*", page)
     return [target for target in found if not target.startswith("#")]
+
+
+def test_a_warning_that_is_the_same_for_every_seed_is_shown_once(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warned(**_: object) -> None:
+        for text in ("W506 a", "W506 b", "W506 a"):
+            warn(text)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli, "app", warned)
+    # The next command shows it again.
+    assert [call("run").err for _ in range(2)] == ["W506 a\nW506 b\n"] * 2
 
 
 def test_a_comparison_of_own_data_is_written_for_programs_and_people(

@@ -15,7 +15,9 @@ from masquerade.report.charts import Chart
 from masquerade.report.plots import figures
 from masquerade.report.render import svg
 from masquerade.results import Accuracy, Statistics, Summary
+from masquerade.results.lead import led, with_lead
 from tests.report.invented import (
+    accuracy,
     clients,
     corrupted,
     costs,
@@ -97,6 +99,13 @@ def test_one_point_is_no_figure_by_round_unless_others_have_more() -> None:
     once, twice = curve({2: 80.0}), curve({1: 80.0, 2: 80.0})
     assert plots.over_rounds([result("a", history=once), result("b", history=once)]) is None
     assert plots.over_rounds([result("a", history=once), result("b", history=twice)]) is not None
+
+
+def test_a_curve_of_another_metric_than_the_one_that_leads_says_so() -> None:
+    found = result(history=curve({1: 80.0, 2: 80.0}), metrics={"auroc": accuracy(70.0)})
+    charts = [plots.over_rounds(led(with_lead([found], name))) for name in ("accuracy", "auroc")]
+    said = [chart.caption for chart in charts if chart is not None]
+    assert ["accuracy alone" in text for text in said] == [False, True]
 
 
 def test_seeds_are_averaged_round_by_round() -> None:

@@ -3,7 +3,9 @@
 import warnings
 from dataclasses import replace
 
+from masquerade.results import Bytes, Preprocessing
 from masquerade.results.alarms import alarms, warn_of_client
+from masquerade.results.summary import ClassWeights
 from tests.messages import Golden
 from tests.report.invented import clients, novel, result
 from tests.support import warns
@@ -49,6 +51,19 @@ def test_who_takes_such_a_model_is_warned(golden: Golden) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_client(answering(2), 2)
+
+
+def test_what_was_done_is_not_advised() -> None:
+    def advised(**done: object) -> list[bool]:
+        (text,) = alarms([replace(answering(3), **done)])
+        return [word in text for word in ("train.class_weights", "data.normalize")]
+
+    assert advised() == [True, True]
+    assert advised(class_weights=ClassWeights((1.0, 2.0), Bytes(0, 0))) == [False, True]
+    fitted = Preprocessing("numbers are standardized", Bytes(0, 0), ("sum",))
+    assert advised(preprocessing=fitted) == [True, False]
+    # Constants may be those of other images.
+    assert advised(preprocessing=replace(fitted, sent=())) == [True, True]
 
 
 def test_methods_with_the_same_figures_are_named(golden: Golden) -> None:

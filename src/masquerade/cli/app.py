@@ -70,8 +70,8 @@ def main() -> None:
         sys.stdout = sys.stderr = io.StringIO()
     for each in STATUS_WHEN_STOPPED:
         signal.signal(each, _stop)
-    warnings.showwarning = _show_warning
-    warnings.filterwarnings("once", category=MasqueradeWarning)
+    warnings.showwarning = _shown_once()
+    warnings.filterwarnings("always", category=MasqueradeWarning)
     try:
         _refuse_alone()
         app(standalone_mode=True)
@@ -195,6 +195,14 @@ def _stop(number: int, frame: object) -> None:
     raise Stopped(STATUS_WHEN_STOPPED[number])
 
 
-def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
-    if issubclass(category, MasqueradeWarning):
-        print(printable(str(message)), file=sys.stderr)
+def _shown_once() -> Callable[..., None]:
+    """Return what shows warnings: one that is the same for every seed is shown once."""
+    shown: set[str] = set()
+
+    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+        text = printable(str(message))
+        if issubclass(category, MasqueradeWarning) and text not in shown:
+            shown.add(text)
+            print(text, file=sys.stderr)
+
+    return show

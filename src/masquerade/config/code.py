@@ -174,8 +174,10 @@ def refuse_program(path: Path, tables: Mapping[str, Any], then: str) -> None:
     files = (path / PROGRAM, path.parent / PROGRAM)
     names = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     again = f"python {names[0]!r}" if names else "mq.run or mq.compare, as before"
-    text = f"{path} is of a Python program, which alone has its method and network; call it again"
-    raise MasqueradeError("E202", f"{text} ({again}): nothing is trained twice, and {then}")
+    text = f"`{path}` was made by a Python program, which alone has its method and network; call"
+    raise MasqueradeError(
+        "E202", f"{text} it again ({again}): nothing is trained twice, and {then}"
+    )
 
 
 def hashes(names: tuple[str, ...]) -> dict[str, str]:

@@ -112,7 +112,7 @@ def _named(
 
     if "python" in settings:
         call = f"mq.load_result({str(path)!r}, method=..., model=...)"
-        text = f"{path} is of a Python program, which alone has its method and network"
+        text = f"`{path}` was made by a Python program, which alone has its method and network"
         raise MasqueradeError("E202", f"{text}; write {call} with those that were trained")
     if not settings:
         raise MasqueradeError("E408", f"no run at {path}, so there are no models; check the path")

@@ -59,11 +59,16 @@ def over_rounds(results: Results) -> Chart | None:
     rows = _curves(results)
     if len({row["round"] for row in rows}) < 2:
         return None
+    about = (
+        "How fast a method gets to what it has at the end, each client on its own test data. A lone"
+        " marker is a view that trains only when it is used."
+    )
+    if results[0].measured:
+        about += f" Between rounds {results[0].measured} alone is measured."
     return Chart(
         "rounds",
         "By round",
-        "How fast a method gets to what it has at the end, each client on its own test data. A lone"
-        " marker is a view that trains only when it is used.",
+        about,
         _curve_spec(results, rows, number("round", "Round", form="d", nice=False)),
     )
 

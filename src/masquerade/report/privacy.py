@@ -78,19 +78,28 @@ def markdown(sheets: Sequence[PrivacySheet]) -> str:
 
 
 def line(sheets: Sequence[PrivacySheet]) -> str:
-    """Say in one line what left clients, for a terminal."""
-    several = len(sheets) > 1
-    found = []
-    for each in sheets:
-        names = dict.fromkeys(
-            kind
-            for line in each.lines
-            if line.direction == UP
-            for kind in line.kinds
-            if kind != "header"
-        )
-        whose = f"{heading(each)}: " if several else ""
-        found.append(
-            f"{whose}{', '.join(names)} left clients; differential privacy: {each.epsilon}"
-        )
-    return "\n".join(dict.fromkeys(found))
+    """Say what left clients, for a terminal: in one line of all trainings of which it is the same.
+
+    Seeds are named where they differ.
+    """
+    texts = [(each, _left(each)) for each in sheets]
+    of_title: dict[str, set[str]] = {}
+    for each, text in texts:
+        of_title.setdefault(each.title, set()).add(text)
+    whose: dict[str, list[str]] = {}
+    for each, text in texts:
+        name = each.title
+        name += "" if len(of_title[each.title]) == 1 else f" (seed {each.seed})"
+        names = whose.setdefault(text, [])
+        if name not in names:
+            names.append(name)
+    if len(whose) == 1:
+        return "".join(whose)
+    return "\n".join(f"{', '.join(names)}: {text}" for text, names in whose.items())
+
+
+def _left(sheet: PrivacySheet) -> str:
+    """Say what kinds left a client, and what is guaranteed of them."""
+    ups = [each.kinds for each in sheet.lines if each.direction == UP]
+    kinds = dict.fromkeys(kind for each in ups for kind in each if kind != "header")
+    return f"{', '.join(kinds)} left clients; differential privacy: {sheet.epsilon}"

@@ -1,10 +1,9 @@
 """Alarms: results that a person should look at twice before believing them."""
 
 import math
-import warnings
 from collections.abc import Collection, Iterable, Sequence
 
-from masquerade.errors import MasqueradeWarning, listed
+from masquerade.errors import listed, warn
 from masquerade.results.summary import ClientFigures, Summary, splits
 
 ONE_CLASS, SAME = "W310", "W311"
@@ -23,7 +22,7 @@ def alarms(results: Sequence[Summary]) -> list[str]:
 def warn_of(results: Sequence[Summary]) -> None:
     """Warn of what is alarming about some results."""
     for text in alarms(results):
-        warnings.warn(text, MasqueradeWarning, stacklevel=3)
+        warn(text)
 
 
 def warn_of_client(summary: Summary, place: int) -> None:
@@ -34,27 +33,24 @@ def warn_of_client(summary: Summary, place: int) -> None:
         text = f"{ONE_CLASS} The model of client {_called(clients, place)} answered all of its own"
         text += f" {summary.split} samples with one {what}, though the {differ} differ; see what it"
         text += f" answers before you use it. {advice}"
-        warnings.warn(text, MasqueradeWarning, stacklevel=3)
-
-
-_TRY = (
-    "Compare with the majority class; check that inputs are normalized (data.normalize), and try"
-    " train.class_weights=balanced, another method.lr, or more rounds"
-)
-_TRY_NUMBERS = (
-    "Check that inputs are normalized (data.normalize) and targets of moderate size, and try"
-    " another method.lr, or more rounds"
-)
+        warn(text)
 
 
 def _words(summary: Summary) -> tuple[str, str, str]:
     """Say what a model answers with, what it should tell apart, and what to try.
 
-    Classification has a majority class, and regression has none.
+    Classification has a majority class, and regression has none. What was done is not advised.
     """
+    done = summary.preprocessing
+    # What was fitted to the data has normalized them; constants may be those of others.
+    fitted = done is not None and (done.sent or done.per_client)
+    scaled = "" if fitted else "that inputs are normalized (data.normalize)"
     if summary.majority is None and summary.metric != "accuracy":
-        return "number", "targets", _TRY_NUMBERS
-    return "class", "labels", _TRY
+        check = " and ".join(filter(None, (scaled, "that targets are of moderate size")))
+        return "number", "targets", f"Check {check}; try another method.lr, or more rounds"
+    compare = "Compare with the majority class; " + (scaled and f"check {scaled}; ")
+    weights = "" if summary.class_weights else "train.class_weights=balanced, "
+    return "class", "labels", f"{compare}try {weights}another method.lr, or more rounds"
 
 
 def _one_class(rows: Collection[Sequence[Summary]]) -> list[str]:

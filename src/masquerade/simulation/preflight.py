@@ -27,10 +27,12 @@ def warn_of_small_limits(method: Method, task: Task, info: ClientInfo) -> None:
     limit = method.limit(task, info)["use"]
     covered = sum(task.shapes[name].numel() for name in limit) / task.parameters
     if (limit or "sparsity" in vars(method)) and covered < SMALL:
-        warn(
-            f"W506 {type(method).__name__} masks {covered:.0%} of the parameters only, so models "
-            "stay dense (a large first layer? method.first_dense=false)",
-        )
+        text = f"W506 {type(method).__name__} masks {covered:.0%} of the parameters only, so its"
+        if getattr(method, "first_dense", False):
+            advice = "its first layer is left whole; method.first_dense=false masks that too"
+        else:
+            advice = "another network may suit it"
+        warn(f"{text} models stay dense: {advice}")
 
 
 def try_out(task: Task, federation: Federation) -> None:

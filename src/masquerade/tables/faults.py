@@ -77,7 +77,8 @@ def refusal(source: str, faults: Sequence[Fault], in_python: bool) -> Masquerade
     text = f"{source} has {count}:\n" + "\n".join(lines)
     mended = [fault.options[0] for fault in faults if fault.options and fault.sure]
     if mended:
-        text += f"\nTry: {' '.join(written(mended, in_python))}"
+        # As it can be copied: arguments have commas between them, options have none.
+        text += f"\nTry: {(', ' if in_python else ' ').join(written(mended, in_python))}"
     return MasqueradeError("E302", text)
 
 

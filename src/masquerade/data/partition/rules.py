@@ -214,8 +214,8 @@ def owner_of(dataset: Dataset) -> Integers:
     if dataset.client is None:
         raise MasqueradeError(
             "E202",
-            f"`{dataset.name}` does not name the client of a sample; give `clients` and another "
-            "partition, such as `iid`",
+            f"`{dataset.name}` does not name the client of a sample; name them, or give a number "
+            "of clients (20) and a partition that makes them up (iid, dirichlet:0.3)",
         )
     owner: Integers = dataset.client.cpu().numpy()
     return owner
