@@ -72,6 +72,7 @@ def main() -> None:
         signal.signal(each, _stop)
     warnings.showwarning = _show_warning
     warnings.filterwarnings("always", category=MasqueradeWarning)
+    _shown.clear()
     try:
         _refuse_alone()
         app(standalone_mode=True)
@@ -195,6 +196,12 @@ def _stop(number: int, frame: object) -> None:
     raise Stopped(STATUS_WHEN_STOPPED[number])
 
 
+_shown: set[str] = set()
+"""What this command has warned of."""
+
+
 def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
-    if issubclass(category, MasqueradeWarning):
+    # Trainings of a comparison warn of the same thing: it is said once.
+    if issubclass(category, MasqueradeWarning) and str(message) not in _shown:
+        _shown.add(str(message))
         print(printable(str(message)), file=sys.stderr)
