@@ -78,9 +78,8 @@ def markdown(sheets: Sequence[PrivacySheet]) -> str:
 
 
 def line(sheets: Sequence[PrivacySheet]) -> str:
-    """Say in one line what left clients, for a terminal."""
-    several = len(sheets) > 1
-    found = []
+    """Say in a line what left clients, for a terminal; methods of which the same holds share it."""
+    alike: dict[str, dict[str, None]] = {}
     for each in sheets:
         names = dict.fromkeys(
             kind
@@ -89,8 +88,8 @@ def line(sheets: Sequence[PrivacySheet]) -> str:
             for kind in line.kinds
             if kind != "header"
         )
-        whose = f"{heading(each)}: " if several else ""
-        found.append(
-            f"{whose}{', '.join(names)} left clients; differential privacy: {each.epsilon}"
-        )
-    return "\n".join(dict.fromkeys(found))
+        text = f"{', '.join(names)} left clients; differential privacy: {each.epsilon}"
+        alike.setdefault(text, {})[each.title] = None
+    if len(alike) == 1:
+        return next(iter(alike))
+    return "\n".join(f"{', '.join(titles)}: {text}" for text, titles in alike.items())
