@@ -435,11 +435,11 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     assert first["s to send, in all"] == pytest.approx(seconds)
     assert first["s to send, a round"] == pytest.approx(seconds / 3)
     page = finished / "report.html"
-    assert "8kbps down, 4kbps up" in page.read_text()
+    assert "8 kbps down, 4 kbps up" in page.read_text()
     # Unasked, the page has the bandwidth of its run.
     call("resume", finished, "--set", "evaluate.bandwidth=20Mbps", "--quiet")
     assert call("report", finished, "--quiet")[0] == 0
-    assert "20Mbps both ways" in page.read_text()
+    assert "20 Mbps both ways" in page.read_text()
     for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
         assert call("report", finished, "--costs", *wrong)[0] == 2
     assert "As papers count" in call("report", finished, "--costs", "--convention", "paper")[1]

@@ -1,6 +1,8 @@
 """What a run ran on: written beside its results, read back, on the page; damage is refused."""
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,13 @@ def test_damage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / environment.FILE).write_text("{ }")
     with raises("E401", environment.FILE):
         environment.read(tmp_path / "run")
+
+
+def test_a_comparison_has_the_command_that_began_it(tmp_path: Path) -> None:
+    here = environment.here()
+    assert environment.first_command(tmp_path) == ""
+    for place, (name, command) in enumerate({"b": "compare --seed 1", "a": "resume out"}.items()):
+        told = environment.to_bytes(replace(here, command=command))
+        write(tmp_path / name, sealed([(environment.FILE, told)]))
+        os.utime(tmp_path / name / environment.FILE, (place, place))
+    assert environment.first_command(tmp_path) == "compare --seed 1"

@@ -63,8 +63,8 @@ def test_of_a_run_without_a_round_nothing_is_said(tmp_path: Path) -> None:
     assert live.duration(found.left) == "–"
 
 
-def test_a_comparison_has_a_row_for_every_training_that_has_begun(tmp_path: Path) -> None:
-    begin(tmp_path)
+def test_a_comparison_has_a_row_for_every_training_begun_or_not(tmp_path: Path) -> None:
+    begin(tmp_path, 'local", "fedprox')
     (tmp_path / "comparison").touch()
     for place, method in enumerate(("local", "dmpfl")):
         begin(tmp_path / f"{method}-seed{place}", method, place, line(1, 50.0))
@@ -72,7 +72,12 @@ def test_a_comparison_has_a_row_for_every_training_that_has_begun(tmp_path: Path
     assert [(each.title, each.finished) for each in watch(tmp_path)] == [
         ("Local", True),
         ("DM-PFL", False),
+        ("Local", False),
+        ("FedProx", False),
     ]
+    waiting = watch(tmp_path)[-1]
+    assert (waiting.seed, waiting.done, waiting.rounds) == (1, 0, 10)
+    assert math.isnan(waiting.left)
     assert not finished(tmp_path)
     (tmp_path / HASHES).touch()
     assert finished(tmp_path)

@@ -149,10 +149,13 @@ def test_figures_and_tables_are_saved_as_files(
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.open(report)
     for place, kind in enumerate(("svg", "png")):
-        browser.ask(f"document.querySelectorAll('#figure-rounds + .files button')[{place}].click()")
+        row = "document.querySelector('#figure-rounds').closest('figure').querySelector('.files')"
+        browser.ask(f"{row}.children[{place}].click()")
         wait_until((tmp_path / f"rounds.{kind}").is_file, kind)
-    browser.ask("document.querySelector('#results .wide + .files button').click()")
-    wait_until((tmp_path / "table.csv").is_file, "csv")
+    for place, kind in enumerate(("csv", "md", "tex")):
+        buttons = "document.querySelectorAll('#results .wide + .files button')"
+        browser.ask(f"{buttons}[{place}].click()")
+        wait_until((tmp_path / f"table.{kind}").is_file, kind)
     drawn = (tmp_path / "rounds.svg").read_text()
     assert "By round" in drawn
     assert "&lt;b&gt;" in drawn
@@ -160,6 +163,12 @@ def test_figures_and_tables_are_saved_as_files(
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert lines[0].startswith("Method,Own data,")
     assert len(lines) == 1 + len(results())
+    assert (tmp_path / "table.md").read_text().splitlines()[1].startswith("|---|--:|--:|")
+    written = (tmp_path / "table.tex").read_text()
+    # Whatever LaTeX would read otherwise is escaped, as the command does it.
+    assert r'<b>"Second" \& \$x\textasciicircum{}2\$ & ' in written
+    assert r"$\pm$ " in written
+    assert written.splitlines()[-1] == r"\end{tabular}"
 
 
 def line(number: int, own: float) -> str:

@@ -133,7 +133,7 @@ def test_gains_are_those_of_each_client_over_the_first_method() -> None:
     chart = client_plots.over_gains(both)
     assert [row["value"] for row in rows(chart, 1)] == [10.0, -30.0]
     assert chart is not None
-    assert "instead of A" in json.dumps(chart.spec).replace('", "', " ")
+    assert "over A" in json.dumps(chart.spec).replace('", "', " ")
     assert client_plots.over_gains([result("a")]) is None
 
 
@@ -211,7 +211,7 @@ def test_what_sends_nothing_is_a_level_and_no_point() -> None:
     chart = plots.over_traffic([sent("a", 0.0), sent("b", 1e6)])
     assert chart is not None
     assert {row["method"] for row in rows(chart)} == {"B"}
-    assert "A: nothing" in texts(svg(chart.alone(), ""))
+    assert "A sends nothing" in texts(svg(chart.alone(), ""))
     assert plots.over_traffic([sent("a", 0.0)]) is None
 
 

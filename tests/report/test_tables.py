@@ -254,13 +254,13 @@ def test_a_terminal_shows_what_it_has_room_for_and_folds_no_word(width: int) -> 
 
 
 def test_what_adaptation_costs_is_said_apart() -> None:
-    note = "Counted apart, once before use: FedAvg+FT 0.02 MB and 0.04 GFLOP."
+    note = "Counted apart, once before use: FedAvg+FT 20 kB and 0.04 GFLOP."
     assert note in markdown(six_methods())
     assert "apart" not in markdown([result()])
     # A download alone is a cost too, and methods that cost the same are named together.
     sent = costs(adapt=spent(5e4, 0.0, flops=Flops(0.0, 0.0, 0.0)))
     same = [result(name, costs=sent) for name in "ab"]
-    assert "Counted apart, once before use: A, B 0.05 MB." in markdown(same)
+    assert "Counted apart, once before use: A, B 50 kB." in markdown(same)
 
 
 def test_titles_are_text_and_not_markup() -> None:
@@ -378,8 +378,8 @@ def test_what_is_sent_for_preprocessing_is_counted_for_every_method() -> None:
     silent = result("local", costs=costs(spent(0.0, 0.0)), preprocessing=fitted)
     other = result("fedavg", preprocessing=fitted, class_weights=weighed)
     (note,) = [each for each in footnotes([silent, other]) if "before training" in each]
-    assert "LOCAL 0.002 MB" in note
-    assert "FEDAVG 0.003 MB" in note
+    assert "LOCAL 2 kB" in note
+    assert "FEDAVG 3 kB" in note
     assert [row["bytes_before"] for row in frames.rows([silent, other])] == [2000.0, 3000.0]
 
 

@@ -4,12 +4,14 @@ import json
 import threading
 import time
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from masquerade.cli.options import AsJson, Debug
+from masquerade.cli.train import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +62,8 @@ def watch(
     elif not console.is_terminal:
         console.print(_table(rows(found)))
         return
-    with Live(_table(rows(found)), console=console) as shown:
+    # Who stops watching stops nothing else.
+    with suppress(Stopped), Live(_table(rows(found)), console=console) as shown:
         while browser or not finished(path):
             time.sleep(EVERY)
             shown.update(_table(rows(look(path))))

@@ -29,7 +29,7 @@ def bandwidth(text: str) -> Bandwidth:
     if len(rates) > 2 or not all(rates):
         known = "give 10MB/s (bytes) or 50Mbps (bits), or two as DOWN:UP; prefixes are k, M and G"
         raise MasqueradeError("E201", f"`bandwidth` is {text!r}; {known}")
-    names = [piece.strip() for piece in pieces]
+    names = [re.sub(r"(?<=\d)\s*(?=[a-zA-Z])", " ", piece.strip()) for piece in pieces]
     shown = f"{names[0]} both ways" if len(names) == 1 else f"{names[0]} down, {names[1]} up"
     return Bandwidth(rates[0], rates[-1], shown)
 

@@ -57,6 +57,16 @@ def to_bytes(found: Environment) -> bytes:
     return json.dumps(to_json(found), indent=1).encode()
 
 
+def first_command(path: Path) -> str:
+    """Return the command that began a comparison: that of the first of its runs to end.
+
+    A comparison that was stopped is ended by `resume`, which does not say what was asked for.
+    """
+    files = sorted(path.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
+    first = read(files[0].parent) if files else None
+    return first.command if first else ""
+
+
 def read(path: Path) -> Environment | None:
     """Read that of a directory, or of the first of its runs; older ones have none."""
     for file in (path / FILE, *sorted(path.glob(f"*/{FILE}"))):

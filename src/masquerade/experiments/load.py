@@ -87,9 +87,9 @@ def _loaded(
         def opened() -> Models:
             return given
 
-    sheets = read_sheets(path) if (path / PRIVACY).is_file() else ()
+    sheet = read_sheets(path)[0] if (path / PRIVACY).is_file() else None
     partition, ran = facts.partition if facts else "", environment.read(path)
-    return Result(tuple(summaries), settings, partition, ran, opened, *sheets[:1])
+    return Result(tuple(summaries), settings, partition, ran, opened, sheet)
 
 
 def _settings(path: Path) -> toml.Tables:

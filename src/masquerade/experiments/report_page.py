@@ -117,8 +117,7 @@ def about_results(
     title = f"{results[0].data}: {', '.join(dict.fromkeys(each.title for each in results))}"
     facts = [_what_was_run(results, tables, partition, ran)]
     found = {} if ran is None else {k: str(v) for k, v in asdict(ran).items() if v}
-    facts += [ran.command] if ran and ran.command else []
-    return About(title, settings, facts, found)
+    return About(title, settings, facts, ran.command if ran else "", found)
 
 
 def _what_was_run(
@@ -131,9 +130,11 @@ def _what_was_run(
     networks = ", ".join(dict.fromkeys(each.network for each in results))
     data = tables.get("data", {})
     if "partition" in data:
-        partition = f"{data['partition']} over {results[0].clients} clients"
+        partition = data["partition"]
     version = f"Masquerade {ran.masquerade}" if ran else f"page by Masquerade {__version__}"
-    held = f"partition {partition}" if partition else ""
+    # What a row of the data says of its client is no partition of ours.
+    held = "clients as in the data" if partition == "client" else f"partition {partition}"
+    held = held if partition else ""
     return " · ".join(filter(None, (f"Network {networks}", held, version)))
 
 

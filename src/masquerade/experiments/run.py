@@ -313,9 +313,11 @@ def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:
     """Write what a comparison's directory holds at its end."""
+    ran = environment.here()
+    ran = replace(ran, command=environment.first_command(directory.path) or ran.command)
     files = [
         (COMPARISON, b""),
-        (environment.FILE, environment.to_bytes(environment.here())),
+        (environment.FILE, environment.to_bytes(ran)),
         ("results.json", json_of(results)),
     ]
     directory.write_results(files)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from masquerade.config import toml
+from masquerade.config.resolve import trainings
 from masquerade.errors import MasqueradeError
 from masquerade.methods import METHODS
 from masquerade.results import (
@@ -63,7 +64,7 @@ class Watched:
 
 
 def watch(path: Path) -> list[Watched]:
-    """Read the trainings of a run or a comparison, those that have begun, in their order."""
+    """Read the trainings of a run or a comparison, in their order; some may not have begun."""
     if is_sweep(path):
         text = f"{path} is a sweep; watch one of its run directories: {path / 'trials'}"
         raise MasqueradeError("E202", text)
@@ -72,7 +73,35 @@ def watch(path: Path) -> list[Watched]:
     if not (path / CONFIG).is_file():
         raise MasqueradeError("E408", f"no run at {path}: it has no {CONFIG}; check the path")
     begun = sorted(folders, key=lambda folder: (folder / CONFIG).stat().st_mtime)
-    return [_watched(folder) for folder in begun]
+    waiting = _planned(path) if several else []
+    known = {folder.name for folder in begun}
+    found = [_watched(folder) for folder in begun]
+    return [*found, *(each for folder, each in waiting if folder not in known)]
+
+
+def _planned(path: Path) -> list[tuple[str, Watched]]:
+    """Return what a comparison trains, by folder; nothing where code of its own says so."""
+    tables = toml.read((path / CONFIG).read_text("utf-8"))
+    if "python" in tables or not all(name in METHODS for name in tables["methods"]):
+        return []
+    config = toml.parse(tables, str(path / CONFIG))
+    return [
+        (
+            each.folder,
+            Watched(
+                name=each.names[0],
+                title=METHODS[each.names[0]].title,
+                data=config.data.name,
+                seed=each.seed,
+                rounds=config.train.rounds,
+                clients=config.data.clients,
+                done=0,
+                finished=False,
+                seconds=0.0,
+            ),
+        )
+        for each in trainings(config)
+    ]
 
 
 def finished(path: Path) -> bool:

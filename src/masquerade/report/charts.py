@@ -43,6 +43,9 @@ _CONFIG: Spec = {
         "labelLimit": 150,
         "labelOverlap": True,
         "labelPadding": 5,
+        # A number stands under its tick, also at an end; on a phone some are left out.
+        "labelFlush": False,
+        "labelSeparation": 6,
     },
     "axisX": {"grid": False},
     "legend": {

@@ -32,9 +32,8 @@ def over_clients(results: Results) -> Chart | None:
     """Draw every client's own metric, one row per method; none where clients are not listed."""
     found = clients.own(results)
     caption = (
-        "The clients that a mean hides: every dot is one client, over all seeds of one partition,"
-        " every ring one that took no part in training; the bar is the mean of the dots. A client"
-        " under the pointer stands out in all rows."
+        f"The clients that a mean hides: every dot is one client{clients.whose(results)}, and the"
+        " bar is their mean. A client under the pointer stands out in all rows."
     )
     label = metric(results, "of each client on its own data")
     return _rows(results, found, "clients", "Every client", label, caption, digits(results))
@@ -43,14 +42,14 @@ def over_clients(results: Results) -> Chart | None:
 def over_gains(results: Results) -> Chart | None:
     """Draw what every client gains from each method instead of the first; none with one."""
     first, *others = by_method(results)
+    instead = by_method(results)[first][0].title
     gains = {name: clients.difference(results, name, first).clients for name in others}
     points = "points" if metric(results).endswith("(%)") else metric(results)
-    instead = by_method(results)[first][0].title
     caption = (
-        "Who wins and who loses when the first method is replaced: every dot is one client, to the"
-        " right of 0 where it is better off; rings took no part in training."
+        f"Who wins and who loses against {instead}: every dot is one client, to the right of 0"
+        " where it is better off."
     )
-    label = f"Gain of each client instead of {instead} ({points})"
+    label = f"Gain of each client over {instead} ({points})"
     # An explicit sign says that it is a difference.
     form = "+" + digits(results)
     return _rows(results, gains, "gains", "Gains and losses of clients", label, caption, form)
@@ -91,6 +90,8 @@ def _rows(
         given = inside or list(values.values())
         return [{"mean": statistics.fmean(given)}] if given else []
 
+    if kept_out:
+        caption += " Rings took no part in training."
     left_out = sum(map(len, found.values())) - sum(len(_some(each)) for each in found.values())
     if left_out:
         caption += f" Of many clients {DRAWN} are drawn, evenly from the lowest to the highest."
@@ -220,7 +221,7 @@ def label_chart(
             ),
         },
     }
-    caption += f" The fullest color is {most_share:.0%} of them."
+    caption += f" The fullest color is {100 * most_share:.0f}\u00a0% of them."
     return Chart(name, title, caption, spec, max(140, min(420, 22 * len(labels))))
 
 

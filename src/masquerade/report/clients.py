@@ -44,7 +44,7 @@ def of_one_partition(results: Results) -> list[Summary]:
     return [each for each in results if len(parts) < 2 or each.seed == first]
 
 
-def _whose(results: Results) -> str:
+def whose(results: Results) -> str:
     """Say whose clients are shown, where they are not those of all seeds."""
     some = of_one_partition(results)
     return "" if len(some) == len(results) else f" (seed {some[0].seed}; each has its own)"
@@ -218,7 +218,7 @@ def _listing(results: Results) -> Listing:
         *[f"{splits(results)} samples"] * bool(tested),
         *(titles[name] for name in found),
     ]
-    title = f"{_metric(results)} of each client on its own data{_whose(results)}"
+    title = f"{_metric(results)} of each client on its own data{whose(results)}"
     return Listing(title, headings, body)
 
 
@@ -300,5 +300,6 @@ def _client_gains(results: Results, title: str, found: Mapping[str, Difference])
     ]
     titles = [_metric(shown[name]) for name in found]
     headings = ["client", *[f"{splits(results)} samples"] * bool(tested), *titles]
-    whose = f"{title}, gain of each client{_whose(results)}"
-    return Listing(whose, headings, body, "\n".join(notes))
+    return Listing(
+        f"{title}, gain of each client{whose(results)}", headings, body, "\n".join(notes)
+    )

@@ -41,10 +41,10 @@ class Section:
 
 
 def show(value: float | None) -> str:
-    """Write a cost: whole numbers whole, others with two decimals or two digits."""
-    if value is None or not (value >= 1000 or value.is_integer()):
+    """Write a cost: whole numbers whole, others with three digits, or two where it is small."""
+    if value is None or not (value >= 10 or value.is_integer()):
         return show_cost(value)
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if value >= 100 or value.is_integer() else f"{value:.1f}"
 
 
 def sections(results: Results, rate: Bandwidth, convention: str = "ours") -> list[Section]:
@@ -252,7 +252,8 @@ def layers(seeds: Results) -> list[list[str]]:
         for layer in found:
             counts = [mean(seeds, pick) for pick in _of_layer(phase, layer)]
             if any(counts):
-                body.append([phase, layer, *(show_cost(count, 1e9) for count in counts)])
+                name = f"train, {phase} epochs" if phase.isdigit() else phase
+                body.append([name, layer, *(show_cost(count, 1e9) for count in counts)])
     return body
 
 

@@ -11,8 +11,10 @@ TOLD = 6
 """Methods, at most, whose figures stand above the table where they cannot be compared."""
 
 
-def headline(results: Results, title: str, facts: Sequence[str], notes: Sequence[str]) -> str:
-    """Return the title, what was run in a line, what is alarming, and a tile for each finding."""
+def headline(
+    results: Results, title: str, facts: Sequence[str], command: str, notes: Sequence[str]
+) -> str:
+    """Return the title, what was run, what is alarming, and a tile for each finding."""
     names = list(tables.columns(results))
     full = [name for name in names if name.endswith(" % shift")][-1:]
     of = f"{metric_title(results[0].metric)} on" if tables.further(results) else "On"
@@ -30,6 +32,7 @@ def headline(results: Results, title: str, facts: Sequence[str], notes: Sequence
             "<header>",
             element("h1", title),
             *(element("p", fact, "soft") for fact in (tables.heading(results), *facts)),
+            f'<p class="soft">{element("code", command)}</p>' if command else "",
             f"<ul>{remarks}</ul>" if remarks else "",
             f'<div class="tiles">{"".join(tiles)}</div>',
             "</header>",
@@ -54,6 +57,7 @@ def _tile(
     }
     values = sorted(known.values())
     leaders = plain if len(plain) == 1 else [place for place in plain if place in ahead.rows]
+    apart = next((each for each in ahead.ahead if each.best in plain), None)
     if leaders:
         who, value = groups[leaders[0]][0].title, _sure(found[leaders[0]], form, unit)
     elif not ahead.by and values:
@@ -65,10 +69,31 @@ def _tile(
     else:
         who = "No lead is separated"
         value = f"{values[0]:{form}} to {values[-1]:{form}}{unit}" if values else tables.ABSENT
+    how_far = _apart(apart, groups, form, tables.is_percent(results)) if apart else ""
     return (
         f'<div class="tile">{element("p", label, "soft")}{element("p", who, "who")}'
-        f"{element('p', value)}</div>"
+        f"{element('p', value)}{element('p', how_far, 'soft') if how_far else ''}</div>"
     )
+
+
+def _apart(ahead: tables.Ahead, groups: Sequence[tables.Results], form: str, percent: bool) -> str:
+    """Say how far the best row is ahead of the next, or of the one that it is not separated from.
+
+    So a reader sees at once whether more seeds might tell them apart.
+    """
+    best, other = (groups[place][0].title for place in (ahead.best, ahead.of))
+    gap, points = ahead.gap, " points" if percent else ""
+    low, high = (_signed(each, form) for each in (gap.low, gap.high))
+    interval = f"(95 % interval {low} to {high}, over {gap.by})"
+    if not float(f"{gap.value:{form}}"):
+        return f"{best} and {other} are level {interval}"
+    who = "" if gap.sign > 0 else f"{best} is "
+    return f"{who}{_signed(gap.value, form)}{points} ahead of {other} {interval}"
+
+
+def _signed(value: float, form: str) -> str:
+    """Write a number that may be negative; one that is 0 as written has no sign."""
+    return f"{value:z{form}}".replace("-", "\N{MINUS SIGN}")
 
 
 def _sure(found: tables.Figure | None, form: str, unit: str) -> str:

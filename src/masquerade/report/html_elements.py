@@ -2,7 +2,9 @@
 
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from masquerade.report.charts import color_of, shape_of
 from masquerade.report.tables import Figure, show, split
@@ -73,15 +75,34 @@ def cell(value: str, rest: str = "", best: bool = False) -> str:
     return shown + (element("small", rest) if rest else "")
 
 
+_NUMBER = re.compile(r"(<[^>]*>)*\s*([-+−–±]|\d)")
+"""How a cell begins that has a number, or a dash for one."""
+_WORDS = ' class="words"'
+
+
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Return a table; rows are insides of cells, and their first names them."""
-    top = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in headings)
+    """Return a table; rows are insides of cells, and their first names them.
+
+    Columns of numbers stand to the right, those of words to the left.
+    """
+    body_rows = list(rows)
+    wordy = [
+        place > 0 and not any(map(_NUMBER.match, column))
+        for place, column in enumerate(zip(*body_rows, strict=True))
+    ]
+    top = "".join(
+        f'<th scope="col"{_WORDS if is_words else ""}>{html.escape(heading)}</th>'
+        for heading, is_words in zip(headings, wordy or repeat(False), strict=False)
+    )
     top = top.replace(" %", "&nbsp;%")
     body = "\n".join(
         f'<tr><th scope="row">{row[0]}</th>'
-        + "".join(f"<td>{inside}</td>" for inside in row[1:])
+        + "".join(
+            f"<td{_WORDS if is_words else ''}>{inside}</td>"
+            for inside, is_words in zip(row[1:], wordy[1:], strict=True)
+        )
         + "</tr>"
-        for row in rows
+        for row in body_rows
     )
     return (
         f'<div class="wide{f" {kind}" if kind else ""}" tabindex="0"><table>\n'

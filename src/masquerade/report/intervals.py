@@ -39,6 +39,10 @@ class Interval:
         """Return 1 where all of it lies above 0, -1 where all of it lies below, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
+    def turned(self) -> "Interval":
+        """Return the same difference, taken the other way round."""
+        return Interval(-self.value, -self.high, -self.low, self.by)
+
 
 @dataclass(frozen=True)
 class Trained:

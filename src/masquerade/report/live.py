@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from masquerade.report import plots, render
-from masquerade.report.charts import Chart
+from masquerade.report.charts import Chart, titles
 from masquerade.report.html_elements import cell, element, table
 from masquerade.report.page import document, figure, legend
 from masquerade.report.tables import ABSENT, Results
@@ -29,13 +29,15 @@ class Training:
 
 def page(title: str, trainings: Sequence[Training], results: Results) -> str:
     """Return the page as it is now; its script keeps it so."""
+    data = "".join(f"{each.data}. " for each in results[:1])
+    about = f"{data}Under way: this page keeps itself up to date, and ends as the report."
     charts = figures(results)
     lost = "The server does not answer: it was stopped. What is shown is what it said last."
     body = [
-        f"<header>{element('h1', title)}{element('p', 'Under way', 'soft')}",
+        f"<header>{element('h1', title)}{element('p', about, 'soft')}",
         f'<p class="soft" id="lost" hidden>{lost}</p></header>',
         f'<div id="progress">{progress(trainings)}</div>',
-        legend(results) if charts else "",
+        legend(results) if charts and len(titles(results)) > 1 else "",
         f'<div class="figures">{"".join(map(figure, charts.values()))}</div>' if charts else "",
     ]
     return document(title, body, charts, live=True)
@@ -53,13 +55,13 @@ def progress(trainings: Sequence[Training]) -> str:
             cell(each.title),
             cell(str(each.seed)),
             f'<progress value="{each.done}" max="{max(1, each.rounds)}"></progress>'
-            + cell(f" {each.done} of {each.rounds}"),
+            + cell(f" {each.done} of {each.rounds}" if each.done else " waiting"),
             cell(ABSENT if math.isnan(each.own) else f"{each.own:.1f}"),
             cell(duration(each.left)),
         ]
         for each in trainings
     ]
-    return table(["Training", "Seed", "Rounds", "Own data", "Left"], rows)
+    return table(["Training", "Seed", "Rounds", "Own data (%)", "Time left"], rows)
 
 
 def duration(seconds: float) -> str:

@@ -20,6 +20,8 @@ from masquerade.results import Summary
 from masquerade.results.json_records import Json
 
 Square = list[list[float]]
+NAMED = 12
+"""Clients, at most, whose names stand beside a square."""
 
 
 def over_layers(results: Results) -> Chart | None:
@@ -111,18 +113,17 @@ def _matrix(table: Square, of: Summary) -> Spec:
         {"a": mine, "b": names, "overlap": [round(value, 3) for value in values]}
         for mine, values in zip(names, table, strict=True)
     ]
-    side: Spec = {
-        "type": "nominal",
-        "scale": {"domain": order},
-        "axis": {"title": None, "labels": False, "ticks": False, "domain": False, "grid": False},
-    }
+    axis: Spec = {"title": None, "ticks": False, "domain": False, "grid": False}
+    # Of few clients the names stand at the rows, and columns are in the same order.
+    few = {"labels": len(names) <= NAMED, "labelLimit": 80}
+    side: Spec = {"type": "nominal", "scale": {"domain": order}, "axis": axis | {"labels": False}}
     return {
         "data": {"values": rows},
         "transform": [{"flatten": ["b", "overlap"]}],
         "mark": {"type": "rect", "color": COLORS[0], "aria": False},
         "encoding": {
             "x": side | {"field": "b"},
-            "y": side | {"field": "a"},
+            "y": side | {"field": "a", "axis": axis | few},
             "opacity": {
                 "field": "overlap",
                 "type": "quantitative",
@@ -158,7 +159,7 @@ def over_gates(results: Results) -> Chart | None:
         "data": {"values": rows},
         "encoding": {
             "x": number("from", "Weight that a gate gives to a block", domain=[0, 1]),
-            "y": number("share", "Share of blocks (%)", zero=True),
+            "y": number("share", "Share of blocks (%)", domain=[0, _above(rows)]),
         },
         "layer": [
             {
@@ -187,6 +188,11 @@ def over_gates(results: Results) -> Chart | None:
         " is."
     )
     return Chart("gates", "Gates", caption, spec, 220)
+
+
+def _above(rows: list[Row]) -> float:
+    """Return where an axis of shares ends: at the next multiple of ten."""
+    return 10.0 * math.ceil(max(row["share"] for row in rows) / 10)
 
 
 def _number(value: Json) -> float:

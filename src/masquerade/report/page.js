@@ -18,7 +18,7 @@
       views.get(id)?.view.finalize();
       views.set(id, { view, follows: "params" in spec });
       place.closest("figure").querySelector(".files")?.remove();
-      place.after(files((kind) => picture(spec, kind), id, ["svg", "png"]));
+      place.closest("figure").append(files((kind) => picture(spec, kind), id, ["svg", "png"]));
       place.dataset.drawn = "";
     } catch (fault) {
       // What was drawn without a script stays.
@@ -50,7 +50,7 @@
     row.className = "files";
     for (const kind of kinds) {
       const button = document.createElement("button");
-      button.textContent = kind.toUpperCase();
+      button.textContent = { md: "Markdown", tex: "LaTeX" }[kind] ?? kind.toUpperCase();
       button.title = `Save as ${name}.${kind}`;
       button.onclick = async () => {
         const link = document.createElement("a");
@@ -67,10 +67,31 @@
   const text = (cell) => [...cell.childNodes].map((each) => each.textContent.trim()).join(" ").trim();
   const texts = (row) => [...row.cells].map(text);
 
-  function csv(table) {
-    const quoted = (text) => (/[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    const lines = [...table.rows].map((row) => texts(row).map(quoted).join(","));
-    return URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+  const piped = (row) => `| ${row.map((text) => text.replaceAll("|", "\\|")).join(" | ")} |`;
+  const SPECIAL = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
+    "±": "$\\pm$", "–": "--", "−": "$-$", "\u00a0": "~" };
+  const escaped = (text) => text.replace(/[\\~^±–−\u00a0]|[&%$#_{}]/g,
+    (letter) => SPECIAL[letter] ?? `\\${letter}`);
+  const line = (row) => `${row.map(escaped).join(" & ")} \\\\`;
+  const WRITTEN = {
+    csv(rows) {
+      const quoted = (text) => (/[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+      return rows.map((row) => row.map(quoted).join(","));
+    },
+    md([heads, ...rows]) {
+      return [piped(heads), `|---${"|--:".repeat(heads.length - 1)}|`, ...rows.map(piped)];
+    },
+    // With the rules of booktabs, as the command writes it.
+    tex([heads, ...rows]) {
+      const begin = `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`;
+      return [begin, "\\toprule", line(heads), "\\midrule", ...rows.map(line), "\\bottomrule",
+        "\\end{tabular}"];
+    },
+  };
+
+  function written(table, kind) {
+    const rows = [...table.rows].filter((row) => !row.hidden).map(texts);
+    return URL.createObjectURL(new Blob([WRITTEN[kind](rows).join("\n") + "\n"]));
   }
 
   // Numbers by their size, what is none of them last; words by the alphabet.
@@ -89,7 +110,7 @@
     table.tBodies[0].append(...[...numbers, ...others].map(({ row }) => row));
   }
 
-  for (const table of document.querySelectorAll("main table")) {
+  for (const table of document.querySelectorAll("section table")) {
     const heads = table.tHead.rows[0].cells;
     [...heads].forEach((head, column) => {
       const button = document.createElement("button");
@@ -97,7 +118,8 @@
       button.onclick = () => sort(table, column, head);
       head.append(button);
     });
-    table.parentElement.after(files(() => csv(table), "table", ["csv"]));
+    const make = (kind) => written(table, kind);
+    table.parentElement.after(files(make, "table", Object.keys(WRITTEN)));
   }
 
   for (const input of document.querySelectorAll("input[type=search]")) {

@@ -42,10 +42,14 @@ _FIGURES = {
 """Which figures stand in which section."""
 
 _ABOUT_OVERLAP = (
-    "How far the masks of two clients overlap in the last layer (entries that both keep, of those"
-    " that any keeps): a row and a column for each client, the fuller the more they agree."
-    " Clients whose masks are alike stand together. Beside the name is the mean over all pairs and"
-    " all layers."
+    "The overlap of two clients' masks is the share of weights that both keep, of those that either"
+    " keeps. Each square has a row and a column for each client, and shows the last layer: the"
+    " fuller the color, the more two clients agree. Clients whose masks are alike stand together."
+    " Beside the method is the mean over all pairs and all layers."
+)
+
+_ABOUT_GLOBAL_MASK = (
+    "How many weights of a tensor both a client's mask and the global one keep, over all clients."
 )
 
 _ABOUT_ROUNDS = (
@@ -69,7 +73,8 @@ class About:
     settings: str
     """The text of a `config.toml`."""
     facts: Sequence[str] = ()
-    """What was run, in lines: partition, network, version, command."""
+    """What was run, in lines: partition, network, version."""
+    command: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What it ran on."""
     sheets: Sequence[PrivacySheet] = ()
@@ -96,17 +101,17 @@ def page(results: Results, about: About, rate: Bandwidth = FEDMASK) -> str:
         "Costs": _costs(results, groups, rate),
         "Global view": _global_view(results, groups),
         "Novel clients": _novel(results, rows),
-        "What left clients": _privacy(about.sheets),
+        "What left clients": _privacy(about.sheets, _order(results, about.sheets)),
         "Configuration": _configuration(about),
         "How to read this": reading(),
     }
     shown = {name: content for name, content in sections.items() if content}
     first, *rest = (section(name, content) for name, content in shown.items())
     body = [
-        headline(results, about.title, about.facts, notes),
+        headline(results, about.title, about.facts, about.command, notes),
         _contents(shown),
         first,
-        legend(results) if charts else "",
+        legend(results) if charts and len(titles(results)) > 1 else "",
         *rest,
     ]
     return document(about.title, body, charts)
@@ -199,7 +204,12 @@ def figure(chart: Chart) -> str:
     caption = element("figcaption", chart.caption) if chart.caption else ""
     still = render.svg(chart.alone(legend=False), chart.title)
     plot = f'<div class="plot" id="figure-{chart.name}">{still}</div>'
-    return f"<figure>{element('h3', chart.title)}{plot}{caption}</figure>"
+    kind = ' class="whole"' if chart.name in _WHOLE else ""
+    return f"<figure{kind}>{element('h3', chart.title)}{plot}{caption}</figure>"
+
+
+_WHOLE = ("labels",)
+"""Figures that are as wide as the page: they have a column for each client."""
 
 
 def _figures(charts: Mapping[str, Chart], section: str) -> str:
@@ -230,7 +240,8 @@ def _clients(results: Results) -> str:
             f'<input type="search" placeholder="Search clients" aria-label="Search clients"'
             f' aria-controls="{id}" hidden>'
         )
-        inside = table(listing.headings, cells, "tall") + paragraphs([note] * (more > 0))
+        headings = [name[:1].upper() + name[1:] for name in listing.headings]
+        inside = table(headings, cells, "tall") + paragraphs([note] * (more > 0))
         pieces.append(folded(listing.title, f'{search}<div id="{id}">{inside}</div>'))
     return "\n".join(pieces)
 
@@ -241,7 +252,7 @@ def _shift(results: Results, groups: list[list[Summary]]) -> str:
     found = []
     sources: dict[str, tuple[str, Callable[[Accuracy], ByStep]]] = {
         "From one other client": ("shift", lambda accuracy: accuracy.shift),
-        "From all others, pooled": ("pooled", lambda accuracy: accuracy.pooled),
+        "From all other clients": ("pooled", lambda accuracy: accuracy.pooled),
     }
     for name, (kind, by_degree) in sources.items():
         degrees = tables.steps(results, by_degree)
@@ -256,8 +267,9 @@ def _shift(results: Results, groups: list[list[Summary]]) -> str:
             ]
             for seeds in groups
         ]
-        found.append(table([name, *keys], rows) if degrees else "")
-    return "".join(found)
+        inside = table(["Method", *keys], rows)
+        found.append(folded(f"{name}: every degree", inside) if degrees else "")
+    return "\n".join(found)
 
 
 def _at(by_step: Callable[[Accuracy], ByStep], key: str) -> Pick:
@@ -285,7 +297,7 @@ def _heat(results: Results, groups: list[list[Summary]]) -> str:
 def _overlaps(charts: Mapping[str, Chart]) -> str:
     """Return a small picture per method of how far clients' masks overlap, pair by pair."""
     found = "".join(figure(each) for name, each in charts.items() if name.startswith("overlap"))
-    about = element("p", _ABOUT_OVERLAP, "soft")
+    about = element("h3", "Whose masks are alike") + element("p", _ABOUT_OVERLAP, "soft")
     return f'{about}<div class="figures small">{found}</div>' if found else ""
 
 
@@ -299,8 +311,9 @@ def _with_global(groups: list[list[Summary]]) -> str:
             counts = [count for each in given for count in each]
             cells = [f"{round(statistics.fmean(counts)):,}", f"{min(counts):,}", f"{max(counts):,}"]
             rows.append([cell(text) for text in (seeds[0].title, name, *cells)])
-    heads = ["Shared with the global mask (entries)", "Tensor", "Mean", "Least", "Most"]
-    return table(heads, rows) if rows else ""
+    heads = ["Method", "Tensor", "Mean", "Least", "Most"]
+    title = element("h3", "Weights shared with the global mask")
+    return title + paragraphs([_ABOUT_GLOBAL_MASK]) + table(heads, rows) if rows else ""
 
 
 def _costs(results: Results, groups: list[list[Summary]], rate: Bandwidth) -> str:
@@ -313,13 +326,30 @@ def _costs(results: Results, groups: list[list[Summary]], rate: Bandwidth) -> st
     return "\n".join(pieces) + _layers(groups)
 
 
-def _privacy(sheets: Sequence[PrivacySheet]) -> str:
-    """Return a folded table for each training, under what is guaranteed of it."""
-    pieces = []
+def _privacy(sheets: Sequence[PrivacySheet], order: Sequence[str]) -> str:
+    """Return for each method what is guaranteed of it, and a folded table of what left clients.
+
+    Seeds are told apart where they differ, as masks that are sent differ in bytes.
+    """
+    by_title: dict[str, list[PrivacySheet]] = {}
     for sheet in sheets:
-        rows = [[cell(text) for text in row] for row in privacy.body(sheet)]
-        inside = paragraphs(privacy.notes(sheet)) + table(privacy.HEADINGS, rows)
-        pieces.append(folded(f"{privacy.heading(sheet)}: ε {sheet.epsilon}", inside))
+        by_title.setdefault(sheet.title, []).append(sheet)
+    pieces = []
+    for title in sorted(by_title, key=order.index):
+        alike: dict[str, list[int]] = {}
+        for sheet in by_title[title]:
+            rows = [[cell(text) for text in row] for row in privacy.body(sheet)]
+            alike.setdefault(table(privacy.HEADINGS, rows), []).append(sheet.seed)
+        notes = dict.fromkeys(note for sheet in by_title[title] for note in privacy.notes(sheet))
+        content = paragraphs(notes)
+        for inside, seeds in alike.items():
+            whose = f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}"
+            content += element("h4", whose) * (len(alike) > 1) + inside
+        known = dict.fromkeys(sheet.epsilon for sheet in by_title[title])
+        guarantees = [
+            f"ε {each}" if each != "none" else "no differential privacy" for each in known
+        ]
+        pieces.append(folded(f"{title}: {' or '.join(guarantees)}", content))
     return "\n".join(pieces)
 
 
@@ -333,6 +363,11 @@ def _layers(groups: list[list[Summary]]) -> str:
         return ""
     headings = ("Method", "Phase", "Layer", *(f"GFLOP {way}" for way in _WAYS))
     return folded("Operations by phase and layer", table(headings, body))
+
+
+def _order(results: Results, sheets: Sequence[PrivacySheet]) -> list[str]:
+    """Return the methods of sheets as the table has them, and then others, as of several views."""
+    return list(dict.fromkeys([*titles(results), *(sheet.title for sheet in sheets)]))
 
 
 _WAYS = ("dense", "masked", "executed")
@@ -380,6 +415,8 @@ def _further(
     first, *rest = ((name, of_accuracy(pick)) for name, pick in tables.of_accuracy(results).items())
     named = dict.fromkeys(name for each in results for name in seen(each)[1])
     picks = dict((first, *((metric_title(name), of_metric(name)) for name in named), *rest))
+    for name in tables.between(picks):
+        del picks[name]
     rows = []
     for seeds in groups:
         found = {name: tables.figure(seeds, pick) for name, pick in picks.items()}

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth, unit
@@ -27,6 +28,7 @@ from masquerade.report.tables import Pick, Results, is_percent, kinds, mean, ste
 from masquerade.results import AVERAGED, Accuracy, Statistics, Summary
 from masquerade.results.accuracy import ByStep
 from masquerade.results.lead import led, with_lead
+from masquerade.results.metric_names import metric_title
 
 
 def figures(
@@ -59,26 +61,22 @@ def over_rounds(results: Results) -> Chart | None:
     rows = _curves(results)
     if len({row["round"] for row in rows}) < 2:
         return None
-    about = (
-        "How fast a method gets to what it has at the end, each client on its own test data. A lone"
-        " marker is a view that trains only when it is used."
-    )
-    if results[0].measured:
-        about += f" Between rounds {results[0].measured} alone is measured."
-    return Chart(
-        "rounds",
-        "By round",
-        about,
-        _curve_spec(results, rows, number("round", "Round", form="d", nice=False)),
-    )
+    caption = "How fast a method gets to what it has at the end: each client on its own test data."
+    counts = Counter(row["method"] for row in rows)
+    if 1 in counts.values():
+        caption += " A lone marker is a view that trains only when it is used."
+    if (measured := _measured(results)[0].metric) != results[0].metric:
+        caption += f" Between rounds {metric_title(measured).lower()} alone is measured."
+    x = number("round", "Round", form="d", nice=False)
+    return Chart("rounds", "By round", caption, _curve_spec(results, rows, x))
 
 
 def over_traffic(results: Results) -> Chart | None:
     """Draw the metric on own data against MB per client, from round to round."""
     return _against(
         *(results, "traffic", "mb", "By bytes", "MB per client, down and up so far"),
-        "What was bought with the bytes: the further left, the less a client had sent and received"
-        " for the result. The last marker of a line is the end of training.",
+        "What the bytes buy: the further left a marker, the less a client had sent and received by"
+        " then. The last marker of a line is the end of training.",
     )
 
 
@@ -86,7 +84,7 @@ def over_operations(results: Results) -> Chart | None:
     """Draw the metric on own data against operations per client, from round to round."""
     return _against(
         *(results, "operations", "gflop", "By operations", "GFLOP per client so far"),
-        "The same for what a client computed: products as its masks allow. Fewer are further left.",
+        "What the computing buys: products, as a client's masks allow them.",
     )
 
 
@@ -132,7 +130,8 @@ def _against(
     if free:
         level: Spec = {"y": {"field": "own", "type": "quantitative"}, "opacity": FAINT}
         color = {"color": by_color(results)["color"]}
-        said = {"calculate": "datum.method + ': nothing'", "as": "said"}
+        none = "sends nothing" if field == "mb" else "computes nothing"
+        said = {"calculate": f"datum.method + ' {none}'", "as": "said"}
         spec["layer"] += [
             {"data": {"values": list(free.values())}, **layer}
             for layer in (
@@ -141,7 +140,7 @@ def _against(
                     "encoding": level | color,
                 },
                 {
-                    "mark": {"type": "text", "align": "left", "dx": 4, "dy": -7},
+                    "mark": {"type": "text", "align": "left", "dx": 8, "dy": 11},
                     "transform": [said],
                     "encoding": level | {"x": {"value": 0}, "text": {"field": "said"}},
                 },
@@ -197,7 +196,7 @@ def over_shift(results: Results) -> Chart | None:
     """Draw the metric against the degree of shift from one other client; none without shift."""
     caption = (
         "Whose line stays flat while more and more of a client's test data come from one other"
-        " client; the bands are ± one standard deviation over clients."
+        " client. The bands are ± one standard deviation over clients."
     )
     label = "Test data from one other client (%)"
     return _by_degree(
@@ -342,7 +341,7 @@ def over_time(results: Results, rate: Bandwidth) -> Chart | None:
         "type": "ordinal",
         "sort": None,
         "scale": {"domain": list(PARTS), "range": list(PARTS.values())},
-        "legend": {"title": None, "orient": "top", "symbolFillColor": COLORS[0]},
+        "legend": {"title": None, "orient": "top", "symbolFillColor": COLORS[-1]},
     }
     tell = told({"Method": "method", "What": "part", f"Time ({name})": ("time", ".3~r")})
     spec: Spec = {
@@ -359,7 +358,7 @@ def over_time(results: Results, rate: Bandwidth) -> Chart | None:
         },
     }
     caption = (
-        f"What a client waits for over all of training: its messages, at {rate.text}, and the"
-        " computing, which is the wall time that this run took to train, divided by its clients."
+        f"What a client waits for over all of training: its messages, at {rate.text}, and its"
+        " computing: the seconds of training of this run, divided by its clients."
     )
     return Chart("time", "Time of a client", caption, spec, 30 * len(whole) + 40)

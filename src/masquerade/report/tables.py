@@ -9,7 +9,15 @@ from itertools import chain
 
 from masquerade.errors import MasqueradeError, counted, listed
 from masquerade.report import blocks, decimals, listing
-from masquerade.report.intervals import ENOUGH, FEWEST, Trained, of_difference, of_mean, over_seeds
+from masquerade.report.intervals import (
+    ENOUGH,
+    FEWEST,
+    Interval,
+    Trained,
+    of_difference,
+    of_mean,
+    over_seeds,
+)
 from masquerade.report.listing import Cell, Listing
 from masquerade.results import AVERAGED, Accuracy, ClientFigures, Spent, Statistics, Summary
 from masquerade.results.accuracy import ByStep
@@ -317,7 +325,19 @@ def show_cost(amount: float | None, unit: float = 1.0) -> str:
     if amount is None:
         return ABSENT
     value = amount / unit
+    if 0 < value < 1e-4:
+        # Two digits, and no exponent.
+        return format(value, f".{1 - math.floor(math.log10(value))}f")
     return format(value, ".2f" if value >= 0.1 else ".2g")
+
+
+def show_bytes(amount: float) -> str:
+    """Write bytes in the unit that a person would give them in."""
+    for size, unit in ((1e6, "MB"), (1e3, "kB")):
+        if amount >= size:
+            value = amount / size
+            return f"{value:.3g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    return f"{amount:.0f} bytes"
 
 
 def rows(results: Results) -> list[dict[str, str]]:
@@ -368,6 +388,17 @@ def figures(results: Results) -> list[dict[str, Figure | None]]:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """How far the best row of a block is ahead of another one."""
+
+    best: int
+    of: int
+    """The next best row; of rows that it is not separated from, the best."""
+    gap: Interval
+    """Above 0 where the best one is ahead, also where less is better."""
+
+
+@dataclass(frozen=True)
 class Lead:
     """Whether a row of a column is better than all others of its block."""
 
@@ -375,6 +406,8 @@ class Lead:
     """The rows that a paired 95 % interval separates from every other one of their block."""
     by: frozenset[str]
     """What was paired: "seeds", "clients"; empty where there was nothing to compare."""
+    ahead: tuple[Ahead, ...] = ()
+    """For every block whose best row was compared: how far it is ahead."""
 
 
 def leads(results: Results) -> dict[str, Lead]:
@@ -394,14 +427,17 @@ def leads(results: Results) -> dict[str, Lead]:
             _lead({row: found[row] for row in part if not is_baseline(groups[row])}, sign)
             for part in parts
         ]
-        rows = frozenset(row for row, _ in each if row is not None)
-        return Lead(rows, frozenset(by for _, pairs in each for by in pairs))
+        rows = frozenset(row for row, _, _ in each if row is not None)
+        by = frozenset(by for _, pairs, _ in each for by in pairs)
+        return Lead(rows, by, tuple(ahead for _, _, ahead in each if ahead))
 
     return {name: lead(name, pick) for name, pick in columns(results).items()}
 
 
-def _lead(rows: Mapping[int, Mapping[int, Trained]], sign: int) -> tuple[int | None, set[str]]:
-    """Return the row that is ahead of all others, if there is one, and what was paired."""
+def _lead(
+    rows: Mapping[int, Mapping[int, Trained]], sign: int
+) -> tuple[int | None, set[str], Ahead | None]:
+    """Return the row that is ahead of all others, if there is one, what was paired, how far."""
     means = {
         row: sign * statistics.fmean(each.figure for each in found.values())
         for row, found in rows.items()
@@ -409,13 +445,18 @@ def _lead(rows: Mapping[int, Mapping[int, Trained]], sign: int) -> tuple[int | N
     }
     ranked = sorted(means, key=lambda row: -means[row])
     by: set[str] = set()
+    next_best: Ahead | None = None
     # The next best first: it is the one that a lead most often fails against.
     for row in ranked[1:]:
         gap = of_difference(rows[ranked[0]], rows[row])
-        by |= {gap.by} if gap else set()
-        if gap is None or gap.sign != sign:
-            return None, by
-    return (ranked[0] if by else None), by
+        if gap is None:
+            return None, by, None
+        by |= {gap.by}
+        ahead = Ahead(ranked[0], row, gap if sign > 0 else gap.turned())
+        if gap.sign != sign:
+            return None, by, ahead
+        next_best = next_best or ahead
+    return (ranked[0] if by else None), by, next_best
 
 
 def lower_is_better(results: Results) -> set[str]:
@@ -563,7 +604,7 @@ def _about_apart(results: Results) -> list[str]:
         costs: dict[str, list[str]] = {}
         for seeds in by_method(results).values():
             sent, done = mean(seeds, bytes), mean(seeds, flops)
-            words = [f"{show_cost(sent, 1e6)} MB"] * bool(sent)
+            words = [show_bytes(sent)] if sent else []
             words += [f"{show_cost(done, 1e9)} GFLOP"] * bool(done)
             if words:
                 costs.setdefault(" and ".join(words), []).append(seeds[0].title)
