@@ -328,6 +328,7 @@ def test_a_client_that_comes_after_training_is_evaluated_apart(method: str, tmp_
         assert summary.novel is not None
         assert summary.novel.clients.names == ("c3",)
         assert summary.clients == 3
+    is_its_replay(network)
     assert open_member(tmp_path / MEMBERS / "c3").personal().predict(torch.zeros(2, 6)).shape == (
         2,
         3,

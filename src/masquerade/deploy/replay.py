@@ -24,7 +24,15 @@ from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import RENEWED
 from masquerade.deploy.member import Member, open_member
 from masquerade.deploy.own_data import fingerprint, joined
-from masquerade.deploy.server import AFTER, NOBODY, Gathered, Roster, check_whole, read_roster
+from masquerade.deploy.server import (
+    AFTER,
+    NOBODY,
+    Gathered,
+    Roster,
+    at_commit,
+    check_whole,
+    read_roster,
+)
 from masquerade.engine.exchange import TURN
 from masquerade.engine.loop import Loop
 from masquerade.engine.precision import numbers
@@ -113,9 +121,10 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
             assert record.attendance is not None
             _one_round(made, state, record, record.attendance)
         found.rounds = state.number
-        _compare_server(commit.tensors, state, found)
+        there = at_commit(replace(made.server, holds_clients=False), commit).tensors()
+        _compare_server(there, state, found)
         enrolled = {id: opened[name] for id, name in enumerate(names) if name in roster.clients}
-        _compare_clients(agreement.run, commit.tensors, state, enrolled, found)
+        _compare_clients(agreement.run, there, state, enrolled, found)
         if (folder / HASHES).is_file():
             for each in json.loads(Folder.open(folder).read(AFTER)):
                 _prepare(made, state, from_json(Preparation, each))

@@ -72,7 +72,7 @@ from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import Server, Turn, federated_round, train
 from masquerade.simulation.state import RunState
 from masquerade.storage import sealed
-from masquerade.storage.run_directory import RunDirectory
+from masquerade.storage.run_directory import Commit, RunDirectory
 from masquerade.wire import digest
 
 CLIENTS, AFTER = "clients.json", "after.json"
@@ -423,19 +423,8 @@ class Service:
         server, commit = self._server(), directory.latest()
         if commit is None:
             return server.begin()
-        clients = len(commit.tensors["participation/sampled"])
-        if clients > len(server.clients):
-            text = (
-                f"the last commit has {clients} clients, and federation.toml {len(server.clients)}"
-            )
-            raise MasqueradeError("E617", f"{text}; keep those that left, and name them `removed`")
-        state = replace(server, clients=server.clients[:clients]).begin()
-        facts = from_json(CommitFacts, commit.facts)
-        facts.origin.check(origin)
-        state.restore(commit.number, commit.tensors, facts.state)
-        if clients < len(server.clients):
-            state.grow(server.begin())
-        return state
+        from_json(CommitFacts, commit.facts).origin.check(origin)
+        return at_commit(server, commit)
 
     def _one_round(self, state: RunState, directory: RunDirectory, origin: Origin) -> None:
         """Do a round, measure where it is time to, and commit."""
@@ -796,3 +785,17 @@ def read_roster(folder: Path) -> Roster:
     """Read who ever fitted in, from the folder of a server."""
     path = folder / CLIENTS
     return sealed.read_record(Roster, path, "", sealed.NO_OTHER) if path.is_file() else Roster()
+
+
+def at_commit(server: Server, commit: Commit) -> RunState:
+    """Return the state of a commit, with room for clients that came since."""
+    clients = len(commit.tensors["participation/sampled"])
+    if clients > len(server.clients):
+        text = f"the last commit has {clients} clients, and federation.toml {len(server.clients)}"
+        raise MasqueradeError("E617", f"{text}; keep those that left, and name them `removed`")
+    state = replace(server, clients=server.clients[:clients]).begin()
+    facts = from_json(CommitFacts, commit.facts)
+    state.restore(commit.number, commit.tensors, facts.state)
+    if clients < len(server.clients):
+        state.grow(server.begin())
+    return state

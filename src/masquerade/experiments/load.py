@@ -87,7 +87,7 @@ def _loaded(
         def opened() -> Models:
             return given
 
-    sheet = read_sheets(path)[0] if (path / PRIVACY).is_file() else None
+    sheet = next(iter(read_sheets(path)), None) if (path / PRIVACY).is_file() else None
     partition, ran = facts.partition if facts else "", environment.read(path)
     return Result(tuple(summaries), settings, partition, ran, opened, sheet)
 
