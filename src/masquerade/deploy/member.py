@@ -155,6 +155,8 @@ class Member:
         made = self._made(told.agreement, told.seat, folder)
         made.try_out()
         made.take(question.order)
+        if made.budget is not None:
+            made.budget.spent_at_least(told.seat.steps)
         if told.anew:
             atomic.discard(folder / STATES)
         atomic.write_file(folder / SEAT, json.dumps(to_json(told.seat)).encode())

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from masquerade.config.normalize import spelled
 from masquerade.config.resolve import TrainingSpec
+from masquerade.config.settings import Fleet
 from masquerade.core import tree
 from masquerade.core.preprocess import Raw
 from masquerade.data import Federation
@@ -23,6 +24,7 @@ from masquerade.deploy.facts import translated
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import RENEWED
 from masquerade.deploy.member import Member, open_member
+from masquerade.deploy.noise import clipped_alone, noised_mean
 from masquerade.deploy.own_data import fingerprint, joined
 from masquerade.deploy.server import AFTER, NOBODY, Gathered, Roster, read_roster
 from masquerade.engine.exchange import TURN
@@ -85,8 +87,12 @@ class Recorded(Gathered):
 def replay(folder: Path, members: Path | None = None) -> Replayed:
     """Simulate a federation as it was recorded; `members` has the folders of all clients."""
     agreement = Agreement.from_bytes((folder / AGREED).read_bytes())
-    names = FederationConfig.load(folder).fleet.clients
-    compute = agreement.settings().compute
+    fleet = FederationConfig.load(folder).fleet
+    names = fleet.clients
+    compute, privacy = agreement.settings().compute, agreement.settings().privacy
+    if privacy.epsilon or privacy.noise_multiplier:
+        text = "its noise is of the operating system, and nobody can draw it again"
+        raise MasqueradeError("E632", f"{folder} was trained with differential privacy: {text}")
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -94,7 +100,7 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
         # How sums are divided among threads decides their last bits.
         torch.set_num_threads(compute.threads)
         opened, roster = opened_members(members or folder / MEMBERS, names), read_roster(folder)
-        made = simulated(agreement, roster, names, opened)
+        made = simulated(agreement, roster, fleet, opened)
         with RunDirectory.open(folder) as directory:
             commit = directory.latest()
         records = list(read_records(folder))
@@ -124,10 +130,10 @@ def read_records(folder: Path) -> Iterator[RoundRecord]:
 
 
 def simulated(
-    agreement: Agreement, roster: Roster, names: Sequence[str], members: Sequence[Member]
+    agreement: Agreement, roster: Roster, fleet: Fleet, members: Sequence[Member]
 ) -> Simulation:
     """Return a simulation of the same clients, with all of their data."""
-    config, parts = agreement.settings(), []
+    config, names, parts = agreement.settings(), fleet.clients, []
     for name, member in zip(names, members, strict=True):
         own, known = member.own(config), roster.clients.get(name)
         if known is None:
@@ -141,11 +147,14 @@ def simulated(
     spec = agreement.specified(data)
     applied = data if agreement.preprocess else _each_by_itself(spec)
     task = agreement.task(spec, applied)
+    task = task.with_dp(clipped_alone(spec, task))
     context = context_of(spec, task, applied)
     counts, cpu = data.samples.tolist(), torch.device("cpu")
+    server = server_of(spec, task, counts, NOBODY, context.meter, cpu)
+    noised = noised_mean(spec, context, fleet)
     return Simulation(
         spec=replace(spec, federation=applied),
-        server=server_of(spec, task, counts, NOBODY, context.meter, cpu),
+        server=replace(server, aggregation=noised or server.aggregation),
         engine=Loop(context),
         context=context,
         federation=applied,
