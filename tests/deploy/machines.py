@@ -40,6 +40,7 @@ class Machines:
         clients: int = 2,
         rounds: int = 2,
         fleet: Mapping[str, object] | None = None,
+        privacy: Mapping[str, object] | None = None,
         **train: object,
     ) -> None:
         port, self.health = free_ports(2)
@@ -50,6 +51,7 @@ class Machines:
                 "data": {"name": "digits"},
                 "train": {"rounds": rounds, **train},
                 "method": {method: {"local_epochs": 1}},
+                "privacy": privacy or {},
                 "fleet": {"name": "trial", "clients": names, "port": port, **(fleet or {})},
             }
         )

@@ -16,12 +16,12 @@ from masquerade.config.settings import Privacy
 from masquerade.config.toml import check
 from masquerade.core import Task
 from masquerade.core.preprocess import Standardize
-from masquerade.deploy.federation import FederationConfig
 from masquerade.laws.toy import federation, network_of
 from masquerade.results.json_records import from_json, to_json
 from masquerade.simulation.accountant import (
     CLOSE,
     epsilon,
+    epsilon_of,
     guarantee,
     noise_for,
     uncovered,
@@ -143,18 +143,13 @@ def test_settings_that_contradict_each_other_are_refused():
             check(privacy=Privacy(**settings))
 
 
-def test_a_deployed_federation_is_refused():
-    with raises("E201"):
-        FederationConfig.parse({"privacy": {"unit": "sample", "epsilon": 3.0}})
-
-
 def test_no_module_imports_opacus_unless_it_is_asked_for():
     texts = [path.read_text("utf-8") for path in Path(masquerade.__file__).parent.rglob("*.py")]
     assert not any(re.search(r"(?m)^\s*(import|from) opacus", text) for text in texts)
 
 
 def test_without_the_accountant_a_run_is_refused(monkeypatch):
-    epsilon.cache_clear()
+    epsilon_of.cache_clear()
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with raises("E202", "masquerade[privacy]"):
         build(private("fedavg", epsilon=3.0))

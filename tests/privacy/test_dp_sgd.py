@@ -196,6 +196,18 @@ def test_secret_batches_are_never_the_same_and_others_always():
     assert other[0].shape != other[1].shape or not torch.equal(*other)
 
 
+def test_operations_do_not_tell_how_many_samples_were_drawn():
+    """ε holds while nobody knows; they say what is expected, which is nearly what was drawn."""
+    told, drawn = [], []
+    for noise_multiplier in (1.0, 1.0, 0.0):
+        made = build(private("fedavg", noise_multiplier=noise_multiplier))
+        state = made.begin()
+        costs = advance(made, state).costs
+        (told if noise_multiplier else drawn).append(costs["dense"])
+    assert told[0] == told[1] > 0
+    assert drawn[0] == pytest.approx(told[0], rel=0.5)
+
+
 def test_a_batch_without_a_sample_is_a_step_in_both_engines():
     _, _, made, loader = loaded(secret=False, size=1)
     assert (made.drawn_counts == 0).any()

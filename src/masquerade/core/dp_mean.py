@@ -28,7 +28,9 @@ class DPMean(Aggregation):
     max_grad_norm: float = 1.0
     """What the update of a client is clipped to, over all tensors (C)."""
     expected: int = 1
-    """How many clients a round has (M); with fewer answers it changes nothing."""
+    """How many clients a round has (M)."""
+    least: int = 0
+    """Answers without which a round changes nothing; 0 is as many as are expected."""
 
     @property
     def plain(self) -> bool:
@@ -38,7 +40,7 @@ class DPMean(Aggregation):
     @property
     def quorum(self) -> int:
         """Return how many answers a round needs."""
-        return self.expected
+        return self.least or self.expected
 
     def reduce(
         self,

@@ -29,10 +29,19 @@ class PoissonBatches(ShuffledIndices):
     lengths: Tensor
     """[clients]: steps."""
     epochs: int
+    expected: Tensor | None
+    """[clients]: samples that are expected in an epoch; None where it is no secret who was drawn.
+    """
 
     @cached_property
     def drawn(self) -> Tensor:
-        """Return the mean number of samples of an epoch: [clients, 1]."""
+        """Return the mean number of samples of an epoch: [clients, 1].
+
+        Operations are counted by it and are told. ε holds while nobody learns how many were drawn,
+        so these are as many as are expected.
+        """
+        if self.expected is not None:
+            return self.expected[:, None]
         return self.drawn_counts.sum(1, keepdim=True).double() / self.epochs
 
 
@@ -53,6 +62,7 @@ class PoissonLoader(BatchLoader):
         base = fold(self.seed, round.label, number, Label.BATCHES)
         keys = draw(torch.as_tensor(fold(base, ids.cpu(), stage.stream, stage.epoch)), steps)
         chance = (self.size / counts.clamp(min=1)).clamp(max=1)
+        expected = (-(-counts // self.size) * counts.clamp(max=self.size)).double()
         taken = self._uniform(keys, most) < chance[:, None, None]
         taken &= (torch.arange(most) < counts[:, None])[:, None]
         taken &= (torch.arange(steps) < lengths[:, None])[..., None]
@@ -65,7 +75,7 @@ class PoissonLoader(BatchLoader):
         indices = own[:, None].expand(-1, steps, -1).gather(-1, places)
         return PoissonBatches(
             *(indices.to(device), counts.tolist(), keys[:, None].to(device), width, 1),
-            *(drawn, lengths, stage.epochs),
+            *(drawn, lengths, stage.epochs, expected if self.secret else None),
         )
 
     def _uniform(self, keys: Tensor, most: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from masquerade.config.resolve import TrainingSpec
 from masquerade.deploy.measure import ClientReport, FinalFigures, figure_of
+from masquerade.deploy.noise import Noised
 from masquerade.engine.remote import WAYS, Remote, Reply
 from masquerade.errors import MasqueradeError
 from masquerade.evaluation import costs
@@ -97,6 +98,8 @@ class FleetEvaluator:
     server: Server
     refused: Callable[[int, str], None]
     """Is told of a client whose report cannot be read, and why."""
+    spent: dict[int, Noised]
+    """Where it notes what clients say of their privacy."""
     again: Callable[[], None]
     """Is called before clients are asked again: some may have to begin anew."""
 
@@ -157,6 +160,8 @@ class FleetEvaluator:
                 self.refused(id, str(error))
                 continue
             reports[id] = report
+            if report.epsilon is not None:
+                self.spent[id] = Noised(report.epsilon, report.noise_multiplier)
             flops[id] = {way: float(getattr(counted, way).sum()) for way in WAYS}
         return Told(reports, flops)
 
@@ -324,7 +329,9 @@ class FleetEvaluator:
 def _checked(data: bytes, final: bool) -> ClientReport:
     """Read a report; refuse one that has other figures than were asked for."""
     report = ClientReport.from_bytes(data)
-    if (report.final is not None) != final or report.tests < 0:
+    spent = report.epsilon
+    possible = spent is None or (0 <= spent < math.inf and report.noise_multiplier > 0)
+    if (report.final is not None) != final or report.tests < 0 or not possible:
         raise MasqueradeError("E605", "a report has other figures than were asked for")
     return report
 

@@ -133,9 +133,10 @@ def _check_config(config: Config, fleet: Fleet, problems: list[str]) -> None:
             if found != only:
                 text = f"`{section}.{name}` is {found!r}, and is drawn in simulations alone"
                 problems.append(f"{text}; leave it out")
-    if config.privacy.unit != "none":
-        text = "differential privacy is offered in simulations alone: a client that is asked again"
-        problems.append(f"{text} would train again, and nobody would account for it")
+    if config.privacy.unit == "client" and config.evaluate.every:
+        text = "`privacy.unit` is client, and figures between rounds show clients a model before"
+        how = "a server that crashes then would add other noise; take evaluate.every=0"
+        problems.append(f"{text} its round is on the disk: {how}")
     if len(trainings(config)) > 1:
         text = "a federation trains once: name one method (and views of it), and one of train.seeds"
         problems.append(text)

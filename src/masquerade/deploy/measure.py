@@ -80,6 +80,9 @@ class ClientReport:
     notes: Mapping[str, Json] = field(default_factory=dict)
     """What the method notes of the model."""
     final: FinalFigures | None = None
+    epsilon: float | None = None
+    """What it has spent of its privacy, where it adds noise; and how much that is."""
+    noise_multiplier: float = 0.0
 
     def to_bytes(self) -> bytes:
         """Write it as JSON."""

@@ -187,6 +187,8 @@ class Member:
         made = self._made(told.agreement, told.seat, folder)
         made.try_out()
         made.take(question.order)
+        if made.budget is not None:
+            made.budget.spent_at_least(told.seat.steps)
         if told.anew:
             atomic.discard(folder / STATES)
         sealed.write_record(folder / SEAT, question.run, told.seat)

@@ -15,6 +15,8 @@ from masquerade.core.round import ClientInfo
 from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.deploy.agreement import Agreement, fitted_alone
+from masquerade.deploy.budget import FILE as SPENT
+from masquerade.deploy.budget import Budget
 from masquerade.deploy.client import Client
 from masquerade.deploy.measure import Adapted, ClientReport, Measurer
 from masquerade.engine.base import EngineContext
@@ -23,6 +25,7 @@ from masquerade.errors import MasqueradeError
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.results.json_records import to_json
 from masquerade.simulation import contract, preflight
+from masquerade.simulation.accountant import dp_sgd
 from masquerade.simulation.build import Simulation, aggregation_of, context_of, server_of
 from masquerade.simulation.class_weights import Weighting
 from masquerade.simulation.fitting import Fitting
@@ -54,6 +57,8 @@ class Seat:
     """The share of the parameters that its device can hold."""
     clients: int = 1
     """How many the federation had when it was told."""
+    steps: int = 0
+    """Steps of differential privacy that the server has asked it for, as far as it knows."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,21 @@ class Participant:
     @cached_property
     def task(self) -> Task:
         """Return the task of training."""
-        return self.agreement.task(self.spec, self.applied)
+        task = self.agreement.task(self.spec, self.applied)
+        return task.with_dp(dp_sgd(replace(self.spec, federation=self.applied), task, self._alone))
+
+    @cached_property
+    def _alone(self) -> Drawn:
+        """Say that it takes part in every round: nobody knows yet in which it will not."""
+        return Drawn(torch.tensor([self.seat.id]), 1, "always", 0.0, self.spec.seed)
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """Return what it may spend of its privacy; None where it adds no noise."""
+        dp = self.task.dp
+        if dp is None or not dp.noise_multiplier:
+            return None
+        return Budget(self.folder / SPENT, self.spec.privacy, dp, self.info.samples)
 
     @cached_property
     def own_task(self) -> Task:
@@ -149,17 +168,17 @@ class Participant:
         """Return what answers the calls of rounds."""
         (self.folder / STATES).mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(self.spec.compute.threads)
-        return Client(self.agreement.run, self.context, self.info, self.folder / STATES, self._tell)
+        states = self.folder / STATES
+        return Client(self.agreement.run, self.context, self.info, states, self._tell, self.budget)
 
     @cached_property
     def _measurer(self) -> Measurer:
         samples = [0] * self.seat.id + [self.info.samples]
-        nobody_else = Drawn(torch.tensor([self.seat.id]), 1, "always", 0.0, self.spec.seed)
         server = server_of(
             self.spec,
             self.task,
             samples,
-            nobody_else,
+            self._alone,
             self.context.meter,
             torch.device("cpu"),
         )
@@ -178,6 +197,9 @@ class Participant:
     def _tell(self, adapted: Adapted) -> bytes:
         """Return what it tells of a view; at the end it keeps the model."""
         report, model = self._measurer(adapted)
+        if self.budget is not None:
+            noise = self.budget.dp.noise_multiplier
+            report = replace(report, epsilon=self.budget.epsilon, noise_multiplier=noise)
         if adapted.final:
             (self.folder / MODELS).mkdir(parents=True, exist_ok=True)
             file = self.model_file(adapted.view)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from masquerade.config.normalize import spelled
 from masquerade.config.resolve import TrainingSpec
+from masquerade.config.settings import Fleet
 from masquerade.core import tree
 from masquerade.core.preprocess import Raw
 from masquerade.data import Federation
@@ -23,6 +24,7 @@ from masquerade.deploy.facts import translated
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import RENEWED
 from masquerade.deploy.member import Member, open_member
+from masquerade.deploy.noise import clipped_alone, noised_mean
 from masquerade.deploy.own_data import fingerprint, joined
 from masquerade.deploy.server import (
     AFTER,
@@ -96,8 +98,12 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
     if not (folder / AGREED).is_file():
         raise MasqueradeError("E408", f"{folder} has no committed round yet; nothing to replay")
     agreement = Agreement.load(folder)
-    names = FederationConfig.load(folder).fleet.clients
-    compute, threads = agreement.settings().compute, torch.get_num_threads()
+    fleet = FederationConfig.load(folder).fleet
+    names, threads = fleet.clients, torch.get_num_threads()
+    compute, privacy = agreement.settings().compute, agreement.settings().privacy
+    if privacy.epsilon or privacy.noise_multiplier:
+        text = "its noise is of the operating system, and nobody can draw it again"
+        raise MasqueradeError("E632", f"{folder} was trained with differential privacy: {text}")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(numbers(compute.precision))
@@ -108,7 +114,7 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
         # Who never fitted in had no part in it.
         wanted = [n for id, n in enumerate(names) if n in roster.clients or id in agreement.summed]
         opened = opened_members(members or folder / MEMBERS, wanted)
-        made = simulated(agreement, roster, names, opened)
+        made = simulated(agreement, roster, fleet, opened)
         with RunDirectory.open(folder) as directory:
             commit = directory.latest()
         records = list(read_records(folder))
@@ -139,10 +145,10 @@ def read_records(folder: Path) -> Iterator[RoundRecord]:
 
 
 def simulated(
-    agreement: Agreement, roster: Roster, names: Sequence[str], members: Mapping[str, Member]
+    agreement: Agreement, roster: Roster, fleet: Fleet, members: Mapping[str, Member]
 ) -> Simulation:
     """Return a simulation of the same clients, with the data of all that fitted in."""
-    config, parts = agreement.settings(), []
+    config, names, parts = agreement.settings(), fleet.clients, []
     for name in names:
         known = roster.clients.get(name)
         if known is None:
@@ -157,11 +163,14 @@ def simulated(
     spec = agreement.specified(data)
     applied = data if agreement.preprocess else _each_by_itself(spec)
     task = agreement.task(spec, applied)
+    task = task.with_dp(clipped_alone(spec, task))
     context = context_of(spec, task, applied)
     counts, cpu = data.samples.tolist(), torch.device("cpu")
+    server = server_of(spec, task, counts, NOBODY, context.meter, cpu)
+    noised = noised_mean(spec, context, fleet)
     return Simulation(
         spec=replace(spec, federation=applied),
-        server=server_of(spec, task, counts, NOBODY, context.meter, cpu),
+        server=replace(server, aggregation=noised or server.aggregation),
         engine=Loop(context),
         context=context,
         federation=applied,

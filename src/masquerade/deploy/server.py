@@ -43,6 +43,7 @@ from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import BEAT, SHOWN, Fleet, next_start
 from masquerade.deploy.measure import ClientReport, FinalFigures
 from masquerade.deploy.messages import Answer, Question
+from masquerade.deploy.noise import Noised, clipped_alone, guarantee_of, noised_mean
 from masquerade.deploy.participant import Invitation, Seat
 from masquerade.deploy.status import Status, StatusFile
 from masquerade.engine.base import EngineContext
@@ -66,17 +67,20 @@ from masquerade.results import (
 )
 from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.results.privacy import FILE as PRIVACY
+from masquerade.simulation.accountant import check_sums
 from masquerade.simulation.build import context_of, server_of
 from masquerade.simulation.participation import Participation
 from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import Server, Turn, federated_round, train
 from masquerade.simulation.state import RunState
-from masquerade.storage import sealed
+from masquerade.storage import atomic, sealed
 from masquerade.storage.run_directory import Commit, RunDirectory
 from masquerade.wire import digest
 
 CLIENTS, AFTER = "clients.json", "after.json"
 """Files of a server's folder: who ever fitted in, and who began anew after training."""
+SPENT = "spent.json"
+"""Another: the steps of differential privacy that each client was asked for, lost rounds too."""
 TELLING = 10.0
 """Seconds that a client which is refused has to hear it."""
 RETRY, LONGEST = 30.0, 600.0
@@ -213,6 +217,8 @@ class Service:
         self.read = b""
         """`federation.toml` as it was read last."""
         self.left: set[str] = set(settings.fleet.removed)
+        self.reported: dict[int, Noised] = {}
+        """What clients say of their privacy."""
         self.seconds = 0.0
         self.agreement = agreement or self._agree()
         self._build()
@@ -242,6 +248,8 @@ class Service:
             form = merged(heard[name].form for name in fitting)
             spec = specified(config, form.blank(fleet.name, fleet.clients))
             (training,) = trainings(config)
+            if spec.privacy.unit != "none":
+                check_sums(spec)
             complete = toml.dump(resolved(config, training, spec))
             draft = Agreement(self.fleet.run, fleet.name, complete, form)
             found = self._sum_up(draft, fitting)
@@ -380,10 +388,31 @@ class Service:
         if here != agreement.initial:
             text = "the initial weights differ from those this federation began with"
             raise MasqueradeError("E402", f"{text}; restore the version of torch")
+        self.task = self.task.with_dp(clipped_alone(self.spec, self.task))
         self.context: EngineContext = context_of(self.spec, self.task, blank)
+        self.noised = noised_mean(self.spec, self.context, fleet)
         self.calls = Calls(self.fleet, fleet.clients, fleet.deadline)
         infos = self._server().clients
         self.engine = Remote(self.context, agreement.run, infos, self.calls)
+
+    # Differential privacy
+
+    def _count(self, server: Server, state: RunState, turn: Turn) -> None:
+        """Have on the disk what a turn may cost clients, before anybody is asked."""
+        if server.task.dp is None:
+            return
+        steps = server.noised_steps(turn)
+        spent = {
+            str(id): state.noised.get(id, 0) + steps.get(id, 0)
+            for id in sorted({*state.noised, *steps})
+        }
+        atomic.write_file(self.folder / SPENT, json.dumps(spent).encode())
+
+    def _recall(self, state: RunState) -> None:
+        """Take over what was counted since the last commit."""
+        path = self.folder / SPENT
+        for id, steps in (json.loads(path.read_bytes()) if path.is_file() else {}).items():
+            state.noised[int(id)] = max(steps, state.noised.get(int(id), 0))
 
     def _server(self, participation: Participation = NOBODY) -> Server:
         """Return the server with what is known of clients now."""
@@ -397,6 +426,7 @@ class Service:
         late = {n for n, each in known.items() if each.round >= self.spec.train.rounds}
         return replace(
             made,
+            aggregation=self.noised or made.aggregation,
             holds_clients=False,
             known=tuple(self._ids(known.keys() - late).tolist()),
             novel=tuple(self._ids(late).tolist()),
@@ -420,6 +450,11 @@ class Service:
 
     def _begin(self, directory: RunDirectory, origin: Origin) -> RunState:
         """Return the state after the last commit, with room for clients that came since."""
+        state = self._last(directory, origin)
+        self._recall(state)
+        return state
+
+    def _last(self, directory: RunDirectory, origin: Origin) -> RunState:
         server, commit = self._server(), directory.latest()
         if commit is None:
             return server.begin()
@@ -438,6 +473,7 @@ class Service:
         self.engine.update(server.clients)
         evaluator = self._evaluator(server, state)
         self._tell("training", state, asked=self._names(chosen))
+        self._count(server, state, server.choose(state))
 
         def evaluate(state: RunState) -> EvaluationRecord | None:
             self.seconds = self.calls.seconds
@@ -485,6 +521,7 @@ class Service:
             names=self.settings.fleet.clients,
             server=server,
             refused=lambda id, text: self.fleet.note("W608", self.settings.fleet.clients[id], text),
+            spent=self.reported,
             again=lambda: self._refresh(state),
         )
 
@@ -573,7 +610,11 @@ class Service:
                 continue
             # Whoever has no place yet drops what an earlier run of this name left.
             invited[name] = Question(
-                run="", client="", nonce="", kind=messages.SETTLE, body=self._invitation(name)
+                run="",
+                client="",
+                nonce="",
+                kind=messages.SETTLE,
+                body=self._invitation(name, state),
             )
         self._refuse(wrong)
         answers = self.fleet.ask(invited, self.settings.fleet.deadline)
@@ -590,10 +631,16 @@ class Service:
         if said is not None:
             self._hold_against(name, f"{said.code} {said.text}"[:SHOWN])
 
-    def _invitation(self, name: str) -> bytes:
+    def _invitation(self, name: str, state: RunState) -> bytes:
         id = self._id(name)
         budgets = self.spec.budgets
-        seat = Seat(name, id, budgets[id] if budgets else 1.0, len(self.settings.fleet.clients))
+        seat = Seat(
+            name,
+            id,
+            budgets[id] if budgets else 1.0,
+            len(self.settings.fleet.clients),
+            state.noised.get(id, 0),
+        )
         return Invitation(self.agreement, seat, anew=True).to_bytes()
 
     def _take_in(self, name: str, facts: Facts, state: RunState) -> None:
@@ -634,6 +681,7 @@ class Service:
         server = self._server(Gathered(self._ids(self._eligible), ids))
         round = server.round("setup", state.number)
         turn = Turn("setup", state.number, round, ids, torch.arange(len(ids)))
+        self._count(server, state, turn)
         federated_round(server, self.engine, state, turn)
         back = tuple(id for id in new if self._turns(state)[id])
         self.prepared.append(Preparation("setup", tuple(new), back))
@@ -676,8 +724,9 @@ class Service:
             tuple(each.name for each in chain(*pair) if each.name not in ("form", "final"))
             for pair in (known, report)
         )
+        server = self._server(Gathered(self._ids(self._eligible), NOBODY.chosen))
         return sheet_of(
-            self._server(Gathered(self._ids(self._eligible), NOBODY.chosen)),
+            server,
             state,
             title,
             self.spec.seed,
@@ -685,6 +734,7 @@ class Service:
             self.agreement.weighting,
             (*figures, "operations"),
             {"facts": facts},
+            guarantee_of(server, state, self.spec.privacy, self.reported),
             simulated=False,
         )
 
@@ -709,9 +759,12 @@ class Service:
             return
         round = server.round("train", last)
         job = replace(server.make_job(state, ids, round), number=last)
+        turn = Turn("train", last, round, ids, torch.arange(len(ids)))
+        self._count(server, state, turn)
+        self._recall(state)
         sent = self.engine.work(job)
         assert sent.back is not None
-        turn = Turn("train", last, round, ids, sent.back)
+        turn = replace(turn, back=sent.back)
         answers = server.check(turn, job, sent, state.warned)
         state.refused_novel |= answers.refused
         if len(answers.ids):

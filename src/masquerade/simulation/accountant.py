@@ -42,13 +42,19 @@ History = Iterable[tuple[float, int]]
 """Pairs of a sampling rate, and the steps that were taken with it."""
 
 
-@cache
 def epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
     """Return ε after some steps of a Gaussian mechanism on Poisson samples."""
-    if not steps:
+    return epsilon_of(((noise_multiplier, rate, steps),), delta)
+
+
+@cache
+def epsilon_of(taken: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """Return ε after steps of several sorts: noise multiplier, sampling rate, how many."""
+    taken = tuple(each for each in taken if each[2])
+    if not taken:
         return 0.0
     accountant = require("opacus.accountants", "privacy").RDPAccountant()
-    accountant.history = [(noise_multiplier, rate, steps)]
+    accountant.history = list(taken)
     with warnings.catch_warnings():
         # Where an order at the end of its range is best, ε is larger than it need be.
         warnings.simplefilter("ignore")
@@ -57,7 +63,8 @@ def epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> f
 
 def worst(noise_multiplier: float, history: History, delta: float) -> float:
     """Return the largest ε of several clients."""
-    return max((epsilon(noise_multiplier, *each, delta) for each in set(history)), default=0.0)
+    known = set(history)
+    return max((epsilon(noise_multiplier, rate, n, delta) for rate, n in known), default=0.0)
 
 
 def noise_for(privacy: Privacy, history: History) -> float:
@@ -73,7 +80,7 @@ def noise_for(privacy: Privacy, history: History) -> float:
     while True:
         # Which client is worst hardly depends on the noise, and asking for each takes its time.
         at = max(noise, 1.0)
-        first = max(known, key=lambda each: epsilon(at, *each, privacy.delta))
+        first = max(known, key=lambda each: epsilon(at, each[0], each[1], privacy.delta))
         noise = max(noise * CLOSE, _noise_for(privacy, *first))
         if worst(noise, known, privacy.delta) <= privacy.epsilon:
             return noise
@@ -110,6 +117,7 @@ def dp_sgd(spec: TrainingSpec, task: Task, participation: Participation) -> DPSG
     eligible = participation.eligible
     counts = spec.federation.samples.cpu()[eligible]
     _check_data(spec, counts, eligible)
+    check_sums(spec)
     _check_task(spec, task)
     check_stages(spec.method, task, spec)
     made = DPSGD(0.0, spec.privacy.max_grad_norm, spec.train.batch_size)
@@ -118,10 +126,15 @@ def dp_sgd(spec: TrainingSpec, task: Task, participation: Participation) -> DPSG
     return DPSGD(noise, made.max_grad_norm, made.batch_size)
 
 
+def sampling_rate(dp: DPSGD, samples: int) -> float:
+    """Return the chance of a sample to be in a batch of a client with so many."""
+    return min(dp.batch_size / max(samples, 1), 1.0)
+
+
 def history(dp: DPSGD, counts: Tensor, steps: Tensor) -> list[tuple[float, int]]:
     """Return the sampling rates and steps of clients with so many samples."""
-    rates = (dp.batch_size / counts.clamp(min=1).double()).clamp(max=1)
-    return list(zip(rates.tolist(), steps.tolist(), strict=True))
+    rates = [sampling_rate(dp, count) for count in counts.tolist()]
+    return list(zip(rates, steps.tolist(), strict=True))
 
 
 def dp_mean(
@@ -145,7 +158,7 @@ def dp_mean(
     if spec.compute.processes > 1:
         text = "each process would draw other noise; take compute.processes = 1"
         raise MasqueradeError("E202", f"`privacy.unit` is client, and {text}")
-    _check_task_sums(spec)
+    check_sums(spec)
     cohorts = [participation.cohort(number) for number in range(train.rounds)]
     rounds = torch.cat([*cohorts, participation.eligible[:0]]).bincount()
     noise = noise_for(spec.privacy, [(1.0, int(count)) for count in rounds])
@@ -208,14 +221,13 @@ def _check_data(spec: TrainingSpec, counts: Tensor, eligible: Tensor) -> None:
 
 
 def _check_task(spec: TrainingSpec, task: Task) -> None:
-    _check_task_sums(spec)
     if couples(task, spec.federation.x.to(task.sample.device)):
         text = "an output of the network depends on other samples of the batch (batch norm?)"
         how = "gradients of samples cannot be told apart; take GroupNorm or LayerNorm"
         raise MasqueradeError("E202", f"{text}: {how}")
 
 
-def _check_task_sums(spec: TrainingSpec) -> None:
+def check_sums(spec: TrainingSpec) -> None:
     """Refuse what clients' data decide beside training."""
     covered = "differential privacy covers training alone"
     if isinstance(spec.task.preprocess, Unfitted):
