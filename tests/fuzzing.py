@@ -1,19 +1,31 @@
 """Fuzzing by a seeded mutator: bytes that are nearly right, and a watch over what reads them."""
 
+import hashlib
+import json
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
+from masquerade.errors import MasqueradeError
+
+ROOT = Path(__file__).parents[1]
+PIECES = ROOT / "out" / "drills"
+"""Where long drills keep what they have done."""
+SECONDS = 1500
+"""After which a drill begins nothing more: it may take half an hour."""
 GIB = 1 << 30
 ROOM = 2 * GIB
 """Address space that a reader may take beside what its process has."""
-PATIENCE = 10
+PATIENCE = 30
 """Seconds that one input may take at most, on a machine that has other things to do."""
 SPLICED = (b"\0", b"\xff", b"\xff" * 4, b"\xff\xff\xff\x7f", b"0" * 9, b"[" * 99, b"-1", b"NaN")
 
@@ -54,15 +66,27 @@ def watched() -> Iterator[None]:
 
 
 def timed(read: Callable[[], str]) -> tuple[str, float]:
-    """Return what came of reading an input, and the seconds; SIGALRM ends what hangs."""
+    """Return what came of reading an input, and the seconds of CPU; SIGALRM ends what hangs."""
     # Tests have such a timer of their own, which goes on afterwards.
     before = signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-    began = time.perf_counter()
+    # By its clock, a machine that has other things to do would be slow.
+    began = time.process_time()
     try:
         found = read()
     finally:
         signal.setitimer(signal.ITIMER_REAL, *before)
-    return found, time.perf_counter() - began
+    return found, time.process_time() - began
+
+
+def code_of(read: Callable[[], object], allowed: Collection[str]) -> str:
+    """Read an input, or return the code of its refusal; whatever else is raised is a fault."""
+    try:
+        read()
+    except MasqueradeError as error:
+        if error.code not in allowed:
+            raise
+        return error.code
+    return "read"
 
 
 Found = tuple[Counter[str], float]
@@ -81,12 +105,39 @@ def tried(inputs: Iterator[Callable[[], str]]) -> Found:
     return outcomes, longest
 
 
-def over_processes(task: Callable[[int], Found], seeds: range) -> Found:
-    """Do a task for every seed, on all cores."""
+def over_processes(name: str, task: Callable[[int], Found], seeds: range) -> Found:
+    """Do a task for every seed, on all cores; what was done by an earlier call is not done again.
+
+    After `SECONDS` no further seed is begun, and what was done so far is returned: another call
+    goes on, of the same source. When all seeds are done, the next call begins anew.
+    """
+    folder = PIECES / f"{name}-{source()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + SECONDS
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(partial(_piece, folder, task, end), seeds))
     outcomes: Counter[str] = Counter()
     longest = 0.0
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for found, seconds in pool.map(task, seeds):
-            outcomes += found
-            longest = max(longest, seconds)
+    pieces = sorted(folder.glob("*.json"))
+    for piece in pieces:
+        found, seconds = json.loads(piece.read_text())
+        outcomes += Counter(found)
+        longest = max(longest, seconds)
+    if len(pieces) == len(seeds):
+        shutil.rmtree(folder)
     return outcomes, longest
+
+
+def _piece(folder: Path, task: Callable[[int], Found], end: float, seed: int) -> None:
+    """Do a task for a seed, unless it is done or it is too late."""
+    path = folder / f"{seed}.json"
+    if not path.exists() and time.monotonic() < end:
+        text = json.dumps(task(seed))
+        path.with_suffix(".part").write_text(text)
+        path.with_suffix(".part").rename(path)
+
+
+def source() -> str:
+    """Return a digest of the library: of another one nothing is done yet."""
+    files = sorted((ROOT / "src").rglob("*.py"))
+    return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:12]

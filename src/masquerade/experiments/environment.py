@@ -14,7 +14,7 @@ import torch
 from masquerade import __version__
 from masquerade.errors import MasqueradeError
 from masquerade.results import Environment
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.storage.saved_folder import Folder
 
 FILE = "environment.json"
@@ -72,7 +72,7 @@ def read(path: Path) -> Environment | None:
     for file in (path / FILE, *sorted(path.glob(f"*/{FILE}"))):
         if file.is_file():
             try:
-                return from_json(Environment, json.loads(Folder.open(file.parent).read(FILE)))
+                return from_json(Environment, parsed(Folder.open(file.parent).read(FILE)))
             except ValueError as error:
                 text = f"{file} is damaged ({error}); remove it"
                 raise MasqueradeError("E401", text) from None

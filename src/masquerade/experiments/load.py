@@ -95,7 +95,7 @@ def _loaded(
 def _settings(path: Path) -> toml.Tables:
     if not (path / CONFIG).is_file():
         return {}
-    return toml.read(Folder.open(path).read(CONFIG).decode())
+    return toml.read(Folder.open(path).text(CONFIG))
 
 
 def _facts(path: Path) -> DataFacts | None:

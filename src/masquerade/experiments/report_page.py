@@ -45,10 +45,10 @@ def report_of(path: Path) -> str:
 
 def _beside(path: Path) -> tuple[str, str, Environment | None]:
     """Read what a directory knows beside its results: settings, partition, environment."""
-    text = Folder.open(path).read(CONFIG).decode()
+    text = Folder.open(path).text(CONFIG)
     folders = [Folder.open(file.parent) for file in sorted(path.glob(f"*/{CONFIG}"))]
     if folders:
-        runs = [toml.read(folder.read(CONFIG).decode()) for folder in folders]
+        runs = [toml.read(folder.text(CONFIG)) for folder in folders]
         text = toml.write(as_run(toml.read(text), runs))
     # Runs of one program have one federation.
     known = (*folders, Folder.open(path))[0]

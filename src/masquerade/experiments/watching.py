@@ -3,7 +3,6 @@
 Files are read as they are, and nothing is locked: whoever watches disturbs nobody.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from masquerade.results import (
     Storage,
     Summary,
 )
-from masquerade.results.json_records import from_json
+from masquerade.results.json_records import from_json, parsed
 from masquerade.storage.results import COMPARISON, is_sweep
 from masquerade.storage.run_directory import CONFIG, HASHES, METRICS
 
@@ -144,7 +143,7 @@ def _records(folder: Path) -> Iterator[RoundRecord]:
     whole, _, _ = (file.read_bytes() if file.is_file() else b"").rpartition(b"\n")
     for line in whole.splitlines():
         try:
-            yield from_json(RoundRecord, json.loads(line))
+            yield from_json(RoundRecord, parsed(line))
         except ValueError:
             return
 

@@ -1,6 +1,5 @@
 """From a run directory to a client's model, and to what is known of it."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,11 @@ from masquerade.export.model_card import describe, made_by
 from masquerade.models import MODELS
 from masquerade.results import Summary
 from masquerade.results.alarms import warn_of_client
+from masquerade.results.json_records import parsed
 from masquerade.simulation.fitting import Fitting, fit
 from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results, read_sheets
-from masquerade.storage.saved_folder import Folder
+from masquerade.storage.saved_folder import Folder, damaged
 
 SAMPLES = 32
 """Inputs on which an export is compared with its model."""
@@ -87,8 +87,11 @@ def rebuild(path: Path) -> Rebuilt:
 def _check_data(path: Path, federation: Federation) -> None:
     """Refuse data that changed since the run: preprocessing and ranges would be others."""
     folder, name = Folder.open(path), "data.json"
-    known = json.loads(folder.read(name)) if name in folder.files else {}
-    before = known.get("fingerprint")
+    try:
+        known = parsed(folder.read(name)) if name in folder.files else {}
+    except ValueError as fault:
+        raise damaged(path / name, path, str(fault)) from None
+    before = known.get("fingerprint") if isinstance(known, dict) else "nothing"
     if before and before != federation.fingerprint():
         text = f"`{federation.name}` is not the data that {path} was trained on"
         raise MasqueradeError("E402", f"{text}; restore them, or train again")

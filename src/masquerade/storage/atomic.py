@@ -48,7 +48,8 @@ def new_folder(path: Path, token: str = "", replace: bool = False) -> Iterator[P
 
 def write_at(path: Path, data: bytes, start: int = 0, private: bool = False) -> None:
     """Replace what lies behind byte `start` of a file, and wait until the disk has it."""
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW) as file:
+    # A pipe in its place would be waited for.
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
         os.ftruncate(file, start)
         if private:
             os.fchmod(file, 0o600)

@@ -1,10 +1,10 @@
 """The results in a directory: of one run, or of a comparison of several."""
 
-import json
 from pathlib import Path
 
 from masquerade.errors import MasqueradeError
 from masquerade.results import PrivacySheet, Summary
+from masquerade.results.json_records import parsed
 from masquerade.results.privacy import FILE as PRIVACY
 from masquerade.storage.run_directory import HASHES
 from masquerade.storage.saved_folder import Folder, damaged
@@ -44,7 +44,10 @@ def read_results(path: Path) -> list[Summary]:
     folder.check()
     name = "results.json" if "results.json" in folder.files else "summary.json"
     try:
-        return [Summary.from_json(each) for each in json.loads(folder.read(name))]
+        found = parsed(folder.read(name))
+        if not isinstance(found, list) or not found:
+            raise ValueError("it has no summaries")
+        return [Summary.from_json(each) for each in found]
     except (ValueError, TypeError, MasqueradeError) as error:
         said = str(error).removeprefix("E401 ")
         raise damaged(path / name, path, said) from None

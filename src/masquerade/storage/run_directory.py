@@ -24,11 +24,15 @@ from typing import NamedTuple, Self
 from torch import Tensor
 
 from masquerade.errors import MasqueradeError, MasqueradeWarning
-from masquerade.results.json_records import Json, from_json
+from masquerade.results.json_records import LONGEST, Json, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
+from masquerade.storage.regular import MOST, read_regular
 
 Tensors = Mapping[str, Tensor]
+
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.EFBIG)
+"""What the system says of a path where no regular file is, or one that is too long."""
 
 VERSION = 6
 READ = (4, 5, 6)
@@ -126,31 +130,41 @@ class _Manifest:
 
 def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
     """Return manifest and state of a commit, or what is damaged; hashes first, then meaning."""
-    try:
-        sealed = (folder / MANIFEST).read_bytes()
-        state = (folder / STATE).read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as fault:
-        return f"{Path(fault.filename).name}: missing"
+    sealed = _content(folder / MANIFEST, LONGEST)
+    if sealed is None:
+        return f"{MANIFEST}: missing"
     found = unseal(sealed)
     if found is None:
         return f"{MANIFEST}: hash differs"
-    if found.get("version") not in READ:
+    if not isinstance(found, dict) or found.get("version") not in READ:
         known = f"{folder} has format {found.get('version')}, but {VERSION} is read here."
         raise MasqueradeError("E402", f"{known} Use the version of Masquerade that wrote it.")
-    manifest = from_json(_Manifest, found)
+    try:
+        manifest = from_json(_Manifest, found)
+    except ValueError as fault:
+        return f"{MANIFEST}: {fault}"
     if manifest.number != int(folder.name):
         return f"{MANIFEST}: belongs to {manifest.number}"
+    state = _content(folder / STATE)
+    if state is None:
+        return f"{STATE}: missing"
     if manifest.files != {STATE: fingerprint(state)}:
         return f"{STATE}: hash differs"
     for name, sealed_with in manifest.pieces.items():
-        if _fingerprint_at(folder.parent.parent / PIECES / check_name(name)) != sealed_with:
+        piece = _content(folder.parent.parent / PIECES / check_name(name))
+        if piece is None or fingerprint(piece) != sealed_with:
             return f"{PIECES}/{name}: missing, or its hash differs"
     return manifest, state
 
 
-def _fingerprint_at(path: Path) -> dict[str, int | str] | None:
-    """Return the size and hash of a file, if it is there."""
-    return fingerprint(path.read_bytes()) if path.is_file() else None
+def _content(path: Path, most: int = MOST) -> bytes | None:
+    """Return the bytes of a regular file; None where there is none."""
+    try:
+        return read_regular(path, most)
+    except OSError as fault:
+        if fault.errno in NO_FILE:
+            return None
+        raise
 
 
 class Commit(NamedTuple):

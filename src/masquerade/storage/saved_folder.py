@@ -3,15 +3,18 @@
 It is the directory of a run or a comparison, or a folder that was saved and appears whole.
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from masquerade.errors import MasqueradeError
+from masquerade.results.json_records import LONGEST, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
-from masquerade.storage.run_directory import CONFIG, HASHES
+from masquerade.storage.regular import read_regular
+from masquerade.storage.run_directory import CONFIG, HASHES, check_name
 
 FEDERATION = "federation.toml"
 """The file that tells the folder of a federation of real clients from others."""
@@ -52,6 +55,13 @@ def write(path: Path, files: Iterable[File]) -> None:
 
 
 @dataclass(frozen=True)
+class _Hashes:
+    """What is sealed with a folder."""
+
+    files: Mapping[str, Mapping[str, int | str]]
+
+
+@dataclass(frozen=True)
 class Folder:
     """A folder to read from: what is read is checked by its hash."""
 
@@ -68,20 +78,41 @@ class Folder:
             if (path / FEDERATION).is_file():
                 then = f"they come when training is done; how far it is: {SHOWS} {path}"
             raise MasqueradeError("E408", f"no results in {path}; {then}")
-        found = unseal((path / HASHES).read_bytes())
-        if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
+        try:
+            found = unseal(read_regular(path / HASHES, LONGEST))
+        except OSError as fault:
+            raise damaged(path / HASHES, path, fault.strerror) from None
+        if found is None:
             raise damaged(path / HASHES, path)
-        return cls(path, found["files"])
+        try:
+            files = from_json(_Hashes, found).files
+            # Who made a folder may have named what is elsewhere.
+            for name in files:
+                for part in name.split("/"):
+                    check_name(part)
+        except (ValueError, MasqueradeError) as fault:
+            raise damaged(path / HASHES, path, str(fault)) from None
+        return cls(path, files)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file, checked as they are read."""
+        told = self.files.get(name, {})
+        size = told.get("size")
         try:
-            data = (self.path / name).read_bytes()
+            data = read_regular(self.path / name, size if isinstance(size, int) else 0)
         except OSError as fault:
-            raise damaged(self.path / name, self.path, fault.strerror) from None
-        if self.files.get(name) != fingerprint(data):
+            why = None if fault.errno == errno.EFBIG else fault.strerror
+            raise damaged(self.path / name, self.path, why) from None
+        if told != fingerprint(data):
             raise damaged(self.path / name, self.path)
         return data
+
+    def text(self, name: str) -> str:
+        """Return what a file of words says."""
+        try:
+            return self.read(name).decode()
+        except UnicodeDecodeError:
+            raise damaged(self.path / name, self.path, "it is not UTF-8") from None
 
     def check(self) -> None:
         """Refuse files that are damaged; clients' models are many, and checked as they are read."""

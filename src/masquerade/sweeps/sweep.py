@@ -24,7 +24,7 @@ from masquerade.experiments.processes import perform_all
 from masquerade.experiments.run import complete, configured, directory_at
 from masquerade.methods import METHODS
 from masquerade.results.alarms import warn_of
-from masquerade.results.json_records import from_json, to_json
+from masquerade.results.json_records import from_json, parsed, to_json
 from masquerade.storage.results import SWEEP, read_results
 from masquerade.storage.saved_folder import Folder, damaged, is_done
 from masquerade.sweeps import space
@@ -191,7 +191,7 @@ def read_rows(path: Path) -> list[Row]:
     folder = Folder.open(path)
     folder.check()
     try:
-        return [from_json(Row, each) for each in json.loads(folder.read(ROWS))]
+        return [from_json(Row, each) for each in parsed(folder.read(ROWS))]
     except (ValueError, TypeError) as error:
         raise damaged(path / ROWS, path, str(error)) from None
 

@@ -84,8 +84,7 @@ def _split(arrow: ModuleType, files: Files, folder: PurePosixPath) -> Any:
     strange = [path for path in paths if path not in files.names]
     if strange:
         raise ValueError(f"`{strange[0]}` is not there")
-    streams = (arrow.ipc.open_stream(arrow.BufferReader(files.read(path))) for path in paths)
-    return arrow.concat_tables([stream.read_all() for stream in streams])
+    return arrow.concat_tables([parquet.read_stream(files.read(path)) for path in paths])
 
 
 def _with_class_names(arrow: ModuleType, frame: Any, kinds: dict[str, Any]) -> Any:
