@@ -175,6 +175,17 @@ def test_a_call_says_nothing_but_the_download(tmp_path: Path) -> None:
     assert not tree.leaves(state.clients.state)
 
 
+def test_a_server_holds_no_models_of_clients_that_it_knows(tmp_path: Path) -> None:
+    there, _ = far(simulated(METHOD_TABLE["dmpfl"]), tmp_path)
+    trained(there)
+    engine = there.engine
+    assert isinstance(engine, Remote)
+    round = there.context.round("train", there.context.method.schedule(0, ROUNDS), 0)
+    held = tree.leaves(engine.channel(0).templates(round, 0))
+    assert sum(values.numel() for values in held) > 50
+    assert all(values.untyped_storage().nbytes() <= 8 for values in held)
+
+
 def test_an_answer_that_cannot_be_read_counts_as_lost(tmp_path: Path, golden) -> None:
     there, transport = far(simulated(METHOD_TABLE["fedavg"]), tmp_path)
     transport.spoiled = {2}

@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from masquerade.deploy.replay import replay
-from tests.deploy.machines import Machines, alone, masquerade
+from tests.deploy.machines import Machines, alone
+
+with warnings.catch_warnings():
+    # Typer reads names that the newest Click means to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
+
+    from masquerade.cli.app import app
 
 pytest.importorskip("flwr")
 
@@ -34,8 +42,13 @@ def test_a_federation_of_real_processes_is_what_is_simulated_bit_for_bit(tmp_pat
             health = json.load(answer)
         assert health["well"]
         assert [client["state"] for client in health["clients"]] == ["connected"] * 2
-        told = json.loads(masquerade("deploy", "status", both[0].folder, "--json").stdout)
-        assert told["status"] == health["status"]
+        told = CliRunner().invoke(app, ["deploy", "status", str(both[0].folder), "--json"])
+        assert json.loads(told.stdout)["status"] == health["status"]
+        client = CliRunner().invoke(
+            app, ["deploy", "status", str(both[0].home("client-1")), "--json"]
+        )
+        found = json.loads(client.stdout)
+        assert (found["well"], found["status"]["round"]) == (True, 2)
     for one in both:
         found = replay(one.folder)
         assert (found.rounds, found.differences) == (2, [])

@@ -38,7 +38,7 @@ from masquerade.errors import MasqueradeError, listed
 
 if TYPE_CHECKING:
     from masquerade.config.toml import Tables
-    from masquerade.deploy.layout import ClientFolder
+    from masquerade.deploy.layout import ClientFolder, ServerFolder
     from masquerade.deploy.status import Status
 
 deploy_app = typer.Typer(
@@ -215,17 +215,16 @@ def deploy_status(folder: Home, as_json: AsJson = False, debug: Debug = False) -
     """
     from masquerade.cli.deploy_tables import client_table, overview_table
     from masquerade.deploy.client_overview import client_overview
-    from masquerade.deploy.founding import opened
-    from masquerade.deploy.layout import ClientFolder
+    from masquerade.deploy.layout import ServerFolder
     from masquerade.deploy.overview import overview
 
-    client = ClientFolder(folder)
-    if client.joined.exists():
-        here = client_overview(client)
-        record, table = here.record(), client_table(here)
-    else:
-        found = overview(opened(folder)[0])
+    known = _folder_of(folder)
+    if isinstance(known, ServerFolder):
+        found = overview(known)
         record, table = found.record(), overview_table(found)
+    else:
+        here = client_overview(known)
+        record, table = here.record(), client_table(here)
     if as_json:
         typer.echo(json.dumps(record))
     else:
@@ -238,13 +237,11 @@ def deploy_stop(folder: Home, quiet: Quiet = False, debug: Debug = False) -> Non
 
     Example: masquerade deploy stop fed
     """
-    from masquerade.deploy.layout import ClientFolder, ServerFolder
+    from masquerade.deploy.layout import ServerFolder
     from masquerade.deploy.processes import stop
 
-    server, client = ServerFolder(folder), ClientFolder(folder)
-    if not server.settings.exists() and not client.joined.exists():
-        raise MasqueradeError("E620", f"{folder} is the folder of no federation and no client")
-    ended = stop(server.state if server.settings.exists() else client.path)
+    known = _folder_of(folder)
+    ended = stop(known.state if isinstance(known, ServerFolder) else known.path)
     if not quiet:
         typer.echo(f"Ended: {', '.join(ended)}." if ended else "Nothing was running.")
 
@@ -321,6 +318,18 @@ def deploy_renew(folder: Folder, host: Hosts = None, debug: Debug = False) -> No
 
     hosts = renew(folder, host or [])
     typer.echo(f"Renewed for {SERVER_DAYS} days: {', '.join(hosts)}.")
+
+
+def _folder_of(folder: Path) -> "ServerFolder | ClientFolder":
+    """Return what a folder is of; refuse one that is of neither."""
+    from masquerade.deploy.layout import ClientFolder, ServerFolder
+
+    server, client = ServerFolder(folder), ClientFolder(folder)
+    if server.settings.exists():
+        return server
+    if client.joined.exists():
+        return client
+    raise MasqueradeError("E620", f"{folder} is the folder of no federation and no client")
 
 
 def _client_names(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from masquerade.deploy.client_overview import ClientOverview
+from masquerade.deploy.joining import WORKER
 from masquerade.deploy.overview import ClientView, Overview
 
 if TYPE_CHECKING:
@@ -35,18 +36,18 @@ def client_table(found: ClientOverview) -> Group:
     running = ", ".join(found.running) or "nothing; `masquerade deploy join` starts it"
     table.add_row("server", f"{found.address} {found.server if found.well else ''}".rstrip())
     table.add_row("running", running)
-    for name, text in _worked(found.status):
+    for name, text in _worked(found.status, WORKER in found.running):
         table.add_row(name, text)
     if found.certificate is not None:
         table.add_row("server's certificate", f"ends in {found.certificate:.0f} days")
     return Group(table, *map(Text, (*found.troubles, *found.warnings)))
 
 
-def _worked(status: "ClientStatus | None") -> list[tuple[str, str]]:
+def _worked(status: "ClientStatus | None", works: bool) -> list[tuple[str, str]]:
     """Say what a worker does, and what it did last."""
     if status is None:
         return [("worker", "was asked nothing yet")]
-    said = [("worker", f"{status.doing}, for {_since(status.since)}")]
+    said = [("worker", f"{status.doing}, for {_since(status.since)}")] if works else []
     if status.samples:
         train, validation, test = status.samples
         said.append(("samples", f"{train} to train, {validation} to validate, {test} to test"))

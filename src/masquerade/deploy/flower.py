@@ -20,8 +20,9 @@ from masquerade.deploy.nodes import Nodes
 STYPE = "masquerade.bytes.v1"
 """How an array says what it is. Flower moves large arrays in pieces, and a piece only once."""
 TYPE = "train"
-POLL = 0.2
-"""Seconds between two looks for answers."""
+POLL, SHARE = 0.2, 0.1
+"""Between two looks for answers: seconds at least, and a share of the time since something was
+asked. So nobody waits much longer, and SuperLink is not asked five times a second for hours."""
 
 
 def wrap(data: bytes) -> RecordDict:
@@ -48,6 +49,7 @@ class FlowerCarrier:
         self._asked: dict[str, tuple[str, float]] = {}
         self._last: dict[str, str] = {}
         """The number of the last message to each client."""
+        self._sent = 0.0
 
     def connected(self) -> Sequence[str]:
         """Return the clients whose nodes are online."""
@@ -66,16 +68,17 @@ class FlowerCarrier:
             for number in self._grid.push_messages([message]):
                 if number:
                     self._asked[number], self._last[name] = (name, until), number
+        self._sent = time.monotonic()
 
     def receive(self, wait: float) -> Sequence[Delivery]:
         """Return what has arrived."""
         until = time.monotonic() + wait
         while True:
             found = self._pull()
-            left = until - time.monotonic()
-            if found or left <= 0:
+            now = time.monotonic()
+            if found or now >= until:
                 return found
-            time.sleep(min(POLL, left))
+            time.sleep(min(max(POLL, SHARE * (now - self._sent)), until - now))
 
     def _pull(self) -> list[Delivery]:
         now = time.monotonic()

@@ -83,6 +83,8 @@ SPENT = "spent.json"
 """Another: the steps of differential privacy that each client was asked for, lost rounds too."""
 TELLING = 10.0
 """Seconds that a client which is refused has to hear it."""
+LONGEST_TEXT = 1000
+"""Letters of a sentence that says why a client is refused."""
 RETRY, LONGEST = 30.0, 600.0
 """Seconds before a client that was refused is asked again: at first, and at most. All others wait
 while it is asked."""
@@ -322,7 +324,8 @@ class Service:
         """Let clients not take part for now, and tell them why where they do not know."""
         news = {}
         for name, error in errors.items():
-            text = str(error)
+            # It may name what the client says that its columns are called.
+            text = str(error)[:LONGEST_TEXT]
             self._later(name)
             self.fleet.note(error.code, name, text.removeprefix(f"{error.code} "))
             self._hold_against(name, text)

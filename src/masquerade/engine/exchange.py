@@ -9,6 +9,7 @@ without another message: an answer that was lost or refused leaves the server at
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from masquerade.core import tree
 from masquerade.core.part import Message, Part
@@ -32,13 +33,18 @@ class Channel:
     _templates: dict[tuple[str, object], tuple[Message, Message]] = field(default_factory=dict)
 
     def templates(self, round: Round, number: int) -> tuple[Message, Message]:
-        """Return what the download and the upload of a round look like: one without a batch."""
+        """Return what the download and the upload of a round look like.
+
+        They are kept, by a server for every client, and so have no values: else it would hold two
+        models of every client, for every kind of round.
+        """
         key = (round.kind, round.phase)
         if key not in self._templates:
-            self._templates[key] = self._exchanged(round, number)
+            self._templates[key] = tree.transform(_shape, self.without_batch(round, number))
         return self._templates[key]
 
-    def _exchanged(self, round: Round, number: int) -> tuple[Message, Message]:
+    def without_batch(self, round: Round, number: int) -> tuple[Message, Message]:
+        """Return the download and the upload of a round in which no batch is seen."""
         method, task, info = self.context.method, self.context.task, self.client
         row, client = method.row_init(task, info), method.client_init(task, info)
         download = method.download(task, method.server_init(task), row, round)
@@ -107,6 +113,11 @@ class Channel:
         cost, after = measure_exchange(download, upload, held, 0)
         taken = held.get(TURN, torch.zeros((), dtype=torch.int64))
         return cost, after | {TURN: taken + 1}
+
+
+def _shape(values: Tensor) -> Tensor:
+    """Return zeros of the same shape and type, which take the room of one."""
+    return values.new_zeros(()).expand(values.shape)
 
 
 def _received(download: Message, held: Session) -> Session:

@@ -97,7 +97,7 @@ def reading(context: EngineContext, info: ClientInfo) -> Reading:
     for kind, phase in context.phases():
         if kind != "adapt":
             round = context.round(kind, phase, 0)
-            _, upload = channel.templates(round, 0)
+            _, upload = channel.without_batch(round, 0)
             found |= _of_round(context, info, upload, round) if upload else Reading()
     return found
 
