@@ -38,6 +38,8 @@ from tests.fuzzing import Found, code_of, mutated, over_processes, tried
 from tests.reliability import publish
 from tests.support import summary
 
+# One says that samples will be given to clients that are made up.
+pytestmark = pytest.mark.filterwarnings("ignore::masquerade.errors.MasqueradeWarning")
 DATA = ("E201", "E301", "E302", "E504")
 RNG = np.random.default_rng(3)
 
