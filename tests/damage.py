@@ -2,9 +2,12 @@
 
 import random
 import shutil
+import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from masquerade.errors import MasqueradeError
@@ -12,18 +15,25 @@ from masquerade.storage import model_files
 from masquerade.storage.results import read_results, read_sheets
 from masquerade.storage.run_directory import RunDirectory
 from masquerade.storage.saved_folder import Folder
+from tests.fuzzing import Found, over_processes
 
 KINDS = ("flip", "cut", "zero", "swap", "delete", "version")
 TOLD = ("E401", "E402", "E408", "E606", "E611")
 COMMITTED = ("rounds", "states")
 """Folders that whoever opens a run clears of damage."""
+UNREAD = ("lock", "report.html")
+"""Files that no result depends on."""
+PIECES, PIECE = 10, 1000
+"""How many pieces a drill has, and damages a piece."""
 Mutant = tuple[str, Path, bytes | None]
 """What was done, to which file, and its new content, which is not the old; None if it is gone."""
 
 
-def mutants(whole: Path, other: Path, count: int, unread: Collection[str]) -> Iterator[Mutant]:
+def mutants(
+    whole: Path, other: Path, count: int, unread: Collection[str], seed: int
+) -> Iterator[Mutant]:
     """Yield damages to one folder; `other` is a like one, of which whole files are taken."""
-    chance = random.Random(7)
+    chance = random.Random(seed)
     files = [
         file for file in sorted(whole.rglob("*")) if file.is_file() and file.name not in unread
     ]
@@ -88,8 +98,8 @@ class Damaged:
     silent: list[tuple[str, Path]] = field(default_factory=list)
 
     @property
-    def figures(self) -> dict[str, float | str]:
-        """What a drill writes."""
+    def figures(self) -> dict[str, int]:
+        """What a drill counts."""
         return {
             "damaged folders": self.count,
             "told": self.count - self.cleared - len(self.silent),
@@ -104,7 +114,8 @@ def damaged(
     copy: Path,
     count: int,
     read: Callable[[Path], None] = read_run,
-    unread: Collection[str] = ("lock", "report.html"),
+    unread: Collection[str] = UNREAD,
+    seed: int = 7,
 ) -> Damaged:
     """Damage copies of a folder in so many ways, read each, and count who was told."""
     shutil.copytree(whole, copy)
@@ -112,7 +123,7 @@ def damaged(
     shutil.rmtree(copy)
     shutil.copytree(whole, copy)
     found = Damaged(count)
-    for kind, name, data in mutants(whole, other, count, unread):
+    for kind, name, data in mutants(whole, other, count, unread, seed):
         (copy / name).unlink() if data is None else (copy / name).write_bytes(data)
         if not is_told(copy, read):
             cleared = is_intact(copy, whole, unread)
@@ -130,3 +141,23 @@ def is_intact(path: Path, whole: Path, unread: Collection[str]) -> bool:
     """Tell whether all files that are left are as they were."""
     files = [file for file in path.rglob("*") if file.is_file() and file.name not in unread]
     return all(file.read_bytes() == (whole / file.relative_to(path)).read_bytes() for file in files)
+
+
+def drilled(
+    name: str,
+    whole: Path,
+    other: Path,
+    read: Callable[[Path], None] = read_run,
+    unread: Collection[str] = UNREAD,
+) -> Counter[str]:
+    """Damage a folder in ten thousand ways, in pieces of a thousand; none is read in silence."""
+    return over_processes(name, partial(_piece, whole, other, read, unread), range(PIECES))[0]
+
+
+def _piece(
+    whole: Path, other: Path, read: Callable[[Path], None], unread: Collection[str], seed: int
+) -> Found:
+    with tempfile.TemporaryDirectory() as folder:
+        found = damaged(whole, other, Path(folder) / "copy", PIECE, read, unread, seed)
+    assert found.silent == []
+    return Counter(found.figures), 0.0

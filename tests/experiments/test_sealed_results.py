@@ -17,7 +17,7 @@ from masquerade.report import plots
 from masquerade.storage.results import read_results
 from masquerade.storage.run_directory import RunDirectory
 from masquerade.storage.saved_folder import is_done
-from tests.damage import damaged, read_run
+from tests.damage import damaged, drilled, read_run
 from tests.experiments.test_resume import compare, complete, contents, problem, same, write_data
 from tests.messages import Golden
 from tests.reliability import publish
@@ -155,29 +155,42 @@ def test_links_where_results_are_written_are_refused(run: Path, tmp_path: Path) 
     assert victim.read_text() == "precious"
 
 
-MANY = pytest.param(10_000, marks=pytest.mark.drill)
-COMMAND = "pytest tests/experiments/test_sealed_results.py -m drill"
-
-
-@pytest.mark.parametrize("count", [300, MANY])
-def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path, count: int) -> None:
-    found = damaged(done, done.parent / "other", tmp_path / "run", count)
+def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path) -> None:
+    found = damaged(done, done.parent / "other", tmp_path / "run", 300)
     assert found.silent == []
-    assert found.cleared < count / 3
-    publish("damage-run", COMMAND, found.figures, when=count == 10_000)
+    assert found.cleared < 100
 
 
-@pytest.mark.parametrize("count", [100, MANY])
-def test_no_damage_of_a_comparison_is_read_in_silence(tmp_path: Path, count: int) -> None:
-    for name, rounds in (("both", 2), ("others", 3)):
-        compare(config_of(tmp_path, "local", "fedavg", rounds=rounds), tmp_path / name)
+def read_both(path: Path) -> None:
+    """Read all that a comparison holds."""
+    read_results(path)
+    for name in ("local-seed1", "fedavg-seed1"):
+        read_run(path / name)
 
-    def read(path: Path) -> None:
-        read_results(path)
-        for name in ("local-seed1", "fedavg-seed1"):
-            read_run(path / name)
 
-    found = damaged(tmp_path / "both", tmp_path / "others", tmp_path / "copy", count, read)
+def two_comparisons(folder: Path) -> tuple[Path, Path]:
+    """Make two that differ in their rounds."""
+    made = folder / "both", folder / "others"
+    for path, rounds in zip(made, (2, 3), strict=True):
+        compare(config_of(folder, "local", "fedavg", rounds=rounds), path)
+    return made
+
+
+def test_no_damage_of_a_comparison_is_read_in_silence(tmp_path: Path) -> None:
+    found = damaged(*two_comparisons(tmp_path), tmp_path / "copy", 100, read_both)
     assert found.silent == []
-    assert found.cleared < count / 3
-    publish("damage-comparison", COMMAND, found.figures, when=count == 10_000)
+    assert found.cleared < 30
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("what", ["run", "comparison"])
+def test_ten_thousand_damages_are_not_read_in_silence(
+    done: Path, tmp_path: Path, what: str
+) -> None:
+    if what == "run":
+        found = drilled("damage-run", done, done.parent / "other")
+    else:
+        found = drilled("damage-comparison", *two_comparisons(tmp_path), read_both)
+    publish(f"damage-{what}", "pytest tests/experiments/test_sealed_results.py -m drill", found)
+    assert found["damaged folders"] == 10_000
