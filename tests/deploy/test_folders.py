@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import stat
+import subprocess
 import sys
 import time
 import tomllib
@@ -33,7 +34,7 @@ from masquerade.deploy.join_file import JoinFile
 from masquerade.deploy.layout import ClientFolder, ServerFolder
 from masquerade.deploy.overview import ending, overview
 from masquerade.deploy.ports import free_ports
-from masquerade.deploy.processes import SUPERVISOR, Process
+from masquerade.deploy.processes import SUPERVISOR, Process, recorded
 from masquerade.deploy.replay import Replayed
 from masquerade.deploy.server_app import Starts
 from masquerade.deploy.serving import Address, Server, client_keys, server_tls
@@ -265,6 +266,35 @@ def test_what_the_server_warns_of_is_in_a_log(fed: Path, monkeypatch: pytest.Mon
     assert server_app.Outcome.read(layout.outcome) == server_app.Outcome(
         "7", "E619 nobody reported"
     )
+
+
+def test_an_app_ends_the_one_before_it_and_a_run_in_use_is_tried_again(
+    fed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An app that was given up came late, beside the next one, and ended the server with E404."""
+    layout, refusals = ServerFolder(fed), ["E404", "E404", "E619"]
+    late = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    Process.of(server_app.NAME, late.pid).record(layout.state)
+
+    def serving(*given: object) -> None:
+        assert late.wait(10) != 0
+        if len(refusals) == 3:
+            # The next one is there already: what it wrote is its own.
+            Process(server_app.NAME, 1, "another").record(layout.state)
+        raise MasqueradeError(refusals.pop(0), "no")
+
+    monkeypatch.setattr("masquerade.deploy.server.serve", serving)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    for there in ({server_app.NAME}, set()):
+        with warnings.catch_warnings(), raises("E404"):
+            server_app.run(fed, lambda nodes, seconds: None, "7")  # type: ignore[arg-type,return-value]
+        assert recorded(layout.state).keys() & {server_app.NAME} == there
+        assert server_app.Outcome.read(layout.outcome) is None
+    with warnings.catch_warnings():
+        server_app.run(fed, lambda nodes, seconds: None, "8")  # type: ignore[arg-type,return-value]
+    outcome = server_app.Outcome.read(layout.outcome)
+    assert outcome is not None
+    assert outcome.error == "E619 no"
 
 
 def test_what_passed_outlives_the_server_and_a_damaged_file(tmp_path: Path) -> None:

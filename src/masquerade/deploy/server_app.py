@@ -16,7 +16,7 @@ from typing import TextIO
 from masquerade.deploy.carrier import Carrier
 from masquerade.deploy.layout import ServerFolder
 from masquerade.deploy.nodes import Nodes
-from masquerade.deploy.processes import Process, forget, rotating
+from masquerade.deploy.processes import Process, end, forget, recorded, rotating, running
 from masquerade.deploy.status import Status
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.storage import atomic
@@ -24,6 +24,8 @@ from masquerade.storage import atomic
 NAME = "server-app"
 LATE = 60.0
 """Seconds after a deadline in which an answer still comes, to be counted as late."""
+IN_USE = "E404"
+"""What is said where another process has a run open."""
 MOST_DOUBLED = 5
 """How often the wait before a start is doubled: half a minute at most."""
 
@@ -82,21 +84,28 @@ def run(folder: Path, carrier: Callable[[Nodes, float], Carrier], number: str) -
     from masquerade.deploy.server import serve
 
     layout = ServerFolder(folder)
-    Process.here(NAME).record(layout.state)
+    # Whoever was so slow to come that another was started would hold the run for itself.
+    before = running(layout.state).get(NAME)
+    end([before] if before is not None else [])
+    here = Process.here(NAME)
+    here.record(layout.state)
     log = _log(layout.state)
     try:
         config = FederationConfig.load(layout.settings)
         serve(folder, carrier(Nodes(layout.nodes), 2 * config.fleet.deadline + LATE))
         outcome = Outcome(number)
     except MasqueradeError as error:
+        log.error("%s", error)
+        if error.code == IN_USE:
+            # Nothing to mend: the next start ends whoever uses it, or finds that it is free.
+            raise
         outcome = Outcome(number, str(error))
     except Exception:
         log.error("%s", traceback.format_exc())
         raise
     finally:
-        forget(layout.state, NAME)
-    if outcome.error:
-        log.error("%s", outcome.error)
+        if recorded(layout.state).get(NAME) == here:
+            forget(layout.state, NAME)
     atomic.write_file(layout.outcome, json.dumps(asdict(outcome)).encode())
 
 

@@ -27,8 +27,8 @@ from masquerade.errors import MasqueradeError
 
 BEAT, LOOK = 0.3, 1.0
 """Seconds between two looks at processes, and at keys and certificates."""
-APP_SECONDS = 60.0
-"""Within which an app that was started is there."""
+APP_SECONDS = 180.0
+"""Within which an app that was started is there, also on a machine with much to do."""
 DAY = 86400.0
 
 Say = Callable[[str], None]
@@ -198,6 +198,9 @@ class Server:
             if self._running_app() or (outcome and outcome.run == number):
                 return number
             await asyncio.sleep(BEAT)
+        # It would come after all, beside the next one.
+        with suppress(MasqueradeError):
+            await control.stop(number)
         return ""
 
     async def _app_ended(self) -> None:
