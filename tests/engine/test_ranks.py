@@ -86,6 +86,10 @@ def test_what_is_evaluated_is_the_same_too(name: str) -> None:
     state, theirs, others = whole(METHOD_TABLE[name], **settings, processes=2)
     assert_same(alone, state)
     assert alone.history == state.history
+    # Between rounds masks are compared, where there are some.
+    noted = ["mask_overlap" in record.notes for record in state.history]
+    assert noted == [name != "fedavg"] * len(noted)
+    assert noted
     assert figures == theirs
     assert models.keys() == others.keys()
     assert all(torch.equal(models[key], others[key]) for key in models)

@@ -238,3 +238,21 @@ def test_bands_end_where_percentages_do() -> None:
 
     assert max(tops()) == 100.0
     assert max(tops(metric="mae")) == 104.0
+
+
+def test_overlap_by_round_is_drawn_of_masks_that_differ() -> None:
+    def noted(name: str, *values: float) -> Summary:
+        points = curve({place: 80.0 for place in range(1, 1 + len(values))})
+        history = [
+            replace(point, notes={"mask_overlap": value})
+            for point, value in zip(points, values, strict=True)
+        ]
+        return result(name, history=tuple(history))
+
+    # One mask for all does not move apart, and a single round is no movement.
+    chart = mask_plots.over_rounds([noted("a", 0.75, 0.5), noted("b", 1.0, 1.0), result("c")])
+    assert rows(chart) == [
+        {"method": "A", "round": 1, "overlap": 0.75},
+        {"method": "A", "round": 2, "overlap": 0.5},
+    ]
+    assert mask_plots.over_rounds([noted("a", 0.75)]) is None

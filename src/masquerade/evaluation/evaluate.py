@@ -18,6 +18,7 @@ from masquerade.core.part import Message
 from masquerade.data import shift_sets
 from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.engine.base import Engine, Evaluation, Job
+from masquerade.engine.loop import Loop
 from masquerade.errors import MasqueradeError, MasqueradeWarning
 from masquerade.evaluation import accuracy, costs
 from masquerade.evaluation.accuracy import (
@@ -32,6 +33,7 @@ from masquerade.evaluation.accuracy import (
 from masquerade.evaluation.majority import majority_class
 from masquerade.evaluation.one_class import answering_alike
 from masquerade.evaluation.outputs import OutputScorer, Scored, reference_samples
+from masquerade.evaluation.overlap import overlap
 from masquerade.evaluation.summary import Measured, client_figures, name_of, summarize
 from masquerade.results import EvaluationRecord, Statistics, Summary
 from masquerade.results.json_records import Json
@@ -39,6 +41,9 @@ from masquerade.rules import PRIORS
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.server import Server
 from masquerade.simulation.state import RunState
+
+COMPARED = 8
+"""Clients whose masks are compared between rounds."""
 
 Group = tuple[str, bool]
 """A view, at the clients of the training or at novel ones."""
@@ -150,6 +155,8 @@ class Evaluator:
                     noted += self._noted(view, some.models)
                 views[view] = self.over_clients.describe(figures, self.server.known)
                 notes |= _mean_notes(noted)
+                if view == self.server.method.views[0]:
+                    notes |= _of_masks(self._first_models(state, view))
         spent = costs.so_far(state, len(self.server.known))
         return EvaluationRecord(state.number, views, **spent, notes=notes)
 
@@ -273,12 +280,28 @@ class Evaluator:
         return view == method.views[0] and type(method).notes is not Method.notes
 
     def notes(self, view: str, models: Sequence[Message]) -> dict[str, Json]:
-        """Return what the method notes of its default view's models, averaged over clients."""
-        return _mean_notes(self._noted(view, models))
+        """Return what is noted of the default view's models: by the method, and of their masks."""
+        first = view == self.server.method.views[0]
+        masks = _of_masks(models[:COMPARED]) if first else {}
+        return _mean_notes(self._noted(view, models)) | masks
 
     def _noted(self, view: str, models: Sequence[Message]) -> list[dict[str, Tensor]]:
         method, task = self.server.method, self.server.task
         return [method.notes(task, model) for model in models] if self._notes(view) else []
+
+    def _first_models(self, state: RunState, view: str) -> list[Message]:
+        """Return the models of a few clients, of a view that needs no training."""
+        server, ids = self.server, torch.tensor(self.server.known[:COMPARED])
+        round = server.round("adapt", state.number, (view, False))
+        rows, clients = state.rows.take(ids), state.clients.take(ids)
+        held = tree.leaves((state.server, rows, clients))
+        # Masks that move lie in a state.
+        if not any(each.dtype == torch.bool for each in held):
+            return []
+        job = Job(state.server, rows, clients, {}, ids, round, state.number)
+        # One after another, in every process: models of a few clients are not worth an exchange.
+        some = [self.own[id][:1].to(server.device) for id in ids.tolist()]
+        return Loop(self.simulation.context).evaluate(job, some).models
 
     def trains(self, view: str) -> bool:
         """Tell whether a view has to be trained before it can be used."""
@@ -354,6 +377,12 @@ class Evaluator:
                 )
                 tree.put(job.rows, taken, known)
                 tree.put(job.clients, taken, done.clients)
+
+
+def _of_masks(models: Sequence[Message]) -> dict[str, Json]:
+    """Note how far the masks of models overlap; nothing where they have none."""
+    found = overlap(models) if models else None
+    return {} if found is None else {"mask_overlap": found.whole}
 
 
 def _mean_notes(noted: Sequence[dict[str, Tensor]]) -> dict[str, Json]:

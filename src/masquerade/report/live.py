@@ -61,7 +61,7 @@ def progress(trainings: Sequence[Training]) -> str:
         ]
         for each in trainings
     ]
-    return table(["Training", "Seed", "Rounds", "Own data (%)", "Time left"], rows)
+    return table(["Training", "Seed", "Rounds", "Own data", "Time left"], rows)
 
 
 def duration(seconds: float) -> str:

@@ -68,6 +68,49 @@ def _share(name: str) -> Pick:
     return lambda summary: summary.model.layers.get(name)
 
 
+def over_rounds(results: Results) -> Chart | None:
+    """Draw how far clients' masks overlap by round; none where nobody has masks that move apart."""
+
+    def points(seeds: list[Summary]) -> list[Row]:
+        by_round: dict[int, list[float]] = {}
+        for seed in seeds:
+            for point in seed.history:
+                noted = point.notes.get("mask_overlap")
+                if isinstance(noted, float):
+                    by_round.setdefault(point.round, []).append(noted)
+        means = {round: statistics.fmean(found) for round, found in sorted(by_round.items())}
+        # Where all clients have one mask, there is nothing to compare.
+        if all(value == 1 for value in means.values()):
+            return []
+        return [{"round": round, "overlap": value} for round, value in means.items()]
+
+    rows = rows_of(results, points)
+    if len({row["round"] for row in rows}) < 2:
+        return None
+    color = by_color(results)
+    tell = told({"Method": "method", "Round": "round", "Overlap": ("overlap", ".2f")})
+    spec: Spec = {
+        "params": FOLLOWED,
+        "data": {"values": rows},
+        "encoding": {
+            "x": number("round", "Round", form="d", nice=False),
+            "y": number("overlap", "Overlap of two clients' masks"),
+        },
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.8}, "encoding": without_shape(color)},
+            {
+                "mark": {"type": "point", "filled": True, "size": 42, "aria": False},
+                "encoding": {**color, "tooltip": tell},
+            },
+        ],
+    }
+    caption = (
+        "How clients' masks move apart or together: the share of weights that both of two clients"
+        " keep, of those that either keeps. It is the mean over the pairs of up to eight clients."
+    )
+    return Chart("moving", "Overlap of masks by round", caption, spec, 220)
+
+
 def over_pairs(results: Results) -> list[Chart]:
     """Draw for each method how far the masks of clients overlap, pair by pair."""
     found = []
@@ -192,7 +235,7 @@ def over_gates(results: Results) -> Chart | None:
 
 def _above(rows: list[Row]) -> float:
     """Return where an axis of shares ends: at the next multiple of ten."""
-    return 10.0 * math.ceil(max(row["share"] for row in rows) / 10)
+    return 10.0 * math.ceil(max(float(row["share"]) for row in rows) / 10)
 
 
 def _number(value: Json) -> float:

@@ -37,7 +37,7 @@ _FIGURES = {
     "Clients": ("labels", "clients", "gains"),
     "Shift": ("shift", "pooled"),
     "Corruption": ("severity",),
-    "Masks": ("density", "gates"),
+    "Masks": ("density", "moving", "gates"),
 }
 """Which figures stand in which section."""
 
@@ -435,6 +435,7 @@ def _configuration(about: About) -> str:
     settings = f"<pre>{html.escape(about.settings)}</pre>"
     found = folded("The complete configuration, as it was run", settings)
     if about.environment:
-        rows = [[cell(name), cell(value)] for name, value in about.environment.items()]
-        found += folded("What it ran on", table(["", ""], rows))
+        facts = about.environment.items()
+        terms = "".join(element("dt", name) + element("dd", value) for name, value in facts)
+        found += folded("What it ran on", f'<dl class="facts">{terms}</dl>')
     return found

@@ -47,6 +47,7 @@ def figures(
         "pooled": lambda: over_pooled(results),
         "severity": lambda: over_severity(results),
         "density": lambda: mask_plots.over_layers(results),
+        "moving": lambda: mask_plots.over_rounds(results),
         "gates": lambda: mask_plots.over_gates(results),
     }
     made = {name: make() for name, make in making.items() if only is None or name in only}
