@@ -174,6 +174,15 @@ def test_a_column_of_dates_or_a_strange_object_is_named() -> None:
         mq.from_frame([1], label="y")
 
 
+def test_what_mends_a_frame_can_be_copied_into_the_call() -> None:
+    made = pandas.DataFrame({"sex": ["m", "w", "m"], "a": [1.0, None, 2.0], "y": [0, 1, 0]})
+    with raises("E302", "sex") as caught:
+        mq.from_frame(made, label="y")
+    tried = str(caught.value).splitlines()[-1].removeprefix("Try: ")
+    assert tried == "categorical=['sex'], impute='median'"
+    assert len(mq.from_frame(made, label="y", categorical=["sex"], impute="median").y) == 3
+
+
 @pytest.mark.parametrize(
     ("labels", "numbers", "names"),
     [

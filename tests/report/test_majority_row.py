@@ -13,6 +13,7 @@ from masquerade.report.page import About, page
 from masquerade.report.tables import by_row, cells, footnotes, leads, markdown, rows
 from masquerade.report.terminal import terminal
 from masquerade.results import Baseline, RuleFigures, Summary
+from masquerade.results.lead import led, with_lead
 from tests.report.invented import accuracy, clients, novel, result
 
 pytestmark = pytest.mark.usefixtures("plain_pages")
@@ -38,6 +39,20 @@ def test_it_is_the_first_row_once_and_has_no_costs() -> None:
     assert {first[name] for name in ("MB", "GFLOP", "Density")} == {"–"}
     assert "–" not in {others[0][name] for name in ("MB", "GFLOP", "Density")}
     assert [note for note in footnotes(two()) if note.startswith("Majority class: ")]
+
+
+def test_methods_that_are_not_above_it_are_named() -> None:
+    def said(base: float, metric: str = "accuracy") -> str:
+        about = Baseline(accuracy(base), {"auroc": accuracy(75.0)}, clients([base] * 20))
+        found = led(with_lead([replace(each, majority=about) for each in two()], metric))
+        (note,) = [note for note in footnotes(found) if note.startswith("Majority class: ")]
+        return note
+
+    assert "Not above it" not in said(50.0)
+    assert " Not above it: A. Where classes are rare, evaluate.metrics=" in said(80.0)
+    assert " Not above it: A, B. " in said(99.0)
+    # In the metric that leads, here one in which both are above it.
+    assert "Not above it" not in said(99.0, "auroc")
 
 
 def test_it_is_never_bold_and_takes_nobodys_lead() -> None:

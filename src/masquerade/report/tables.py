@@ -500,11 +500,7 @@ def footnotes(results: Results) -> list[str]:
         )
     notes.append("Bottom decile: nine clients in ten do at least as well.")
     notes += about_defined(results, lambda summary: summary.accuracy, lambda s: s.metrics)
-    if any(result.majority for result in results):
-        notes.append(
-            "Majority class: each client answers the most frequent label of its own training"
-            " samples, without a model."
-        )
+    notes += _about_majority(results)
     if "Pooled shifts" in columns(results):
         notes.append(
             "Shifted samples come from one other client, pooled ones from all others; both are"
@@ -582,6 +578,31 @@ def _without(results: Results, heading: str) -> str:
                 name: None for name, one in zip(group.names, own, strict=False) if one is None
             }
     return f" (not {listed(named)})" if named else ""
+
+
+def _about_majority(results: Results) -> list[str]:
+    """Say what the majority class is, and which methods are not better."""
+    groups = by_row(results)
+    if MAJORITY not in groups:
+        return []
+    text = (
+        "Majority class: each client answers the most frequent label of its own training samples,"
+        " without a model."
+    )
+    sign = -1 if results[0].better == "lower" else 1
+    own = {name: mean(seeds, lambda each: each.accuracy.own.mean) for name, seeds in groups.items()}
+    least = own.pop(MAJORITY)
+    below = [
+        groups[name][0].title
+        for name, value in own.items()
+        if value is not None and least is not None and sign * (value - least) <= 0
+        if not groups[name][0].scope
+    ]
+    if below:
+        text += f" Not above it: {listed(below)}."
+        if results[0].metric == "accuracy":
+            text += " Where classes are rare, evaluate.metrics=balanced_accuracy says more."
+    return [text]
 
 
 def _span(found: set[tuple[int, int]]) -> str:

@@ -215,7 +215,7 @@ def owner_of(dataset: Dataset) -> Integers:
         raise MasqueradeError(
             "E202",
             f"`{dataset.name}` does not name the client of a sample; name them, or give a number "
-            "of clients (20) and a partition that makes them up (iid, dirichlet:0.3)",
+            "of clients (20) and a partition that makes them up (`iid`)",
         )
     owner: Integers = dataset.client.cpu().numpy()
     return owner
