@@ -4,15 +4,14 @@ import re
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
 
-from masquerade.config.resolve import resolve_data
-from masquerade.config.settings import Data
 from masquerade.core import Round, Task
 from masquerade.cost.flops import Meter
-from masquerade.data import from_arrays
+from masquerade.data import IID, ByClient, Dataset, from_arrays, partition
 from masquerade.laws.law import Law, LawBroken, at
 from masquerade.methods import FedAvg
 from tests import messages
@@ -45,8 +44,24 @@ def test_a_device_that_is_not_there_is_refused(golden: Golden) -> None:
 def test_clients_that_are_mixed_are_told_of(golden: Golden) -> None:
     named = from_arrays(np.zeros((6, 2), np.float32), np.arange(6) % 2, client=np.arange(6) // 2)
     with warns("W302", "client") as warned:
-        assert resolve_data(Data(partition="iid", clients=2), named).clients == 2
+        assert partition(named, 2, IID()).clients == 2
     golden(warned[-1].message)
+
+
+class Halves:
+    """A program's own rule, which keeps clients together."""
+
+    def assign(
+        self, dataset: Dataset, clients: int, rng: np.random.Generator
+    ) -> list[npt.NDArray[np.int64]]:
+        """Give the first three samples to one client, and the others to another."""
+        return np.array_split(np.arange(len(dataset.y)), clients)
+
+
+def test_clients_that_a_rule_of_ones_own_deals_are_not_told_of() -> None:
+    named = from_arrays(np.zeros((6, 2), np.float32), np.arange(6) % 2, client=np.arange(6) // 2)
+    for rule, clients in ((Halves(), 2), (ByClient(), 3)):
+        assert partition(named, clients, rule).clients == clients
 
 
 class Recurrent(nn.Module):

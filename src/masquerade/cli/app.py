@@ -71,7 +71,7 @@ def main() -> None:
     for each in STATUS_WHEN_STOPPED:
         signal.signal(each, _stop)
     warnings.showwarning = _show_warning
-    warnings.filterwarnings("always", category=MasqueradeWarning)
+    warnings.filterwarnings("once", category=MasqueradeWarning)
     try:
         _refuse_alone()
         app(standalone_mode=True)

@@ -167,13 +167,6 @@ def resolve_data(data: Data, dataset: Dataset) -> Data:
     clients, by = data.clients, parse(rule)
     if isinstance(by, ByClient) and named:
         clients = clients or len(by.named(dataset))
-    elif named:
-        warnings.warn(
-            f"W302 `{dataset.name}` names its clients, and they are mixed by {rule}; "
-            "keep them with --partition client",
-            MasqueradeWarning,
-            stacklevel=2,
-        )
     # A run can be resumed from any directory.
     name = str(Path(data.name).resolve()) if is_file(data.name) else data.name
     normalize = resolved_normalize(data.normalize, bool(dataset.features))

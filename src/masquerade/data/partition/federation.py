@@ -12,7 +12,7 @@ from torch import Tensor
 
 from masquerade.core.features import Feature
 from masquerade.data.dataset import Dataset
-from masquerade.data.partition.names import parse
+from masquerade.data.partition.names import describe, parse
 from masquerade.data.partition.papers import AnyRule, Counted, Split
 from masquerade.data.partition.rules import (
     ByClient,
@@ -24,7 +24,7 @@ from masquerade.data.partition.rules import (
     labels_of,
     owner_of,
 )
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told
+from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told, warn
 from masquerade.tables.layout import PLAIN, Layout
 from masquerade.tables.schema import Schema
 
@@ -161,6 +161,7 @@ def partition(
         text = 'give a rule such as mq.Dirichlet(0.3), or its text "dirichlet:0.3"'
         raise MasqueradeError("E201", f"`by` is {told(by)}; {text}")
     _check_kinds(dataset, clients, split)
+    _warn_of_mixed(dataset, by)
     if clients is None:
         clients = len((by if isinstance(by, ByClient) else ByClient()).named(dataset))
     _check(len(dataset.y), clients, seed, split)
@@ -195,6 +196,17 @@ def partition(
         layout=dataset.layout if isinstance(by, ByClient) else replace(dataset.layout, client=""),
         partition=f"{by!r} over {clients} clients, seed {seed}, split {', '.join(map(str, split))}",
     )
+
+
+def _warn_of_mixed(dataset: Dataset, by: AnyRule) -> None:
+    """Warn that a rule mixes the clients that the data name (W302)."""
+    if dataset.client is None or isinstance(by, ByClient) or not dataset.client.any():
+        return
+    rule = describe(by)
+    # A program's own rule has no text, and may go by the clients of the data.
+    if rule != repr(by):
+        text = f"W302 `{dataset.name}` names its clients, and they are mixed by {rule}"
+        warn(f'{text}; --partition client (in Python by="client") keeps them')
 
 
 def _deal(
