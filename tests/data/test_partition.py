@@ -20,6 +20,9 @@ from tests.data.federations import classes_of, labeled, owned, sizes_of
 from tests.messages import Golden
 from tests.support import raises, warns
 
+# Rules are tried on data that name clients, too.
+pytestmark = pytest.mark.filterwarnings("ignore:W302")
+
 RULES: list[Rule] = [
     IID(),
     Dirichlet(0.5, least=1),

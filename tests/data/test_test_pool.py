@@ -16,6 +16,9 @@ from masquerade.data.source import load
 from masquerade.errors import MasqueradeError
 from tests.data.federations import labeled, owned
 
+# Rules are tried on data that name clients, too.
+pytestmark = pytest.mark.filterwarnings("ignore:W302")
+
 WHOLE, CUT = (0.75, 0.0, 0.25), (0.6, 0.15, 0.25)
 """Two splits that differ in what is done with the rest."""
 

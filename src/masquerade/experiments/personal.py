@@ -106,16 +106,13 @@ class Personal:
 
     @cached_property
     def schema(self) -> Schema | None:
-        """Return what rows of a table look like; ranges need the client's samples."""
+        """Return what rows of a table look like, with the ranges of the client's samples."""
         models, impute = self.models, imputes(self.task.preprocess)
         if models.federation is not None:
             return models.federation.schema(self.id, impute)
-        facts = models.facts
-        if not facts.features:
-            return None
-        nothing, listed = np.empty((0, len(facts.features))), self.summary.per_client
+        listed = self.summary.per_client
         name = listed.names[self.place] if listed and listed.names else str(self.id)
-        return Schema.of(facts.features, nothing, impute, facts.layout, name)
+        return models.facts.schema(self.id, name, impute)
 
     def _outputs(self, samples: Tensor) -> Tensor:
         device = tree.leaves(self.parts)[0].device
@@ -196,8 +193,9 @@ class Personal:
 
     def _check_classifies(self) -> None:
         if not self.task.classifies or self.models.facts.classes is None:
-            text = "the task has a loss of its own, so outputs are no logits; use `predict`"
-            raise MasqueradeError("E202", text)
+            why = "the task has a loss of its own"
+            why = why if self.models.facts.classes else "the targets are numbers, not classes"
+            raise MasqueradeError("E202", f"{why}, so outputs are no logits; use `predict`")
 
 
 def _as_given(names: Sequence[str], worded: bool) -> Array:

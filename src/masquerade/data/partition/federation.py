@@ -200,7 +200,7 @@ def partition(
 
 def _warn_of_mixed(dataset: Dataset, by: AnyRule) -> None:
     """Warn that a rule mixes the clients that the data name (W302)."""
-    if dataset.client is None or isinstance(by, ByClient):
+    if dataset.client is None or isinstance(by, ByClient) or not dataset.client.any():
         return
     rule = describe(by)
     # A program's own rule has no text, and may go by the clients of the data.
