@@ -75,6 +75,12 @@ class Unannotated(mq.methods.FedProx):
     mu = 5.0
 
 
+class Declared(mq.Method):
+    """Its author forgot @dataclass, and the setting is new."""
+
+    share: float = 0.5
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heavier(mq.methods.FedProx):
     """As it should be."""
@@ -95,6 +101,16 @@ def test_a_setting_that_no_instance_would_have_is_refused(
     golden(refusal.value)
     with raises("E201"):
         cls(mu=1.0)
+
+
+def test_a_setting_of_a_class_that_is_no_dataclass_is_refused_with_what_is_missing(
+    golden: Golden,
+) -> None:
+    with raises("E201", "share", "@dataclass") as refusal:
+        Declared(share=0.25)
+    golden(refusal.value)
+    with raises("E201", "shares", "there"):
+        Declared(shares=0.25)
 
 
 def test_a_setting_that_is_overridden_as_dataclasses_do_is_kept() -> None:

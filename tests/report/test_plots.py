@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from masquerade.report import client_plots, mask_plots, plots
-from masquerade.report.charts import Chart
+from masquerade.report.charts import WIDTH, Chart
 from masquerade.report.plots import figures
 from masquerade.report.render import svg
 from masquerade.results import Accuracy, Statistics, Summary
@@ -66,6 +66,19 @@ def test_every_figure_is_drawn_and_names_its_methods(six: dict[str, Chart]) -> N
         assert {entry.title for entry in six_methods()[name == "gains" :]} <= set(words)
         assert "currentColor" in drawn
         assert not [word for word in words if "NaN" in word or "undefined" in word]
+
+
+def test_methods_are_named_once_and_a_legend_is_no_wider_than_its_figure() -> None:
+    many = [result(f"method{place}", title=f"A long method {place}") for place in range(9)]
+    for name, chart in figures(many, only=("rounds", "time", "clients", "shift")).items():
+        drawn = svg(chart.alone(), name)
+        assert len([word for word in texts(drawn) if word.startswith("A long method")]) == 9
+        legends = re.findall(r'role-legend".*?d="M0,0h(\d+)', drawn)
+        assert len(legends) == (name != "clients")
+        assert all(float(width) < WIDTH for width in legends)
+        # A band is faint, and the method that it belongs to is not.
+        symbols = re.findall(r'role-legend-symbol".*? opacity="([^"]+)"', drawn)
+        assert name == "time" or set(symbols) <= {"1"}
 
 
 def test_figures_are_always_the_same(six: dict[str, Chart]) -> None:

@@ -72,6 +72,21 @@ def test_a_function_that_returns_the_wrong_thing_is_refused(what: str, engine: s
         built(method, engine)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Keeping(Method):
+    """It keeps on itself what a client should."""
+
+    def start(self, task: Task, message: Message, client: State, round: Round) -> State:
+        self.seen = message  # type: ignore[misc]
+        return {"params": message["params"].values}
+
+
+def test_what_is_kept_on_the_method_is_told_where_it_goes(golden: Golden) -> None:
+    with raises("E205", "start", "seen", "client") as refusal:
+        built(Keeping(local_epochs=1))
+    golden(refusal.value)
+
+
 def forgetful(self: Method, task: Task, info: ClientInfo) -> State:
     return {"own": torch.zeros(3), "seen": torch.zeros(())}
 

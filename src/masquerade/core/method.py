@@ -13,7 +13,7 @@ client a `server` or another client's `row`.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -72,6 +72,7 @@ class Method:
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Refuse settings that it does not have; `__init__` takes those that it has."""
+        _refuse_undecorated(cls, settings)
         refuse_unknown(cls, "method", settings)
         _refuse_bare_values(cls)
         return super().__new__(cls)
@@ -178,6 +179,16 @@ class Method:
             "clip": self.clip,
         }
         return sgd_step(task, loss, **(settings | changes))
+
+
+def _refuse_undecorated(cls: type[Method], given: Iterable[str]) -> None:
+    """Refuse a setting that a class declares and does not have, as it was made no dataclass."""
+    known = {each.name for each in fields(cls)}
+    for name in given:
+        if name in vars(cls).get("__annotations__", {}) and name not in known:
+            text = f"{cls.__name__}: `{name}` is declared, and the class is no dataclass, so that"
+            how = "put @dataclass(frozen=True, kw_only=True) on the class"
+            raise MasqueradeError("E201", f"{text} it is no setting; {how}")
 
 
 def _refuse_bare_values(cls: type[Method]) -> None:

@@ -1,7 +1,7 @@
 """What a figure is: a text in Vega-Lite, drawn alike on a page, as a file and in a notebook."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -26,6 +26,8 @@ INK = "currentColor"
 NARROW = 36
 """Letters, at most, in a line of what stands at an axis."""
 FONT = "system-ui, sans-serif"
+LETTER, MARK = 7.0, 36.0
+"""Pixels, at most, of a usual letter of a legend, and of the marker and the gap beside a name."""
 
 _QUIET = {"titleFontWeight": "normal", "titleFontSize": 12, "labelFontSize": 11.5}
 _CONFIG: Spec = {
@@ -84,9 +86,12 @@ class Chart:
 
     def alone(self, *, legend: bool = True, title: bool = False) -> Spec:
         """Return all that is drawn without a script, as wide as a column of text."""
-        off: Spec = {} if legend else {"legend": {**_CONFIG["legend"], "disable": True}}
-        # Letters may be wider where the file is read than where it was drawn.
-        off["padding"] = {**_CONFIG["padding"], "right": 24}
+        drawn = list(_encodings(self.spec))
+        shown = _legend(drawn) if legend else {"disable": True}
+        off: Spec = {"legend": {**_CONFIG["legend"], **shown}}
+        # Letters may be wider where the file is read than where it was drawn, also names at rows.
+        named = any(each.get("y", {}).get("type") == "nominal" for each in drawn)
+        off["padding"] = {**_CONFIG["padding"], "left": 16 if named else 0, "right": 24}
         style: Spec = {"anchor": "start", "color": INK, "fontSize": 14, "offset": 12}
         return self._styled(WIDTH, off) | (
             {"title": {"text": self.title, **style}} if title else {}
@@ -102,6 +107,24 @@ class Chart:
             "config": _CONFIG | config,
             **self.spec,
         }
+
+
+def _encodings(spec: Spec) -> Iterator[Spec]:
+    """Yield how a figure and its layers are drawn from their data."""
+    yield spec.get("encoding", {})
+    for layer in spec.get("layer", ()):
+        yield from _encodings(layer)
+
+
+def _legend(encodings: Iterable[Spec]) -> Spec:
+    """Break the legend of methods into lines where a single one would be wider than a figure."""
+    colors = [each.get("color", {}) for each in encodings]
+    usual = [color for color in colors if "legend" not in color]
+    names = {name for color in usual for name in color.get("scale", {}).get("domain", ())}
+    widths = [LETTER * len(name) + MARK for name in names]
+    lines = {"columns": max(1, int(WIDTH // max(widths)))} if sum(widths) > WIDTH else {}
+    # A band is faint, and its method is not.
+    return {**lines, "symbolOpacity": 1} if names else {}
 
 
 FOLLOWED: list[Spec] = [{"name": "method", "value": ""}, {"name": "client", "value": ""}]
@@ -128,11 +151,14 @@ def shape_of(place: int) -> str:
     return SHAPES[(place + place // len(COLORS)) % len(SHAPES)]
 
 
-def by_color(results: Results) -> Spec:
-    """Return the encodings by which methods are told apart, and how the one followed stands out."""
+def by_color(results: Results, named: bool = False) -> Spec:
+    """Return the encodings by which methods are told apart, and how the one followed stands out.
+
+    Where methods are named, as rows are, no legend names them once more.
+    """
     names = titles(results)
     kinds = {"color": color_of, "shape": shape_of}
-    channels = {
+    channels: Spec = {
         channel: {
             "field": "method",
             "type": "nominal",
@@ -140,6 +166,8 @@ def by_color(results: Results) -> Spec:
         }
         for channel, found in kinds.items()
     }
+    if named:
+        channels = {name: {**found, "legend": None} for name, found in channels.items()}
     return {**channels, "opacity": FAINT}
 
 

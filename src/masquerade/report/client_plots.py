@@ -96,7 +96,7 @@ def _rows(
     if left_out:
         caption += f" Of many clients {DRAWN} are drawn, evenly from the lowest to the highest."
     listed = [seed for seeds in shown for seed in seeds]
-    color = by_color(results)
+    color = by_color(results, named=True)
     here = "client == datum.client"
     tell: dict[str, str | tuple[str, str]] = {"Client": "client", "Method": "method"}
     tell |= {label: ("value", form), "Training samples": "samples"}

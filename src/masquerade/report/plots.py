@@ -352,7 +352,7 @@ def over_time(results: Results, rate: Bandwidth) -> Chart | None:
         "encoding": {
             "y": methods_as_rows(results),
             "x": number("time", f"Time per client ({name})", zero=True),
-            "color": by_color(results)["color"],
+            "color": by_color(results, named=True)["color"],
             "opacity": darkness,
             "order": {"field": "place"},
             "tooltip": tell,

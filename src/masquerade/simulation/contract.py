@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from difflib import get_close_matches
 from inspect import isfunction
 from typing import Any, Literal
@@ -56,6 +56,10 @@ def check(
             trial.explain(error)
             error.add_note(f"in client {info.id}, {trial.at}, tried before the first round")
             raise
+        except FrozenInstanceError as error:
+            text = f"{trial.at} keeps something on `self` ({error}), and a method is frozen"
+            where = "keep it in `client`, which `finish` returns; what all share is in `server`"
+            raise MasqueradeError("E205", f"{text}; {where}") from error
         except Exception as error:
             if isinstance(error, TypeError) and "'Round'" in str(error):
                 text = f"{trial.at} computes with `round`, which is a record; its number is"
