@@ -7,6 +7,8 @@ since a file system keeps these in order.
 
 import os
 import random
+import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ import pytest
 from masquerade.storage import atomic, run_directory
 from masquerade.storage.atomic import write_file
 from masquerade.storage.run_directory import RunDirectory
+from tests.fuzzing import Found, over_processes
 from tests.reliability import publish
 from tests.storage.test_run_directory import NEW, OLD, check, commit, results_of
 
@@ -240,12 +243,16 @@ def test_without_syncs_something_is_lost(
         power_fails(tmp_path, 2, 0)
 
 
+def piece(seed: int) -> Found:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return power_fails(Path(folder), 6, seed), 0.0
+
+
 @pytest.mark.drill
-def test_power_that_fails_five_thousand_times_leaves_the_old_state_or_the_new(
-    tmp_path: Path,
-) -> None:
-    found = power_fails(tmp_path, 60, 0)
-    publish(
-        "power", "pytest tests/storage/test_power.py -m drill", {"failures": found.total(), **found}
-    )
+@pytest.mark.timeout(1800)
+def test_power_that_fails_five_thousand_times_leaves_the_old_state_or_the_new() -> None:
+    found, _ = over_processes("power", piece, range(11))
+    figures = {"failures": found.total(), **found}
+    publish("power", "pytest tests/storage/test_power.py -m drill", figures)
     assert found.total() >= 5000
