@@ -141,7 +141,7 @@ def test_what_was_not_drilled_often_enough_or_at_all_is_said(tmp_path: Path) -> 
     for name in ("kills-methods", "kills-engines", "never-asked-for"):
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
     page = RELIABILITY["page"](tmp_path)
-    assert "| 1,000 | 18, short of it | 2026-11-19 `abc` |" in page
+    assert "| 1,000 | 18, short of it | 2026-11-19, abc |" in page
     assert "| 5,000,000 | missing |  |" in page
     assert "Not counted yet: `kills-comparison`, `io-error`" in page
     assert "never-asked-for.json" in page.partition("### Further drills")[2]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import masquerade as mq
+from masquerade.data.fetch import add
 from masquerade.experiments import run as experiment
 from masquerade.experiments.report_page import write_report
 from masquerade.export import from_run
@@ -22,6 +23,7 @@ from masquerade.storage.saved_folder import damages
 from tests.experiments.test_resume import complete
 from tests.experiments.test_sealed_results import config_of
 from tests.fuzzing import code_of, timed, watched
+from tests.support import raises
 
 pytestmark = [
     pytest.mark.usefixtures("plain_pages"),
@@ -146,3 +148,9 @@ def test_a_hostile_folder_is_refused_with_a_code_at_once(
         with watched():
             refused.append(timed(reading)[0])
     assert set(refused) != {"read"} or name.startswith(("metrics", "rounds"))
+
+
+def test_a_link_that_leads_to_itself_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    with raises("E301", "circle"):
+        add("mine", tmp_path / "circle")

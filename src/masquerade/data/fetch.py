@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +36,8 @@ def add(
 ) -> Manifest:
     """Read a user's files into the cache, under the name of a known dataset or a new one."""
     cache.check_name(name)
-    origin = f"added from {path.resolve()}"
+    # Unlike `resolve`, this takes links that lead round in a circle.
+    origin = f"added from {os.path.realpath(path)}"
     named = NAMED.get(name)
     if named is None:
         reading = readers.read(path, name, format, table=table)
