@@ -233,7 +233,7 @@ def test_bands_end_where_percentages_do() -> None:
 
 def test_overlap_by_round_is_drawn_of_masks_that_differ() -> None:
     def noted(name: str, *values: float) -> Summary:
-        points = curve({place: 80.0 for place in range(1, 1 + len(values))})
+        points = curve(dict.fromkeys(range(1, 1 + len(values)), 80.0))
         history = [
             replace(point, notes={"mask_overlap": value})
             for point, value in zip(points, values, strict=True)
