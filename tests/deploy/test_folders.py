@@ -174,9 +174,12 @@ def test_a_federation_is_told_of(fed: Path) -> None:
     write_traffic(layout.traffic, gate)
     Process.here(SUPERVISOR).record(layout.state)
     Process.here("superlink").record(layout.state)
+    # Who was refused and is removed keeps nothing waiting.
+    StatusFile(fed, Status(doing="training", refusals={"bob": "E612 other columns"})).update()
     found = overview(layout)
     assert found.well
     assert [client.state for client in found.clients] == ["away", "removed"]
+    (fed / "status.json").unlink()
     shown = CliRunner().invoke(app, ["deploy", "status", str(fed)]).stdout
     assert "2.0 MB" in shown
     assert "not begun" in shown
