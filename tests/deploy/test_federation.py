@@ -359,7 +359,7 @@ def test_updates_that_are_not_finite_are_refused_and_counted(
 def test_who_does_not_fit_at_the_founding_is_told_and_the_others_train(tmp_path: Path) -> None:
     network = federation(tmp_path, "fedavg")
     np.savez(tmp_path / MEMBERS / "c0" / "own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
-    with warns("W617", "E612", "c0", "c1", 6, 4):
+    with warns("W617", "E612", "c0", "c1", 6, 4, "cannot take part"):
         served(network)
     status = Status.read(tmp_path)
     assert status is not None

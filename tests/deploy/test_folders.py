@@ -25,6 +25,7 @@ from masquerade.deploy import (
     server_app,
     superlink,
     systemd,
+    worker,
 )
 from masquerade.deploy.client_overview import client_overview
 from masquerade.deploy.federation import FederationConfig
@@ -174,9 +175,12 @@ def test_a_federation_is_told_of(fed: Path) -> None:
     write_traffic(layout.traffic, gate)
     Process.here(SUPERVISOR).record(layout.state)
     Process.here("superlink").record(layout.state)
+    # Who was refused and is removed keeps nothing waiting.
+    StatusFile(fed, Status(doing="training", refusals={"bob": "E612 other columns"})).update()
     found = overview(layout)
     assert found.well
     assert [client.state for client in found.clients] == ["away", "removed"]
+    (fed / "status.json").unlink()
     shown = CliRunner().invoke(app, ["deploy", "status", str(fed)]).stdout
     assert "2.0 MB" in shown
     assert "not begun" in shown
@@ -466,6 +470,22 @@ def test_a_worker_of_another_user_finds_nothing_of_what_root_has_around_it(
     around = seen[0].environment
     assert "SECRET_TOKEN" not in around
     assert (around["MASQUERADE_DATA"], around["USER"]) == ("/srv/data", "daemon")
+
+
+def test_a_worker_that_refuses_its_data_ends_a_client_with_all_that_it_said(
+    fed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, joined = join(fed, "ann", tmp_path / "ann"), JoinFile.read(fed / "ann.join")
+    said = ["W306 own.csv: a column", "E302 own.csv has 1 fault:", "- `bp`", "Try: --drop bp"]
+
+    async def kept(process: processes.Kept) -> None:
+        assert process.ended is not None
+        await process.ended(worker.REFUSED, said)
+
+    monkeypatch.setattr(processes.Kept, "keep", kept)
+    monkeypatch.setattr(superlink, "node_command", lambda *given: [])
+    with raises("E302", "own.csv", "bp", "--drop bp"):
+        asyncio.run(joining.run(layout, joined, joining.Users(), print))
 
 
 def test_a_stolen_key_is_revoked_though_the_quorum_needs_all(fed: Path) -> None:

@@ -74,6 +74,21 @@ def test_a_worker_outlives_whoever_does_not_wait_for_the_answer(path: Path) -> N
     assert worker.ask(str(path), b"abc", 5.0) == b"cba"
 
 
+def test_a_worker_refuses_data_that_it_cannot_read_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.csv").write_text("age,ward,outcome\n" + "1,a,yes\n2,b,no\n" * 9)
+    for name, label, code in (("gone.csv", "outcome", "E3"), ("own.csv", "disease", "E3")):
+        (tmp_path / "data.toml").write_text(f'[data]\nname = "{name}"\nlabel_column = "{label}"\n')
+        with pytest.raises(SystemExit) as ended:
+            worker.main(tmp_path, -1)
+        assert ended.value.code == worker.REFUSED
+        said = capsys.readouterr().out
+        assert said.startswith(code)
+        # All rows are this client's: `join` has no option for a column of clients.
+        assert "--client" not in said
+
+
 def test_calls_are_answered_one_after_the_other(path: Path) -> None:
     begun, answers = time.monotonic(), []
     threads = [

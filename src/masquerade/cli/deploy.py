@@ -396,7 +396,10 @@ def _data_record(
 
 def _absolute_data(text: str) -> str:
     """Return the path of data in full; a dataset's name as it is."""
-    return str(Path(text).resolve()) if Path(text).exists() else _absolute_code(text)
+    known = _absolute_code(text)
+    # One that is not there is named as it was meant from here.
+    is_path = Path(text).exists() or Path(text).suffix[1:2].isalpha()
+    return str(Path(text).resolve()) if known == text and is_path else known
 
 
 def _absolute_code(text: str) -> str:

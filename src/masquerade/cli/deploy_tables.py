@@ -64,7 +64,8 @@ def progress_line(status: "Status | None") -> str:
     """Say in one line how far training is."""
     if status is None:
         return "not begun"
-    said = f"{status.doing}: round {status.round} of {status.rounds}"
+    # Before clients have agreed there are no rounds.
+    said = status.doing + (f": round {status.round} of {status.rounds}" if status.rounds else "")
     if status.outstanding:
         said += f", waiting for {', '.join(status.outstanding)}"
     return said

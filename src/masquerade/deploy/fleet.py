@@ -26,6 +26,7 @@ BEAT = 1.0
 """Seconds that the carrier is waited for at a time."""
 SHOWN = 300
 """Letters that are shown of what a client says."""
+REFUSES = "it refuses what it was asked"
 FAULTS = {
     "W610": "its answer came after the deadline",
     "W611": "its answer came twice",
@@ -34,7 +35,7 @@ FAULTS = {
     "W614": "its answer is of another run",
     "W615": "its answer names another client",
     "W616": "the carrier could not get an answer",
-    "W617": "it refuses what it was asked",
+    "W617": REFUSES,
     "W608": "an answer that cannot be read counts as lost",
     "W619": "no answer came by the deadline",
 }
@@ -116,11 +117,11 @@ class Fleet:
             self._receive(delivery)
         self.beat()
 
-    def note(self, code: str, name: str, text: str = "") -> None:
+    def note(self, code: str, name: str, text: str = "", what: str = REFUSES) -> None:
         """Count a fault of a client, and warn of the first of its kind."""
         counts = self.faults.setdefault(code, {})
         if name not in counts:
-            said = f"client {name}: {FAULTS.get(code, 'it refuses what it was asked')}"
+            said = f"client {name}: {FAULTS.get(code, what)}"
             more = f" ({text})" if text else ""
             label = code if code in FAULTS else f"W617 {code},"
             warnings.warn(f"{label} {said}{more}", MasqueradeWarning, stacklevel=3)

@@ -37,6 +37,8 @@ AGAIN = 12.0
 """Seconds before a node is started again: SuperLink holds its last session for some 30."""
 LONGEST = 30.0
 
+CODE = re.compile("E[0-9]{3} ")
+"""How a line begins that says why something was refused."""
 TWICE = "Exit Code: 305"
 """What a SuperNode says that SuperLink does not take, though it knows the key."""
 
@@ -226,14 +228,16 @@ def _worker(
 ) -> Kept:
     async def ended(status: int, lines: Sequence[str]) -> None:
         ready.clear()
-        if status == worker.REFUSED and lines:
-            code, _, text = lines[-1].partition(" ")
+        refusals = [place for place, line in enumerate(lines) if CODE.match(line)]
+        if status == worker.REFUSED and refusals:
+            # It may have several lines.
+            code, _, text = "\n".join(lines[refusals[-1] :]).partition(" ")
             raise MasqueradeError(code, text)
         say(again(WORKER, status))
 
     def heard(line: str) -> None:
         # Why it cannot take part, be it by its own data or by what the server says of them.
-        if ready.is_set() and re.match("E[0-9]{3} ", line):
+        if ready.is_set() and CODE.match(line):
             say(line)
 
     return Kept(

@@ -26,7 +26,7 @@ from masquerade.deploy.facts import Facts, Form, counts_of, translated
 from masquerade.deploy.messages import Answer, Question
 from masquerade.deploy.models import personal_of
 from masquerade.deploy.own_data import FILE as DATA
-from masquerade.deploy.own_data import at, fingerprint, read_code, read_own
+from masquerade.deploy.own_data import at, fingerprint, read_all, read_code, read_own
 from masquerade.deploy.participant import STATES, Invitation, Participant, Seat
 from masquerade.deploy.status import ClientStatus, StatusFile
 from masquerade.engine.remote import Call
@@ -96,6 +96,11 @@ class Member:
     @cached_property
     def _status(self) -> StatusFile[ClientStatus]:
         return StatusFile(self.folder, ClientStatus.read(self.folder) or ClientStatus())
+
+    def try_data(self) -> None:
+        """Refuse code and data that cannot be read, before a server asks for them."""
+        read_code(self.folder)
+        read_all(self.folder)
 
     def runs(self) -> list[str]:
         """Name the runs that it takes part in, or did; the last one first."""

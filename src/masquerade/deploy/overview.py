@@ -97,7 +97,11 @@ def _hindrances(status: Status | None, config: FederationConfig) -> list[str]:
     """Say what training waits for, and who cannot take part."""
     if status is None:
         return []
-    said = [f"{name} cannot take part: {text}" for name, text in sorted(status.refusals.items())]
+    said = [
+        f"{name} cannot take part: {text}"
+        for name, text in sorted(status.refusals.items())
+        if name not in config.fleet.removed
+    ]
     if status.doing == "failed":
         said.append(f"training has failed: {status.problem}")
     if status.doing == "waiting":

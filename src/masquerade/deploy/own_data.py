@@ -1,7 +1,6 @@
 """A client's own data, as its `data.toml` says: a file, a dataset by name, or a function."""
 
 import hashlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from masquerade.data import Dataset, Federation, from_arrays, partition
 from masquerade.data.source import is_file, loaded
 from masquerade.deploy.client import alone
 from masquerade.deploy.federation import load_code
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError
 
 FILE = "data.toml"
 
@@ -52,8 +51,8 @@ class OwnCode(Settings):
     """As PATH/FILE.py:NAME."""
 
 
-def read_own(folder: Path, split: Data) -> Federation:
-    """Return a client's samples, split as the federation's settings say, as a federation of one."""
+def read_all(folder: Path) -> tuple[OwnData, Dataset]:
+    """Return where a client's samples are, and all that is there."""
     tables = toml.read_file(folder / FILE)
     problems: list[str] = []
     unknown = tables.keys() - {"data", "code"}
@@ -63,7 +62,12 @@ def read_own(folder: Path, split: Data) -> Federation:
         problems.append("`data.name` is empty; name a file, a dataset, or PATH/FILE.py:function")
     if problems:
         raise MasqueradeError("E201", f"{folder / FILE}: " + "; ".join(problems))
-    dataset = _dataset(folder, own)
+    return own, _dataset(folder, own)
+
+
+def read_own(folder: Path, split: Data) -> Federation:
+    """Return a client's samples, split as the federation's settings say, as a federation of one."""
+    own, dataset = read_all(folder)
     shares, merge = split.split, split.merge
     if own.clients:
         if not 0 <= own.client < own.clients:
@@ -123,10 +127,7 @@ def _dataset(folder: Path, own: OwnData) -> Dataset:
     name = str(inside) if inside.exists() or is_file(own.name) else own.name
     shared = {each.name: getattr(own, each.name) for each in fields(own)}
     options = {key: shared[key] for key in TABLE_OPTIONS.values() if key in shared}
-    with warnings.catch_warnings():
-        # All rows are this client's.
-        warnings.filterwarnings("ignore", "W304", MasqueradeWarning)
-        return loaded(name, table_options(Data(**options)))
+    return loaded(name, replace(table_options(Data(**options)), one_client=True))
 
 
 def _of_function(typed: str) -> Dataset:

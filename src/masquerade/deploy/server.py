@@ -327,7 +327,8 @@ class Service:
             # It may name what the client says that its columns are called.
             text = str(error)[:LONGEST_TEXT]
             self._later(name)
-            self.fleet.note(error.code, name, text.removeprefix(f"{error.code} "))
+            why = text.removeprefix(f"{error.code} ")
+            self.fleet.note(error.code, name, why, "it cannot take part")
             self._hold_against(name, text)
             if self.told.get(name) != text:
                 self.told[name] = text

@@ -83,6 +83,8 @@ def main(folder: Path, descriptor: int) -> None:
 
     try:
         member = open_member(folder)
+        # Now, while somebody looks: a server may ask much later, when its quorum is there.
+        member.try_data()
     except MasqueradeError as error:
         print(error, flush=True)
         sys.exit(REFUSED)

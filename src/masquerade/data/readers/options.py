@@ -35,6 +35,9 @@ class TableOptions:
     """Texts that mean a missing value, besides an empty field, NA, N/A, NaN, null and ?."""
     task: str = ""
     """What labels are: "classification" or "regression"; "" goes by their values."""
+    one_client: bool = False
+    """Whether all rows are one client's, so that no column is advised for its name. No command has
+    it: who joins a federation is one."""
 
     def __post_init__(self) -> None:
         if self.impute not in IMPUTE:
@@ -47,7 +50,8 @@ class TableOptions:
     @property
     def given(self) -> list[str]:
         """Name the options that are not as they are by default."""
-        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        named = [each for each in fields(self) if each.name != "one_client"]
+        return [each.name for each in named if getattr(self, each.name) != each.default]
 
 
 AS_IT_IS = TableOptions()

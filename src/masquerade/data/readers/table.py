@@ -57,7 +57,8 @@ def dataset_of(
     faults += _role_faults(table, roles)
     if "label" in roles:
         faults += _label_faults(table, table[roles["label"]], options.task)
-    clients = [] if "client" in roles else candidates(table, left, options.categorical)
+    known = "client" in roles or options.one_client
+    clients = [] if known else candidates(table, left, options.categorical)
     asked = _Asked("label" in roles, clients)
     found = [_feature(table, column, options, asked) for column in used]
     faults += [fault for each in found for fault in each.faults]
@@ -66,7 +67,7 @@ def dataset_of(
     if faults:
         raise refusal(table.source, faults, table.in_python)
     _warn(table, found)
-    if "client" not in roles and images is None:
+    if not known and images is None:
         warn_of_clients(table, clients)
     y, class_names = _labels(table, table[roles["label"]], options.task)
     counted = ("client",) if y.dtype.kind == "f" else ("label", "client")
