@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from masquerade.deploy.status import Status
 from masquerade.report.privacy import markdown
 from masquerade.results.json_records import from_json
 from masquerade.results.privacy import UP
-from masquerade.simulation.accountant import epsilon
+from masquerade.simulation.accountant import epsilon, epsilon_of
 from masquerade.storage.results import read_sheets
 from masquerade.storage.run_directory import RunDirectory
 from tests.deploy.network import Crash, Network, federation
@@ -237,6 +238,18 @@ def test_what_clients_data_would_decide_is_refused_before_anybody_sums(
 def test_methods_that_are_not_covered_are_refused(unit: str, method: str, tmp_path: Path) -> None:
     with raises("E202"):
         served(private(tmp_path, unit, method, noise_multiplier=1.0))
+
+
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_a_server_without_the_accountant_trains_nothing(
+    unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epsilon_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    network = private(tmp_path, unit, epsilon=8.0)
+    with raises("E202", "masquerade[privacy]"):
+        serve(tmp_path, network, network.now)
+    assert {question.kind for _, question in network.seen} == {"hello"}
 
 
 def test_noise_at_the_server_is_counted_by_rounds_also_after_a_crash(
