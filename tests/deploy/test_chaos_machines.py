@@ -67,7 +67,8 @@ class Storm:
         if what == APP:
             try:
                 self.machines.kill_client_app(name, APP_SECONDS)
-            except AssertionError:
+            except (AssertionError, KeyError, OSError):
+                # It was not asked, or its node is being started again.
                 what = WORKER
         if what == CUT and name not in self.machines.status().outstanding:
             what = WORKER
