@@ -24,7 +24,13 @@ class ByHand(Aggregation):
     ) -> dict[str, Tensor]:
         columns = {name: _columns(part, name) for name in part.values}
         if self.clip_updates:
-            _clip(columns, part, otherwise, self.clip_updates)
+            far = _clip(columns, part, otherwise, self.clip_updates)
+            left = [client for client in range(len(weights)) if client not in far]
+            weights = weights[left]
+            columns = {
+                name: [[sent[client] for client in left] for sent in column]
+                for name, column in columns.items()
+            }
         found = {}
         for name, column in columns.items():
             old = otherwise[name]
@@ -81,11 +87,11 @@ def _columns(part: Part, name: str) -> list[list[Any]]:
 
 def _clip(
     columns: dict[str, list[list[Any]]], part: Part, old: Mapping[str, Tensor], multiple: float
-) -> None:
-    """Scale what clients send, in place."""
+) -> set[int]:
+    """Scale what clients send, in place; return those that are left out."""
     names = [name for name in columns if part.values[name].is_floating_point()]
-    if not names:
-        return
+    if not names or len(part.values[names[0]]) < 2:
+        return set()
     clients = len(part.values[names[0]])
     befores = {name: old[name].flatten().tolist() for name in names}
     lengths = []
@@ -99,10 +105,13 @@ def _clip(
         lengths.append(math.sqrt(sum(squares) / len(squares)) if squares else None)
     known = sorted(length for length in lengths if length is not None)
     if not known:
-        return
-    bound = multiple * known[(len(known) - 1) // 2]
+        return set()
+    farthest = 1000 * multiple * known[(len(known) - 1) // 2]
+    far = {i for i, length in enumerate(lengths) if length is not None and length > farthest}
+    near = [length for length in known if length <= farthest]
+    bound = multiple * near[(len(near) - 1) // 2]
     for client, length in enumerate(lengths):
-        if length is None or length <= bound:
+        if length is None or length <= bound or client in far:
             continue
         for name in names:
             for column, before in zip(columns[name], befores[name], strict=True):
@@ -110,3 +119,4 @@ def _clip(
                     near = before + bound / length * (column[client] - before)
                     narrow = torch.tensor(near, dtype=part.values[name].dtype)
                     column[client] = float(narrow)
+    return far

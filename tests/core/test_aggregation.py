@@ -151,9 +151,9 @@ def test_zeros_have_one_sign_whatever_the_order() -> None:
 
 
 def test_clipping_scales_the_whole_update_and_reads_what_is_held_alone() -> None:
-    # Distances from 1, root mean square over what each holds: 1, 1 and 1e38; the median is 1.
+    # Distances from 1, root mean square over what each holds: 1, 1 and 500; the median is 1.
     values = {
-        "w": torch.tensor([[2.0, math.nan], [0.0, 2.0], [1e38, 1.0]]),
+        "w": torch.tensor([[2.0, math.nan], [0.0, 2.0], [1 + 500 * 2**0.5, 1.0]]),
         "v": torch.tensor([[0.0], [2.0], [1.0]]),
         "n": torch.tensor([[7], [7], [10**9]]),
     }
@@ -161,10 +161,25 @@ def test_clipping_scales_the_whole_update_and_reads_what_is_held_alone() -> None
     old = {"w": torch.ones(2), "v": torch.ones(1), "n": torch.tensor([7])}
     rule = Aggregation(clip_updates=1.0)
     found = rule.reduce(Part(values, keep), torch.ones(3), old)
-    # The third client's change, (1e38, 0), gets the root mean square 1: it becomes (√2, 0).
+    # The third client's change, (500 √2, 0), gets the root mean square 1: it becomes (√2, 0).
     assert found["w"].tolist() == pytest.approx([(2 + 0 + 1 + math.sqrt(2)) / 3, 2.0])
     assert found["v"].tolist() == [1.0]
     assert found["n"].tolist() == [round((7 + 7 + 10**9) / 3)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("huge", [1e4, 1e38, 1e300])
+def test_an_update_that_is_too_long_by_far_is_as_if_it_was_not_there(
+    rule: str, huge: float
+) -> None:
+    """Scaled down it would be one number, and beside it a vote for what was there."""
+    values = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0], [1.0, huge]], dtype=torch.float64)
+    old, counts = {"w": torch.zeros(2, dtype=torch.float64)}, torch.tensor([1, 2, 3, 9])
+    by = Aggregation(rule, trim=0.25, clip_updates=1.0, min_contributors=4)
+    assert by.reduce(Part({"w": values}), counts, old)["w"].tolist() == [0.0, 0.0]
+    by = replace(by, min_contributors=1)
+    alone = by.reduce(Part({"w": values[:3]}), counts[:3], old)["w"]
+    assert torch.equal(by.reduce(Part({"w": values}), counts, old)["w"], alone)
 
 
 @pytest.mark.parametrize("huge", [1e200, 1.7e308])

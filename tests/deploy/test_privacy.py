@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +23,11 @@ from masquerade.deploy.status import Status
 from masquerade.report.privacy import markdown
 from masquerade.results.json_records import from_json
 from masquerade.results.privacy import UP
-from masquerade.simulation.accountant import epsilon
+from masquerade.simulation.accountant import epsilon, epsilon_of
 from masquerade.storage.results import read_sheets
 from masquerade.storage.run_directory import RunDirectory
-from tests.deploy.network import Crash, Network, federation
+from tests.deploy.chaos import Chaos
+from tests.deploy.network import Crash, Network, federation, member_folder
 from tests.support import raises, warns
 
 pytestmark = pytest.mark.filterwarnings("ignore::masquerade.errors.MasqueradeWarning")
@@ -166,6 +169,23 @@ def test_a_server_that_crashes_costs_no_privacy(place: int, tmp_path: Path) -> N
     assert counted(network) == steps(network)
 
 
+def test_through_chaos_no_round_is_paid_for_twice(tmp_path: Path) -> None:
+    """Clients and the server are killed and cut; what came was counted, and nothing else twice."""
+    rounds = 8
+    network = federation(
+        tmp_path,
+        clients=4,
+        privacy={"unit": "sample", "noise_multiplier": 2.0, "delta": DELTA},
+        data={"normalize": "none"},
+        train={"rounds": rounds},
+    )
+    Chaos(network, rounds, kills=5).serve()
+    came = Counter(id for record in read_records(tmp_path) for id in record.clients)
+    for id, size in enumerate(sizes(network)):
+        steps = math.ceil(size / BATCH)
+        assert came[id] * steps <= ledger(network, f"c{id}").steps <= rounds * steps
+
+
 def test_a_client_trains_no_more_than_its_bound_allows(tmp_path: Path, golden) -> None:
     network = served(private(tmp_path, epsilon=4.0))
     sheet = guaranteed(network)
@@ -195,6 +215,19 @@ def test_a_client_that_lost_its_files_is_told_what_it_has_spent(tmp_path: Path) 
     assert counted(network) == steps(network)
     made = guaranteed(network).guarantee
     assert made.clients["1"] == epsilon(2.0, BATCH / sizes(network)[1], steps(network)[1], DELTA)
+
+
+def test_a_client_that_comes_after_training_counts_its_one_round(tmp_path: Path) -> None:
+    network = served(private(tmp_path, noise_multiplier=2.0))
+    member_folder(tmp_path, 3)
+    FederationConfig.load(tmp_path).with_clients(["c3"]).save(tmp_path)
+    network.up.add("c3")
+    served(network)
+    assert counted(network) == steps(network)[:3]
+    assert ledger(network, "c3").steps == steps(network)[3] / ROUNDS
+    made = guaranteed(network).guarantee
+    size = sizes(network)[3]
+    assert made.clients["3"] == epsilon(2.0, BATCH / size, steps(network)[3] // ROUNDS, DELTA)
 
 
 def test_what_was_spent_and_cannot_be_read_is_not_nothing(tmp_path: Path, golden) -> None:
@@ -237,6 +270,18 @@ def test_what_clients_data_would_decide_is_refused_before_anybody_sums(
 def test_methods_that_are_not_covered_are_refused(unit: str, method: str, tmp_path: Path) -> None:
     with raises("E202"):
         served(private(tmp_path, unit, method, noise_multiplier=1.0))
+
+
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_a_server_without_the_accountant_trains_nothing(
+    unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epsilon_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    network = private(tmp_path, unit, epsilon=8.0)
+    with raises("E202", "masquerade[privacy]"):
+        serve(tmp_path, network, network.now)
+    assert {question.kind for _, question in network.seen} == {"hello"}
 
 
 def test_noise_at_the_server_is_counted_by_rounds_also_after_a_crash(

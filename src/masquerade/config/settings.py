@@ -113,8 +113,9 @@ class Train(Settings):
     trim: float = 0.2
     """With aggregation = "trimmed_mean": share of a weight's values left out at either end."""
     clip_updates: float = 0.0
-    """Scale down an update that is longer than this multiple of the round's median update: root
-    mean square over the weights that a client sends; 0 scales none."""
+    """Scale down an update that is longer than this multiple of the round's median update (root
+    mean square over the weights that a client sends), and leave out one that is a thousand times
+    longer; 0 does neither."""
     min_contributors: int = 1
     """A weight that fewer clients send in a round keeps its value."""
 

@@ -17,6 +17,9 @@ from masquerade.core.part import Part
 from masquerade.core.tree import Tree, onto, select
 
 RULES = ("mean", "median", "trimmed_mean")
+FAR = 1000.0
+"""An update so many times longer than its bound is left out. Scaled down, nothing but one of its
+numbers would remain, and the rest would be a vote for what was there."""
 COLUMNS = 1 << 16
 """How many coordinates of all clients are looked at together."""
 
@@ -31,8 +34,8 @@ class Aggregation:
     """Share of a coordinate's contributors that the trimmed mean leaves out at either end."""
     clip_updates: float = 0.0
     """The most that an update may differ from what the server had, as a multiple of the median over
-    the clients: root mean square of what a client holds of a part. A longer one is scaled down, and
-    0 scales none."""
+    the clients: root mean square of what a client holds of a part. A longer one is scaled down, one
+    that is a thousand times longer left out, and 0 scales none."""
     min_contributors: int = 1
     """A coordinate that fewer clients hold keeps its value, bit for bit."""
 
@@ -57,10 +60,10 @@ class Aggregation:
         """Reduce a stacked part [clients, …] to one tree, as `average` does for the mean."""
         least = max(least, self.min_contributors)
         if self.clip_updates:
-            part = clipped(part, otherwise, self.clip_updates)
+            part, weights = clipped(part, weights, otherwise, self.clip_updates)
         if self.rule == "mean":
             return average(part, weights, otherwise, absent, least)
-        part = _of_those_who_count(part, weights)
+        part = _of_some(part, weights > 0)
         return {
             name: self._ranked(part, name, otherwise[name], absent == "zero", least)
             for name in part.values
@@ -97,17 +100,16 @@ class Aggregation:
 PLAIN = Aggregation()
 
 
-def _of_those_who_count(part: Part, weights: Tensor) -> Part:
-    """Leave out clients without weight."""
-    counted = weights > 0
-    if bool(counted.all()):
+def _of_some(part: Part, some: Tensor) -> Part:
+    """Leave out all other clients."""
+    if bool(some.all()):
         return part
-    places = torch.nonzero(counted).flatten()
+    places = torch.nonzero(some).flatten()
 
     def taken(tree: Tree) -> Tree:
         return {name: value[onto(places, value.device)] for name, value in tree.items()}
 
-    return Part(taken(part.values), taken(part.keep), part.grain)
+    return Part(taken(part.values), taken(part.keep), part.grain, part.dtype, part.scale)
 
 
 def _columns(
@@ -140,24 +142,33 @@ def _trimmed(ordered: Tensor, count: Tensor, trim: float) -> Tensor:
     return mean
 
 
-def clipped(part: Part, otherwise: Mapping[str, Tensor], multiple: float) -> Part:
+def clipped(
+    part: Part, weights: Tensor, otherwise: Mapping[str, Tensor], multiple: float
+) -> tuple[Part, Tensor]:
     """Scale updates down that differ by more than a multiple of the median from what was there.
 
-    A client's distance is the root mean square over the floating-point entries that it holds, of
-    all tensors together. Of an even number the lower middle is the median: then half of the clients
+    Those that are too long by far are left out: it returns what is left, and its weights. A
+    client's distance is the root mean square over the floating-point entries that it holds, of all
+    tensors together. Of an even number the lower middle is the median: then half of the clients
     cannot raise it. Bits and whole numbers are left alone.
     """
     names = [name for name, value in part.values.items() if value.is_floating_point()]
     if not names or len(part.values[names[0]]) < 2:
-        return part
+        return part, weights
     distances = rms(part, names, otherwise)
-    known = distances[~distances.isnan()]
-    if not len(known):
-        return part
-    bound = multiple * float(known.median())
+    if bool(distances.isnan().all()):
+        return part, weights
+    # Of nothing held there is no distance, and no reason to leave it out.
+    some = ~(distances > FAR * multiple * _median_of(distances))
+    part, weights, distances = (
+        _of_some(part, some),
+        weights[onto(some, weights.device)],
+        distances[some],
+    )
+    bound = multiple * _median_of(distances)
     over = [(place, each) for place, each in enumerate(distances.tolist()) if each > bound]
     if not over:
-        return part
+        return part, weights
     values = {
         name: value.clone() if name in names else value for name, value in part.values.items()
     }
@@ -165,12 +176,15 @@ def clipped(part: Part, otherwise: Mapping[str, Tensor], multiple: float) -> Par
         held, old = part.held(name), otherwise[name].double()
         for place, distance in over:
             mine = values[name][place]
-            # An infinite distance leaves nothing of an update: 0 · ∞ is no number.
-            share = bound / distance
-            near = old + share * (mine.double() - old) if share > 0 else old
+            near = old + bound / distance * (mine.double() - old)
             new = near.to(mine.dtype)
             values[name][place] = new if held is None else torch.where(held[place], new, mine)
-    return Part(values, part.keep, part.grain, part.dtype, part.scale)
+    return Part(values, part.keep, part.grain, part.dtype, part.scale), weights
+
+
+def _median_of(distances: Tensor) -> float:
+    """Return the lower middle of those that are known."""
+    return float(distances[~distances.isnan()].median())
 
 
 def rms(part: Part, names: list[str], otherwise: Mapping[str, Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from masquerade.core.dp import DPSGD
 from masquerade.core.dp_mean import DPMean
 from masquerade.core.task import Task
 from masquerade.engine.base import EngineContext
+from masquerade.errors import require
 from masquerade.results import Guarantee
 from masquerade.simulation.accountant import (
     NAME,
@@ -43,6 +44,9 @@ def clipped_alone(spec: TrainingSpec, task: Task) -> DPSGD | None:
     if spec.privacy.unit != "sample":
         return None
     check_stages(spec.method, task, spec)
+    if spec.privacy.epsilon or spec.privacy.noise_multiplier:
+        # The sheet needs it in the end: a server without it would train in vain.
+        require("opacus.accountants", "privacy")
     return DPSGD(0.0, spec.privacy.max_grad_norm, spec.train.batch_size)
 
 
