@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from masquerade.config import code
 from masquerade.config.resolve import TrainingSpec
 from masquerade.config.settings import Compute, Evaluate, Train
 from masquerade.core import Task
@@ -272,3 +273,10 @@ def summary(**changes) -> Summary:
         "rounds_to_80": 1,
     }
     return Summary(**facts | changes)
+
+
+def forget() -> None:
+    """Forget what was imported by name, as a new process would."""
+    for name in list(code.LOADED):
+        del code.LOADED[name]
+        METHODS.ours.pop(name, None)

@@ -10,8 +10,7 @@ import pytest
 from masquerade.laws.law import Law
 from masquerade.laws.problem import Problem
 from masquerade.methods import METHODS
-from tests.config.test_code import forget
-from tests.support import raises
+from tests.support import forget, raises
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.

@@ -12,9 +12,8 @@ import torch
 from masquerade.config import code, toml
 from masquerade.errors import MasqueradeError
 from masquerade.export import from_run, predict
-from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
-from tests.support import raises
+from tests.support import forget, raises
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -64,13 +63,6 @@ def mine(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "code" / "helper.py").write_text("WIDTH = 4\n", encoding="utf-8")
     yield tmp_path / "code" / "mine.py"
     forget()
-
-
-def forget() -> None:
-    """Be as a new process would be."""
-    for name in list(code.LOADED):
-        del code.LOADED[name]
-        METHODS.ours.pop(name, None)
 
 
 def call(*words: object) -> None:

@@ -19,12 +19,11 @@ from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import SUMS, Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS
 from masquerade.deploy.server import serve
-from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
 from masquerade.wire import encode
 from tests.deploy.network import Network, federation
 from tests.deploy.test_federation import is_its_replay, served
-from tests.support import raises, warns
+from tests.support import forget, raises, warns
 
 pytestmark = pytest.mark.filterwarnings("ignore::masquerade.errors.MasqueradeWarning")
 COLORS = (("red", "green"), ("red", "blue"), ("green", "blue", "red"))
@@ -161,9 +160,7 @@ def data():
 def forgotten() -> Iterator[None]:
     """Code is loaded in this process, which is the server's and all clients'."""
     yield
-    for name in [each for each in code.LOADED if each.startswith("own.py:")]:
-        del code.LOADED[name]
-        METHODS.ours.pop(name, None)
+    forget()
 
 
 def of_own_code(folder: Path) -> Network:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tests.shipped import blocks
 from tests.shipped.blocks import ROOT
+from tests.support import forget
 
 SHORT = ("README.md", "docs/quickstart.md", "docs/model.md", "docs/new-method.md", "docs/python.md")
 LONG = (
@@ -36,6 +38,13 @@ ELSEWHERE = {
 }
 """Pages whose blocks are not run here, and why; `test_references` holds their commands all the
 same. So it is with `docs/results`: its commands made the pages, in minutes or hours."""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Methods of pages are not there for tests that come after."""
+    yield
+    forget()
 
 
 @pytest.fixture
