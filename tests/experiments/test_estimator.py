@@ -28,16 +28,14 @@ import masquerade as mq
 from tests.messages import Golden
 from tests.support import raises, warns
 
-LEFT_OUT = {
-    "check_array_api_input": "arrays of other libraries are not computed on where they lie",
-}
-"""scikit-learn's checks that do not apply, and why."""
 
-
-@parametrize_with_checks(
-    [mq.PersonalizedClassifier(rounds=2)], expected_failed_checks=lambda estimator: LEFT_OUT
-)
-def test_it_passes_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+@pytest.mark.filterwarnings("ignore:W207")
+@parametrize_with_checks([mq.PersonalizedClassifier(rounds=2)])
+def test_it_passes_the_checks_of_scikit_learn(
+    estimator: Any, check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without it scikit-learn skips the check of its array API.
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
     check(estimator)
 
 
@@ -200,8 +198,16 @@ def test_without_routing_a_pipeline_takes_groups_by_the_name_of_its_step() -> No
     model = make_pipeline(StandardScaler(), mq.PersonalizedClassifier("fedavg", rounds=1))
     model.fit(x, y, personalizedclassifier__groups=groups)
     assert model[-1].groups_.tolist() == ["north", "south"]
-    found = cross_val_score(model, x, y, groups=np.arange(len(x)) % 3, cv=GroupKFold(3))
-    assert found.shape == (3,)
+
+
+@sklearn.config_context(enable_metadata_routing=False)
+def test_fit_without_groups_is_warned_of(golden: Golden) -> None:
+    x, y, groups = opposite_groups()
+    model = mq.PersonalizedClassifier("fedavg", rounds=1)
+    # Groups divide the folds here, and reach no estimator.
+    with warns("W207") as heard:
+        assert cross_val_score(model, x, y, groups=groups, cv=GroupKFold(2)).shape == (2,)
+    golden(heard[0].message)
 
 
 def test_names_of_columns_are_kept_and_checked() -> None:
@@ -218,7 +224,9 @@ def test_columns_of_words_are_named(golden: Golden) -> None:
     with raises("E302", "ward") as refusal:
         mq.PersonalizedClassifier().fit(frame, [0, 1])
     golden(refusal.value)
-    model = mq.PersonalizedClassifier("fedavg", rounds=1).fit(frame[["age", "dose"]], [0, 1])
+    model = mq.PersonalizedClassifier("fedavg", rounds=1).fit(
+        frame[["age", "dose"]], [0, 1], ["a", "b"]
+    )
     with raises("E302", "age"):
         model.predict(frame[["age", "dose"]].assign(age="old"))
 

@@ -76,10 +76,10 @@ def test_a_terminal_has_a_bar_on_stderr_alone(
 
 
 def test_the_classifier_is_silent_unless_asked(notebook: Displays) -> None:
-    x, y = np.eye(4), [0, 1, 0, 1]
-    mq.PersonalizedClassifier("fedavg", rounds=1).fit(x, y)
+    x, y, groups = np.eye(4), [0, 1, 0, 1], [0, 0, 1, 1]
+    mq.PersonalizedClassifier("fedavg", rounds=1).fit(x, y, groups)
     assert not notebook.shown
-    mq.PersonalizedClassifier("fedavg", rounds=1, verbose=True).fit(x, y)
+    mq.PersonalizedClassifier("fedavg", rounds=1, verbose=True).fit(x, y, groups)
     assert notebook.shown
 
 

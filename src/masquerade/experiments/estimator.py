@@ -35,6 +35,11 @@ WITHOUT_GROUPS = (
     "W206 samples without groups are answered by the shared model, not by a group's own: give"
     " `groups`. scikit-learn's scorers give none; scoring=mq.scorer(METRIC) does"
 )
+WITHOUT_ANY = (
+    "W207 `fit` was given no groups, so all samples are those of one client: nothing is personal."
+    " Give `groups`; cross-validation, searches and pipelines hand them on with"
+    " enable_metadata_routing and set_fit_request(groups=True)"
+)
 
 
 class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
@@ -46,10 +51,10 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
     `standardize` they are normalized by mean and std, which groups' sums decide. With
     `verbose` the progress of training is shown.
 
-    `fit` without groups takes all samples for those of one. `predict`, `predict_proba` and `score`
-    answer with the group's own model. Groups that were not trained on, and samples without a group
-    where there were several (W206), get the shared model, where the method has one. `result_` has
-    the figures of a run on the training samples, since all of them are trained on.
+    `fit` without groups takes all samples for those of one (W207). `predict`, `predict_proba` and
+    `score` answer with the group's own model. Groups that were not trained on, and samples without
+    a group where there were several (W206), get the shared model, where the method has one.
+    `result_` has the figures of a run on the training samples, since all of them are trained on.
 
     Cross-validation, searches and pipelines hand `groups` on where scikit-learn's metadata routing
     is on and they are asked for: `set_fit_request(groups=True)`, `set_score_request(groups=True)`.
@@ -88,6 +93,8 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
         preprocess = Standardize() if self.standardize else Scale()
         task = Task(self._network(seed), preprocess=preprocess)
         method, self._view = self._method()
+        if groups is None:
+            warn(WITHOUT_ANY)
         self.result_: Result = run(
             method,
             task,
