@@ -76,8 +76,15 @@ def test_methods_of_a_dict_are_called_by_its_keys() -> None:
 def test_a_row_of_the_table_leads_to_its_training() -> None:
     found = compare({"quick": FAST, "alone": ALONE}, seeds=(1, 2))
     assert found.result("alone").method == ALONE
-    assert found.result("quick (tuned)", seed=2) is found.results[2]
-    assert found.result("quick", 2).client(3).summary.seed == 2
+    for row, view in (("quick", "global"), ("quick (tuned)", "tuned")):
+        result = found.result(row, seed=2)
+        assert result.models is found.results[2].models
+        shown = result.client(3).summary
+        assert (shown.title, shown.seed) == (row, 2)
+        assert result.client(3, view="global").parts is found.results[2].client(3).parts
+        assert (result.client(3).parts is found.results[2].client(3).parts) == (view == "global")
+    with raises("E202", "tuned (quick (tuned))"):
+        found.result("quick").client(3, view="quick (tuned)")
     for wrong in ({"row": "quik"}, {"row": "quick", "seed": 3}):
         with raises("E202", "quick"):
             found.result(**wrong)

@@ -129,8 +129,10 @@ FORMS = ("", "markdown", "latex", "csv")
 
 
 def _two(difference: str) -> tuple[str, str]:
-    names = [name.strip() for name in difference.split(",")]
-    if len(names) != 2 or not all(names):
+    from masquerade.tables.words import words_in
+
+    names = words_in(difference)
+    if len(names) != 2:
         raise MasqueradeError("E201", f"`--difference {difference}`: write METHOD,INSTEAD_OF")
     return names[0], names[1]
 

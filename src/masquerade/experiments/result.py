@@ -1,7 +1,7 @@
 """What a run or a comparison ended with: tables, frames, a page, a folder, clients' models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -106,6 +106,8 @@ class Result(Reported):
     """Models that lie on the disk are opened when one is asked for."""
     privacy: PrivacySheet | None = None
     """What left clients, and what is guaranteed of it; None where a run of 0.1 is loaded."""
+    view: str = field(default="", kw_only=True)
+    """The view whose models `client` gives where none is named; "" is the first."""
 
     def __repr__(self) -> str:
         shown = led(self.summaries)
@@ -141,15 +143,16 @@ class Result(Reported):
     def client(self, client: int | str, view: str | None = None) -> Personal:
         """Return the model of a client, by its number or its name.
 
-        It is that of the method's default view unless another is named.
+        It is that of the method's default view unless another is named; of a result that was asked
+        for by the row of a comparison, that of the row.
         """
         models = self.models
         if not models.personal:
             text = "the models of this training were not kept; leave `models` of mq.compare on"
             raise MasqueradeError("E408", text)
-        chosen = view or next(iter(models.personal))
+        chosen = view or self.view or next(iter(models.personal))
         if chosen not in models.personal:
-            known = ", ".join(models.personal)
+            known = ", ".join(f"{each.view} ({each.title})" for each in self.summaries)
             raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
         summary = next(each for each in self.summaries if each.view == chosen)
         place = summary.place_of(client)
@@ -183,11 +186,15 @@ class Comparison(Reported):
         return [sheet for each in self.results for sheet in each.sheets]
 
     def result(self, row: str, seed: int | None = None) -> Result:
-        """Return the training of a row of the table; of several seeds the first, or a named one."""
-        seeds = [each for each in self.results if seed in (None, each.summaries[0].seed)]
-        for each in seeds:
-            if any(row in (summary.title, summary.method) for summary in each.summaries):
-                return each
+        """Return the training of a row of the table; of several seeds the first, or a named one.
+
+        Its clients' models are those of the row's view.
+        """
+        for each in self.results:
+            for summary in each.summaries:
+                if row in (summary.title, summary.method) and seed in (None, summary.seed):
+                    models = partial(getattr, each, "models")
+                    return replace(each, view=summary.view, open_models=models)
         known = list(dict.fromkeys(each.title for each in self.summaries))
         which = "" if seed is None else f" with seed {seed}"
         text = f"no row is called `{row}`{which}{nearest(row, known)}; there are"
