@@ -19,7 +19,7 @@ from masquerade.data.readers import (
 )
 from masquerade.data.readers.files import Files, opened
 from masquerade.data.readers.options import AS_IT_IS, TableOptions
-from masquerade.data.readers.reading import Reading
+from masquerade.data.readers.reading import Reading, Unfit
 from masquerade.errors import MasqueradeError, nearest
 
 FORMATS: dict[str, tuple[Callable[..., Reading], str]] = {
@@ -94,6 +94,8 @@ def read(
             return replace(FORMATS[format][0](files, name, **told), format=format)
     except MasqueradeError:
         raise
+    except Unfit as fault:
+        raise MasqueradeError("E301", f"{path} cannot be read as {format}: {fault}") from None
     # Damaged files fail in many ways inside archives, parsers and numpy; all mean the same here.
     except Exception as fault:
         raise MasqueradeError(

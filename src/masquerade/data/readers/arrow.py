@@ -13,7 +13,7 @@ from masquerade.data.dataset import Array
 from masquerade.data.readers.files import Files
 from masquerade.data.readers.images import decoded
 from masquerade.data.readers.options import TableOptions
-from masquerade.data.readers.reading import Reading
+from masquerade.data.readers.reading import Reading, Unfit
 from masquerade.data.readers.table import dataset_of
 from masquerade.errors import MasqueradeError
 from masquerade.storage import parquet
@@ -49,7 +49,7 @@ def read_saved(files: Files, name: str, table: TableOptions) -> Reading:
         table = replace(table, label=classes[0])
     pictures = [key for key in kinds if _type(kinds[key]) == "Image" and key not in table.drop]
     if len(pictures) > 1:
-        raise ValueError(f"columns {' and '.join(pictures)} hold images; --drop all but one")
+        raise Unfit(f"columns {' and '.join(pictures)} hold images; --drop all but one")
     images = _images(frame[pictures[0]].to_pylist()) if pictures else None
     if pictures:
         frame = frame.drop_columns(pictures)

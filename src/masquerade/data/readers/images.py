@@ -4,7 +4,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from masquerade.data.dataset import Array, from_arrays
 from masquerade.data.readers.files import Files
-from masquerade.data.readers.reading import Reading
+from masquerade.data.readers.reading import Reading, Unfit
 from masquerade.errors import listed
 from masquerade.storage.regular import LARGEST
 
@@ -24,6 +24,10 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
 MODES = {"1", "L", "P", "RGB", "RGBA", "LA"}
 """Pillow's names of what becomes bytes of gray or RGB without loss, but for transparency."""
 
+DAMAGED = "get what is damaged again, or leave it out"
+DEEP = "save images with 8 bits, in gray or RGB"
+"""What to do."""
+
 PPM = re.compile(rb"P[36]\s+\d+\s+\d+\s+(\d+)\s")
 """How a PPM begins, up to its largest value."""
 
@@ -32,11 +36,13 @@ def read(files: Files, name: str) -> Reading:
     """Read images of one size, gray if all are; folders `train` and `test` above are such parts."""
     paths = [path for path in files.names if path.lower().endswith(SUFFIXES)]
     if not paths:
-        raise ValueError(f"there is no image in it ({', '.join(SUFFIXES)})")
+        text = f"there is no image in it ({', '.join(SUFFIXES)})"
+        raise Unfit(f"{text}; name a folder that has a folder of images for each class")
     folders = [PurePosixPath(path).parts[:-1] for path in paths]
     outside = [path for path, above in zip(paths, folders, strict=True) if not above]
     if outside:
-        raise ValueError(f"`{outside[0]}` lies in no folder, so it has no class")
+        text = f"`{outside[0]}` lies in no folder, so it has no class"
+        raise Unfit(f"{text}; put the images of each class into a folder of its name")
     images = decoded(paths, files.read)
     class_names, y = np.unique([above[-1] for above in folders], return_inverse=True)
     known = all("train" in above[:-1] or "test" in above[:-1] for above in folders)
@@ -50,17 +56,22 @@ def decoded(paths: Sequence[str], read: Callable[[str], bytes]) -> Array:
     from PIL import Image
 
     sizes: dict[str, tuple[int, int]] = {}
-    kinds, faults = set(), []
+    kinds: set[str] = set()
+    faults: dict[str, str] = {}
     for path in paths:
         try:
             kind, sizes[path] = _header(read(path))
             kinds.add(kind)
+        except Unfit as fault:
+            faults[f"{path} {fault}"] = DEEP
         except ValueError as fault:
-            faults.append(f"{path} {fault}")
+            faults[f"{path} {fault}"] = DAMAGED
     if sizes:
         ((usual, _),) = Counter(sizes.values()).most_common(1)
         others = {path: size for path, size in sizes.items() if size != usual}
-        faults += [f"{path} is {_by(size)}, most are {_by(usual)}" for path, size in others.items()]
+        for path, size in others.items():
+            text = f"{path} is {_by(size)}, most are {_by(usual)}"
+            faults[text] = f"resize what has another size to {_by(usual)}"
     gray = kinds <= {"L", "1"}
     if faults:
         raise _refusal(faults, len(paths))
@@ -74,7 +85,7 @@ def decoded(paths: Sequence[str], read: Callable[[str], bytes]) -> Array:
             with Image.open(io.BytesIO(read(path)), formats=FORMATS) as image:
                 rows.append(np.asarray(image.convert("L" if gray else "RGB")))
         except OSError:
-            faults.append(f"{path} is cut off or damaged")
+            faults[f"{path} is cut off or damaged"] = DAMAGED
     if faults:
         raise _refusal(faults, len(paths))
     pixels = np.stack(rows)
@@ -92,7 +103,7 @@ def _header(data: bytes) -> tuple[str, tuple[int, int]]:
     except (OSError, SyntaxError, Image.DecompressionBombError):
         raise ValueError("is no image, or damaged") from None
     if found[0] not in MODES or _deep(data):
-        raise ValueError("has pixels of more than 8 bits, or no RGB colors; convert it")
+        raise Unfit("has pixels of more than 8 bits, or no RGB colors")
     return found
 
 
@@ -100,9 +111,11 @@ def _by(size: tuple[int, int]) -> str:
     return " x ".join(map(str, size))
 
 
-def _refusal(faults: list[str], count: int) -> ValueError:
+def _refusal(faults: Mapping[str, str], count: int) -> Unfit:
+    """List faults, and what to do about them."""
     text = f"{len(faults)} of {count} images are not in order ({listed(faults, 20)})"
-    return ValueError(text if len(faults) > 1 else faults[0])
+    said = text if len(faults) > 1 else next(iter(faults))
+    return Unfit("; ".join([said, *dict.fromkeys(faults.values())]))
 
 
 def _deep(data: bytes) -> bool:

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from masquerade.data.dataset import Dataset
 
 
+class Unfit(ValueError):
+    """Files that are as they should be, and cannot be used so; the text says what to do."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """A dataset, and what its files say beside it."""
