@@ -202,7 +202,8 @@ def _features(x: Array, name: str, missing: bool) -> Array:
         return x.astype(np.int64, order="C", copy=False)
     if x.dtype.kind in "fb":
         return _finite(x, "x", name, missing)
-    raise MasqueradeError("E302", f"{name}: `x` has type {x.dtype}; features must be numbers")
+    text = f"{name}: `x` has type {x.dtype}; features must be numbers"
+    raise MasqueradeError("E302", f"{text}; mq.from_frame takes frames with columns of words")
 
 
 def _targets(y: Array, name: str, classes: int | None) -> Array:

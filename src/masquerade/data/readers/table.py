@@ -350,7 +350,7 @@ def _labels(table: Table, column: Column, task: str) -> tuple[Array, tuple[str, 
 
 def _warn_of_amounts(table: Table, column: Column, count: int) -> None:
     """Warn of numbers that are read as classes, and may be amounts."""
-    shown = listed(np.unique(column.values).tolist(), 3)
+    shown = listed(_ordered(column.texts), 3)
     text = f"W305 {table.source}: column `{column.name}` (label) holds {count} different whole"
     text += f" numbers ({shown}), which are read as classes"
     written = "task='{}'" if table.in_python else "--task {}"
