@@ -1,6 +1,7 @@
 """Results that are saved, loaded and reported: nothing is lost, and what is damaged is refused."""
 
 import html
+import json
 import shutil
 import warnings
 from dataclasses import replace
@@ -16,8 +17,9 @@ from torch import nn
 import masquerade as mq
 from masquerade.core import tree
 from masquerade.core.features import Feature
+from masquerade.experiments.data_facts import DataFacts
 from masquerade.storage import saved_folder
-from tests.support import federation, network, raises, reseal
+from tests.support import federation, network, raises, reseal, warns
 
 with warnings.catch_warnings():
     # Typer reads names that the newest Click means to drop.
@@ -346,6 +348,33 @@ def test_names_of_classes_and_columns_come_back(tmp_path: Path) -> None:
     assert torch.equal(mine.predict(frame), made.client(0).predict([[60.0, 1.0], [30.0, 0.0]]))
     best = mine.predict(frame).argmax(-1).tolist()
     assert mine.predict_label(frame).tolist() == [("well", "ill")[each] for each in best]
+
+
+def test_a_program_s_loaded_model_checks_rows_as_the_one_in_memory_does(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    frame = pandas.DataFrame(
+        {
+            "age": draw.normal(60, 9, 80),
+            "pressure": draw.normal(130, 9, 80),
+            "site": ["east", "west"] * 40,
+            "outcome": [0, 0, 1, 1] * 20,
+        }
+    )
+    data = mq.partition(mq.from_frame(frame, label="outcome", client="site"))
+    made = mq.run(ALONE, nn.Linear(2, 2), data, 1)
+    made.save(tmp_path / "saved")
+    found = mq.load_result(tmp_path / "saved", method=ALONE, model=nn.Linear(2, 2))
+    for result in (made, found):
+        west = result.client("west")
+        assert west.schema == made.client("west").schema != made.client("east").schema
+        with raises("E302", "age", "pressure"):
+            west.predict(frame.rename(columns={"age": "pressure", "pressure": "age"})[1::2])
+        with warns("W308", "age"):
+            west.predict(frame.assign(age=frame["age"] * 12)[1::2])
+    facts = json.loads((tmp_path / "saved" / "data.json").read_text())
+    for wrong in (facts["ranges"][:1], [each[:1] for each in facts["ranges"]]):
+        with raises("E401", "data.json"):
+            DataFacts.from_bytes(json.dumps(facts | {"ranges": wrong}).encode())
 
 
 def test_constants_of_each_client_are_not_taken_for_everybodys(tmp_path: Path) -> None:

@@ -14,11 +14,18 @@ from masquerade.core.task import Task
 from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.results.json_records import from_json, parsed, to_json
+from masquerade.tables.known import KnownColumn
 from masquerade.tables.layout import PLAIN, Layout
+from masquerade.tables.schema import Schema
 from masquerade.wire import digest
 
 FILE = "data.json"
 """Its name in a directory."""
+MOST = 20_000
+"""Columns, of all clients together, whose ranges are kept: more take seconds and megabytes."""
+
+Quantiles = tuple[tuple[float, ...], ...]
+"""What is known of the numbers of a client, by column."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,23 @@ class DataFacts:
     partition: str = ""
     fingerprint: str = ""
     """Of all samples and splits: models are used with the data that they were trained on."""
+    ranges: tuple[Quantiles, ...] = ()
+    """Of the columns of a table in every client's training samples, where a program made them and
+    they are not too many."""
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that are not of these clients and columns."""
+        widths = {len(each) for each in self.ranges} or {len(self.features)}
+        if len(self.ranges) not in (0, self.clients) or widths != {len(self.features)}:
+            raise ValueError("`ranges` are not of these clients and columns")
 
     @classmethod
-    def of(cls, federation: Federation, task: Task) -> "DataFacts":
-        """Take them from a federation, and a task whose preprocessing is fitted."""
+    def of(cls, federation: Federation, task: Task, ranges: bool = False) -> "DataFacts":
+        """Take them from a federation, and a task whose preprocessing is fitted.
+
+        `ranges` are nearly the values of a client with few samples: they are for who cannot have
+        the samples read again.
+        """
         return cls(
             clients=federation.clients,
             shape=tuple(federation.x.shape[1:]),
@@ -62,7 +82,19 @@ class DataFacts:
             layout=federation.layout,
             partition=federation.partition,
             fingerprint=federation.fingerprint(),
+            ranges=_ranges(federation) if ranges else (),
         )
+
+    def schema(self, client: int, name: str, impute: bool) -> Schema | None:
+        """Return what rows of a table look like to a client's model."""
+        if not self.features:
+            return None
+        known = self.ranges[client] if self.ranges else ((),) * len(self.features)
+        columns = tuple(
+            KnownColumn(each.name, each.categories, quantiles)
+            for each, quantiles in zip(self.features, known, strict=True)
+        )
+        return Schema(columns, impute, self.layout, name)
 
     def to_bytes(self) -> bytes:
         """Write them as JSON."""
@@ -88,6 +120,15 @@ class DataFacts:
         if self.preprocess:
             task = task.with_preprocess(parse(self.preprocess))
         return task.with_example(torch.zeros(1, *self.shape, dtype=getattr(torch, self.dtype)))
+
+
+def _ranges(federation: Federation) -> tuple[Quantiles, ...]:
+    """Return what is known of the columns of every client."""
+    if not federation.features or federation.clients * len(federation.features) > MOST:
+        return ()
+    schemas = (federation.schema(client, impute=False) for client in range(federation.clients))
+    found = tuple(tuple(each.quantiles for each in schema.columns) for schema in schemas if schema)
+    return found if any(map(any, found)) else ()
 
 
 def _spelled(preprocess: Preprocess) -> str:

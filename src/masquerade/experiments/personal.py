@@ -106,16 +106,13 @@ class Personal:
 
     @cached_property
     def schema(self) -> Schema | None:
-        """Return what rows of a table look like; ranges need the client's samples."""
+        """Return what rows of a table look like, with the ranges of the client's samples."""
         models, impute = self.models, imputes(self.task.preprocess)
         if models.federation is not None:
             return models.federation.schema(self.id, impute)
-        facts = models.facts
-        if not facts.features:
-            return None
-        nothing, listed = np.empty((0, len(facts.features))), self.summary.per_client
+        listed = self.summary.per_client
         name = listed.names[self.place] if listed and listed.names else str(self.id)
-        return Schema.of(facts.features, nothing, impute, facts.layout, name)
+        return models.facts.schema(self.id, name, impute)
 
     def _outputs(self, samples: Tensor) -> Tensor:
         device = tree.leaves(self.parts)[0].device

@@ -154,7 +154,7 @@ def _completed(
         train(server, made.simulation.engine, state, made.evaluator.between_rounds, after_round)
     summaries, personal = made.evaluator.final(state)
     tasks = made.simulation.own_tasks() if personal else ()
-    facts = DataFacts.of(spec.federation, server.task)
+    facts = DataFacts.of(spec.federation, server.task, ranges=spec.data is None)
     found = Models(
         spec.method, server.task, personal, facts, spec.federation, spec.data, tasks=tasks
     )
