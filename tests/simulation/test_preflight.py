@@ -58,6 +58,14 @@ def test_labels_that_are_not_flat_are_refused(width: int) -> None:
         mq.run(mq.methods.FedAvg(local_epochs=1), nn.Linear(3, 2), federation, 1)
 
 
+def test_tokens_need_a_network_that_reads_them(golden: Golden) -> None:
+    tokens = np.arange(120).reshape(40, 3) % 7
+    data = mq.partition(mq.from_arrays(tokens, np.arange(40) % 2), clients=2, by="iid", seed=1)
+    with raises("E202", "char_lstm") as refusal:
+        mq.run(mq.methods.FedAvg(local_epochs=1), nn.Linear(3, 2), data, 1)
+    golden(refusal.value)
+
+
 def test_any_other_error_of_a_network_is_passed_on_with_what_was_tried() -> None:
     class Broken(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ import re
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,8 @@ from masquerade.cli.train import import_code
 from masquerade.errors import MasqueradeError, counted, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from masquerade.export.timing import Figures
 
 View = Annotated[str | None, typer.Option(help="The view; by default the method's first.")]
@@ -122,12 +124,16 @@ def predict(
         typer.echo(f"Wrote {out}: {counted(len(answers), 'answer')}")
     elif not quiet:
         for number, answer in zip(places.numbers, answers, strict=True):
-            said = (
-                f"{answer['label']} ({answer['probability']:.1%})"
-                if "label" in answer
-                else answer["output"]
-            )
-            typer.echo(printable(f"{places.word} {number}: {said}"))
+            typer.echo(printable(f"{places.word} {number}: {_said(answer)}"))
+
+
+def _said(answer: "Mapping[str, Any]") -> str:
+    if "label" in answer:
+        return f"{answer['label']} ({answer['probability']:.1%})"
+    import numpy as np
+
+    # Models answer in float32, which has so many digits.
+    return ", ".join(f"{value:.6g}" for value in np.ravel(answer["output"]))
 
 
 def bench_model(

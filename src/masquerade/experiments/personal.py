@@ -193,8 +193,9 @@ class Personal:
 
     def _check_classifies(self) -> None:
         if not self.task.classifies or self.models.facts.classes is None:
-            text = "the task has a loss of its own, so outputs are no logits; use `predict`"
-            raise MasqueradeError("E202", text)
+            why = "the task has a loss of its own"
+            why = why if self.models.facts.classes else "the targets are numbers, not classes"
+            raise MasqueradeError("E202", f"{why}, so outputs are no logits; use `predict`")
 
 
 def _as_given(names: Sequence[str], worded: bool) -> Array:

@@ -53,7 +53,8 @@ def try_out(task: Task, federation: Federation) -> None:
                 raise MasqueradeError(
                     "E202",
                     "the samples are whole numbers, which are read as tokens, and the network "
-                    "takes none; store them as float32, or as uint8 where they are pixels",
+                    "takes none; store them as float32, or as uint8 where they are pixels; "
+                    "for tokens take a network with an embedding, such as char_lstm",
                 ) from error
             _check_layer(task, entered, x, error)
             _check_loss(task, y, federation.classes, error)
