@@ -349,6 +349,18 @@ def test_columns_to_drop_are_named_as_they_are_typed(tmp_path: Path) -> None:
     assert (option, [each.name for each in left.features]) == ("--drop", ["square"])
 
 
+@pytest.mark.parametrize("source", ["file", "frame"])
+def test_words_that_are_read_as_missing_are_shown(tmp_path: Path, source: str) -> None:
+    path = csv(tmp_path, "country,age,y\nDE,40,0\nNA,,1\n,51,0\nDE,60,1\n")
+    frame = pandas.read_csv(path, keep_default_na=False)
+    with raises("E302", "country", "'NA'", "age") as refusal:
+        if source == "file":
+            mq.load(path, categorical="country")
+        else:
+            mq.from_frame(frame, label="y", categorical="country")
+    assert "''" not in str(refusal.value)
+
+
 def test_numbers_that_are_called_as_those_of_rows_are_warned_of() -> None:
     keys = np.random.default_rng(1).permutation(10**6)[:40]
     made = pandas.DataFrame({"PatientID": keys, "income": keys + 1, "y": np.arange(40) % 2})

@@ -226,7 +226,9 @@ def _feature(table: Table, column: Column, options: TableOptions, asked: _Asked)
         faults.append(Fault(f"column `{name}`: all values are missing", (drop,)))
     elif len(rows) and not options.impute:
         text = f"column `{name}`: {column.counted(rows)} are missing"
-        shown = table.places.shown(rows)
+        # What is read as missing may be a name: NA is Namibia, too.
+        words = rows[column.texts[rows] != ""] if column.values.dtype.kind == "U" else rows[:0]
+        shown = table.places.shown(words, column.texts) if len(words) else table.places.shown(rows)
         faults.append(Fault(f"{text} ({shown})", (("impute", "median"), drop)))
     return _Feature(name, numbers, categories, tuple(faults))
 
