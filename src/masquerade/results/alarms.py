@@ -1,10 +1,9 @@
 """Alarms: results that a person should look at twice before believing them."""
 
 import math
-import warnings
 from collections.abc import Collection, Iterable, Sequence
 
-from masquerade.errors import MasqueradeWarning, listed
+from masquerade.errors import listed, warn
 from masquerade.results.summary import ClientFigures, Summary, splits
 
 ONE_CLASS, SAME = "W310", "W311"
@@ -23,7 +22,7 @@ def alarms(results: Sequence[Summary]) -> list[str]:
 def warn_of(results: Sequence[Summary]) -> None:
     """Warn of what is alarming about some results."""
     for text in alarms(results):
-        warnings.warn(text, MasqueradeWarning, stacklevel=3)
+        warn(text)
 
 
 def warn_of_client(summary: Summary, place: int) -> None:
@@ -34,7 +33,7 @@ def warn_of_client(summary: Summary, place: int) -> None:
         text = f"{ONE_CLASS} The model of client {_called(clients, place)} answered all of its own"
         text += f" {summary.split} samples with one {what}, though the {differ} differ; see what it"
         text += f" answers before you use it. {advice}"
-        warnings.warn(text, MasqueradeWarning, stacklevel=3)
+        warn(text)
 
 
 _TRY = (
