@@ -346,6 +346,8 @@ def test_columns_that_say_nothing_are_warned_of(tmp_path: Path, golden: Golden) 
     with warns("W306") as heard:
         mq.load(path, categorical="key")
     golden(heard[0].message)
+    # Python shows the line of the program.
+    assert heard[0].filename == __file__
 
 
 def test_columns_to_drop_are_named_as_they_are_typed(tmp_path: Path) -> None:

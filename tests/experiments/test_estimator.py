@@ -92,8 +92,12 @@ def test_a_method_and_a_network_may_be_objects() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"method": "dito"}, {"method": mq.methods.FedAvg(), "settings": {"lr": 0.1}}],
-    ids=["unknown method", "settings of an object"],
+    [
+        {"method": "dito"},
+        {"method": mq.methods.FedAvg(), "settings": {"lr": 0.1}},
+        {"model": nn.Linear(3, 2)},
+    ],
+    ids=["unknown method", "settings of an object", "a network for a function"],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     x, y, _ = opposite_groups()

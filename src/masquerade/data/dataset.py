@@ -1,7 +1,6 @@
 """A dataset: samples with their targets, checked, before they are partitioned over clients."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from masquerade.core.features import Feature, check_features
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, nearest
+from masquerade.errors import MasqueradeError, listed, nearest, warn
 from masquerade.tables.layout import PLAIN, Layout
 
 Array = npt.NDArray[Any]
@@ -185,7 +184,7 @@ def _classes(y: Array, task: str, name: str) -> tuple[Array, tuple[str, ...]]:
         shown = listed(np.unique(y).tolist(), 3)
         text = f"W305 {name}: `y` holds few whole numbers, as floats ({shown}), read as classes"
         how = "task='regression' (--task regression) makes it a regression"
-        warnings.warn(MasqueradeWarning(f"{text}; {how}"), stacklevel=3)
+        warn(f"{text}; {how}")
     return numbered(y)
 
 

@@ -1,6 +1,5 @@
 """Evaluation: every view of a training, at every client, between rounds and at the end."""
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from masquerade.data import shift_sets
 from masquerade.data.corrupted_sets import CorruptedSets, kinds_of
 from masquerade.engine.base import Engine, Evaluation, Job
 from masquerade.engine.loop import Loop
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, warn
 from masquerade.evaluation import accuracy, costs
 from masquerade.evaluation.accuracy import (
     Figure,
@@ -397,7 +396,7 @@ def _degrees(simulation: Simulation) -> tuple[int, ...]:
     if simulation.fitting.own and any(asked):
         text = "W309 samples of other clients are preprocessed with those clients' constants, as "
         text += "each fits its own (per client): only own data are evaluated, and no shift"
-        warnings.warn(MasqueradeWarning(text), stacklevel=2)
+        warn(text)
     return asked if clients > 1 and not simulation.fitting.own else (0,)
 
 

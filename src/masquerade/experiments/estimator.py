@@ -176,6 +176,10 @@ class PersonalizedClassifier(ClassifierMixin, BaseEstimator):
         features, classes = self.n_features_in_, len(self.classes_)
         if isinstance(self.model, str):
             return build(self.model, (features,), classes, seed)
+        if isinstance(self.model, nn.Module):
+            text = "is a network, whose weights the next `fit` would begin with; give a function"
+            how = "model=lambda features, classes: torch.nn.Linear(features, classes)"
+            raise MasqueradeError("E201", f"`model` {text}: {how}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.model(features, classes)

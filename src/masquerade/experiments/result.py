@@ -1,7 +1,7 @@
 """What a run or a comparison ended with: tables, frames, a page, a folder, clients' models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -106,7 +106,7 @@ class Result(Reported):
     """Models that lie on the disk are opened when one is asked for."""
     privacy: PrivacySheet | None = None
     """What left clients, and what is guaranteed of it; None where a run of 0.1 is loaded."""
-    view: str = ""
+    view: str = field(default="", kw_only=True)
     """The view whose models `client` gives where none is named; "" is the first."""
 
     def __repr__(self) -> str:

@@ -3,13 +3,12 @@
 import codecs
 import csv
 import io
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
+from masquerade.errors import MasqueradeError, listed, warn
 from masquerade.tables.columns import Column, Table, missing_of, texts_of
 from masquerade.tables.faults import SHOWN, Fault, Places, refusal, short
 from masquerade.tables.layout import Layout
@@ -134,7 +133,7 @@ def warn_of_windows(data: bytes, source: str, encoding: str) -> None:
         f"W313 {source}: line {line} has byte 0x{data[place]:02x}, which is no sign of {encoding}"
     )
     text += f" and is {data[place : place + 1].decode('cp1252', 'replace')!r} on Windows"
-    warnings.warn(MasqueradeWarning(f"{text}: --encoding cp1252"), stacklevel=2)
+    warn(f"{text}: --encoding cp1252")
 
 
 def guess(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,7 @@ from masquerade.data.partition.rules import (
     labels_of,
     owner_of,
 )
-from masquerade.errors import MasqueradeError, MasqueradeWarning, listed, told, warn
+from masquerade.errors import MasqueradeError, listed, told, warn
 from masquerade.tables.layout import PLAIN, Layout
 from masquerade.tables.schema import Schema
 
@@ -184,7 +183,7 @@ def partition(
     empty = [client for client, part in enumerate(train) if not len(part)]
     if empty:
         text = f"W301 {len(empty)} of {clients} clients have no training data (ids {listed(empty)})"
-        warnings.warn(MasqueradeWarning(text), stacklevel=2)
+        warn(text)
     x, y, classes = dataset.x, dataset.y, dataset.classes
     return Federation(
         *(dataset.name, x, y, classes, train, validation, test, names),

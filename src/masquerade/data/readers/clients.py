@@ -1,13 +1,12 @@
 """Columns of a table that may say whose a row is, where nobody has named one."""
 
 import re
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from masquerade.errors import MasqueradeWarning, listed
+from masquerade.errors import listed, warn
 from masquerade.tables.columns import WHOLE, Column, Table
 
 WORDS = (
@@ -104,4 +103,4 @@ def warn_of_clients(table: Table, found: Sequence[Candidate]) -> None:
         text += f"; {written.format('COLUMN')} names it, if there is one"
         text += f" (of few values are {shown})" if found else ""
     if likely or not table.in_python:
-        warnings.warn(MasqueradeWarning(text), stacklevel=3)
+        warn(text)

@@ -1,12 +1,11 @@
 """Classes, clients and categories that are hardly there, or written in two ways."""
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from masquerade.errors import MasqueradeWarning, listed, nearest
+from masquerade.errors import listed, nearest, warn
 from masquerade.tables.columns import Column, Table, marks_of
 from masquerade.tables.faults import Array, written
 
@@ -27,7 +26,7 @@ def warn_of_rare(table: Table, roles: Mapping[str, str], categories: Iterable[st
         found += _rare(table, table[name], role)
     if found:
         text = f"W312 {table.source}: {'; '.join(found)}"
-        warnings.warn(MasqueradeWarning(f"{text}; correct them if they are mistakes"), stacklevel=3)
+        warn(f"{text}; correct them if they are mistakes")
 
 
 def warn_of_nines(table: Table, numbers: Mapping[str, Array]) -> None:
@@ -38,7 +37,7 @@ def warn_of_nines(table: Table, numbers: Mapping[str, Array]) -> None:
         option = written([("missing", *found.values())], table.in_python)[0]
         text = f"W315 {table.source}: numbers that often mean a missing value are far from all"
         text += f" others of their column ({listed(said)}); {option} says that they mean one"
-        warnings.warn(MasqueradeWarning(text), stacklevel=3)
+        warn(text)
 
 
 def _nines(values: Array) -> str:
@@ -61,7 +60,7 @@ def warn_of_marks(table: Table, names: Iterable[str]) -> None:
         option = written([("missing", *words)], table.in_python)[0]
         text = f"W315 {table.source}: words that often mean a missing value are categories"
         text += f" ({listed(said)}); {option} says that they do"
-        warnings.warn(MasqueradeWarning(text), stacklevel=3)
+        warn(text)
 
 
 def _alike(table: Table, column: Column) -> Iterator[str]:

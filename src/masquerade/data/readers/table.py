@@ -1,6 +1,5 @@
 """Tables: named columns and options become a dataset, or a list of all that is wrong with them."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ from masquerade.data.dataset import FEW, Array, Dataset, are_few, from_arrays, n
 from masquerade.data.readers.clients import Candidate, candidates, warn_of_clients, words_of
 from masquerade.data.readers.options import TableOptions
 from masquerade.data.readers.rare import warn_of_marks, warn_of_nines, warn_of_rare
-from masquerade.errors import MasqueradeWarning, listed, near, nearest
+from masquerade.errors import listed, near, nearest, warn
 from masquerade.tables.columns import (
     DATE,
     NUMBER,
@@ -319,7 +318,7 @@ def _warn(table: Table, features: Sequence[_Feature]) -> None:
         drop = written([("drop", *names)], table.in_python)[0]
         also = ", or subtract a number from what is so large" if lost else ""
         text = f"W306 {table.source}: {listed(found, 20)}; nothing can be learned from it"
-        warnings.warn(MasqueradeWarning(f"{text}: {drop}{also}"), stacklevel=2)
+        warn(f"{text}: {drop}{also}")
 
 
 def _names_rows(name: str, numbers: Array) -> bool:
@@ -359,7 +358,7 @@ def _warn_of_amounts(table: Table, column: Column, count: int) -> None:
     written = "task='{}'" if table.in_python else "--task {}"
     regression, classification = map(written.format, ("regression", "classification"))
     text += f"; {regression} if they are amounts, {classification} if they are not"
-    warnings.warn(MasqueradeWarning(text), stacklevel=2)
+    warn(text)
 
 
 def _clients(table: Table, column: Column) -> Array:
