@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -193,3 +194,11 @@ def test_records_are_written_whole(tmp_path: Path) -> None:
     Process.here("it").record(tmp_path)
     (path,) = (tmp_path / FOLDER).iterdir()
     assert json.loads(path.read_text())["number"] == os.getpid()
+
+
+def test_logs_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """A worker's log says what is wrong with data; a node's user may pass through the folder."""
+    logs = tmp_path / "logs"
+    logs.mkdir(mode=0o755)
+    processes.rotating(tmp_path, "worker").close()
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700

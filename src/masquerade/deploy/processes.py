@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from masquerade.deploy.private import private_folder
 from masquerade.errors import MasqueradeError
 from masquerade.storage import atomic
 
@@ -259,11 +260,13 @@ class Kept:
 
 
 def rotating(folder: Path, name: str) -> RotatingFileHandler:
-    """Return the log of a process: 4 MB at most, and one that is older."""
-    (folder / "logs").mkdir(exist_ok=True)
-    handler = RotatingFileHandler(
-        folder / "logs" / f"{name}.log", maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8"
-    )
+    """Return the log of a process: 4 MB at most, and one that is older.
+
+    A worker's has what is wrong with data, values too: it is not for the node's user, who runs what
+    a server ships and may pass through the folder.
+    """
+    path = private_folder(folder / "logs") / f"{name}.log"
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     return handler
 

@@ -243,7 +243,7 @@ class Service:
             heard |= self._hello(asked, text)
             in_order = [name for name in fleet.clients if name in heard]
             wrong = unlike({name: heard[name].form for name in in_order})
-            self._refuse(wrong)
+            self._refuse({name: why for name, why in wrong.items() if name in asked})
             fitting = [name for name in in_order if name not in wrong]
             if len(fitting) < fleet.quorum:
                 continue
