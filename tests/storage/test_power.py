@@ -252,7 +252,7 @@ def piece(seed: int) -> Found:
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
 def test_power_that_fails_five_thousand_times_leaves_the_old_state_or_the_new() -> None:
-    found, _ = over_processes("power", piece, range(11))
+    found, _ = over_processes("power", piece, range(15))
     figures = {"failures": found.total(), **found}
     publish("power", "pytest tests/storage/test_power.py -m drill", figures)
     assert found.total() >= 5000
