@@ -320,7 +320,7 @@ def test_the_page_of_a_comparison_says_what_auto_was(command: Path, tmp_path: Pa
     found.report(tmp_path / "page.html")
     written = (command / "report.html").read_text()
     assert (tmp_path / "page.html").read_text() == written
-    assert "partition dirichlet:0.3 over 3 clients" in written
+    assert "partition dirichlet:0.3 ·" in written
     text = html.unescape(written)
     for setting in ('partition = "dirichlet:0.3"', 'model = "mlp"', 'engine = "'):
         assert setting in text
