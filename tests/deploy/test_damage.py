@@ -14,7 +14,8 @@ from masquerade.deploy.fleet import STARTS, next_start
 from masquerade.deploy.member import RUNS, SEAT, open_member
 from masquerade.deploy.participant import MODELS, STATES
 from masquerade.deploy.replay import MEMBERS, replay
-from masquerade.deploy.server import CLIENTS, check_whole, read_roster, serve
+from masquerade.deploy.roster import CLIENTS, check_whole, read_roster
+from masquerade.deploy.server import serve
 from masquerade.errors import MasqueradeError
 from tests.damage import damaged, drilled, read_run
 from tests.deploy.network import Network, federation

@@ -18,7 +18,8 @@ from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.member import open_member
 from masquerade.deploy.messages import Answer, Question, read, write
 from masquerade.deploy.replay import MEMBERS, read_records, replay
-from masquerade.deploy.server import read_roster, serve
+from masquerade.deploy.roster import read_roster
+from masquerade.deploy.server import serve
 from masquerade.deploy.status import Status
 from masquerade.report.privacy import markdown
 from masquerade.results.json_records import from_json

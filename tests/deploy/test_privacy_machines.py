@@ -7,7 +7,7 @@ import pytest
 
 from masquerade.deploy.budget import FILE as SPENT
 from masquerade.deploy.budget import Ledger
-from masquerade.deploy.server import read_roster
+from masquerade.deploy.roster import read_roster
 from masquerade.results.json_records import from_json
 from masquerade.storage.results import read_sheets
 from tests.deploy.machines import Machines, alone, masquerade

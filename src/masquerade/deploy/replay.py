@@ -26,15 +26,8 @@ from masquerade.deploy.fleet import RENEWED
 from masquerade.deploy.member import Member, open_member
 from masquerade.deploy.noise import clipped_alone, noised_mean
 from masquerade.deploy.own_data import fingerprint, joined
-from masquerade.deploy.server import (
-    AFTER,
-    NOBODY,
-    Gathered,
-    Roster,
-    at_commit,
-    check_whole,
-    read_roster,
-)
+from masquerade.deploy.roster import NOBODY, Gathered, Roster, check_whole, read_roster
+from masquerade.deploy.server import AFTER, at_commit
 from masquerade.engine.exchange import TURN
 from masquerade.engine.loop import Loop
 from masquerade.engine.precision import numbers

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from masquerade.deploy.agreement import (
     specified,
     wanted_sums,
 )
+from masquerade.deploy.calls import Calls
 from masquerade.deploy.carrier import Carrier
 from masquerade.deploy.evaluate import TRIES, FleetEvaluator
 from masquerade.deploy.facts import Facts, Form, check_known, merged, unlike
@@ -42,14 +43,22 @@ from masquerade.deploy.federation import FILE as FEDERATION
 from masquerade.deploy.federation import FederationConfig
 from masquerade.deploy.fleet import BEAT, SHOWN, Fleet, next_start
 from masquerade.deploy.measure import ClientReport, FinalFigures
-from masquerade.deploy.messages import Answer, Question
+from masquerade.deploy.messages import Question
 from masquerade.deploy.noise import Noised, clipped_alone, guarantee_of, noised_mean
 from masquerade.deploy.participant import Invitation, Seat
+from masquerade.deploy.roster import (
+    CLIENTS,
+    NOBODY,
+    Enrolled,
+    Gathered,
+    check_whole,
+    read_roster,
+)
 from masquerade.deploy.status import Status, StatusFile
 from masquerade.engine.base import EngineContext
 from masquerade.engine.exchange import TURN
 from masquerade.engine.precision import numbers
-from masquerade.engine.remote import Call, Exchanged, Remote, Reply
+from masquerade.engine.remote import Remote
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.experiments import data_facts
 from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text
@@ -77,8 +86,8 @@ from masquerade.storage import atomic, sealed
 from masquerade.storage.run_directory import Commit, RunDirectory
 from masquerade.wire import digest
 
-CLIENTS, AFTER = "clients.json", "after.json"
-"""Files of a server's folder: who ever fitted in, and who began anew after training."""
+AFTER = "after.json"
+"""A file of a server's folder: who began anew after training."""
 SPENT = "spent.json"
 """Another: the steps of differential privacy that each client was asked for, lost rounds too."""
 TELLING = 10.0
@@ -88,82 +97,6 @@ LONGEST_TEXT = 1000
 RETRY, LONGEST = 30.0, 600.0
 """Seconds before a client that was refused is asked again: at first, and at most. All others wait
 while it is asked."""
-
-
-@dataclass(frozen=True)
-class Enrolled:
-    """A client whose data are known and fit."""
-
-    facts: Facts
-    round: int
-    """Rounds that were done when it came."""
-
-
-@dataclass(frozen=True)
-class Roster:
-    """All clients that ever fit in, by name."""
-
-    clients: dict[str, Enrolled] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """Who takes part in one round: those who are there, seen before it begins."""
-
-    eligible: Tensor
-    chosen: Tensor
-
-    def setup(self, number: int, done: bool) -> Tensor:
-        """Return nobody: clients did their setup when they were gathered."""
-        return self.eligible[:0]
-
-    def cohort(self, number: int) -> Tensor:
-        """Return those who were chosen."""
-        return self.chosen
-
-    def returning(self, number: int, ids: Tensor) -> Tensor:
-        """Return all: nobody is known to be lost."""
-        return torch.arange(len(ids))
-
-
-NOBODY = Gathered(*[torch.empty(0, dtype=torch.int64)] * 2)
-
-
-@dataclass
-class Calls:
-    """A `Transport` over a fleet, with a deadline."""
-
-    fleet: Fleet
-    names: Sequence[str]
-    deadline: float
-    seconds: float = 0.0
-    """How long the last exchange took."""
-
-    def exchange(self, calls: Sequence[Call]) -> Exchanged:
-        """Ask clients, and wait for answers until the deadline."""
-        begun = self.fleet.now()
-        questions = {self.names[call.client]: _question(call) for call in calls}
-        answers = self.fleet.ask(questions, self.deadline)
-        self.seconds = self.fleet.now() - begun
-        unused, self.fleet.unused = self.fleet.unused, []
-        replies = {
-            c.client: answers[self.names[c.client]]
-            for c in calls
-            if self.names[c.client] in answers
-        }
-        return Exchanged(
-            {id: _reply(answer) for id, answer in replies.items()},
-            [_reply(each) for each in unused],
-        )
-
-
-def _question(call: Call) -> Question:
-    about = {name: value for name, value in vars(call).items() if name not in ("run", "client")}
-    return Question(run=call.run, client="", nonce="", id=call.client, **about)
-
-
-def _reply(answer: Answer) -> Reply:
-    return Reply(answer.body, answer.flops)
 
 
 def serve(folder: Path, carrier: Carrier, now: Callable[[], float] = time.monotonic) -> None:
@@ -828,20 +761,6 @@ class Service:
             below_quorum=old.below_quorum + attendance.below_quorum,
             faults=faults,
         )
-
-
-def check_whole(folder: Path) -> None:
-    """Refuse the folder of a server that has rounds, and not what they were done with."""
-    gone = [name for name in (AGREED, CLIENTS) if not (folder / name).is_file()]
-    if gone and any((folder / "rounds").glob("[0-9]*")):
-        text = f"{folder} has rounds, but {listed(gone)} is missing"
-        raise MasqueradeError("E401", f"{text}. {sealed.NO_OTHER}")
-
-
-def read_roster(folder: Path) -> Roster:
-    """Read who ever fitted in, from the folder of a server."""
-    path = folder / CLIENTS
-    return sealed.read_record(Roster, path, "", sealed.NO_OTHER) if path.is_file() else Roster()
 
 
 def at_commit(server: Server, commit: Commit) -> RunState:
