@@ -96,7 +96,8 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
         # Sums are others in other threads, and torch begins with one per core.
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(compute.threads)
-        opened, roster = opened_members(members or folder / MEMBERS, names), read_roster(folder)
+        opened = opened_members(members or folder / MEMBERS, names)
+        roster = read_roster(folder, agreement.run)
         made = simulated(agreement, roster, names, opened)
         with RunDirectory.open(folder) as directory:
             commit = directory.latest()

@@ -197,7 +197,7 @@ class Service:
         agreement = Agreement.load(folder) if (folder / AGREED).is_file() else None
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
         self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
-        self.roster = read_roster(folder)
+        self.roster = read_roster(folder, run)
         self.tried: dict[str, float] = {}
         """When a client was refused last."""
         self.absent: set[str] = set()
@@ -583,7 +583,7 @@ class Service:
         id, known = self._id(name), self.roster.clients
         before = known.get(name)
         known[name] = Enrolled(facts, state.number if before is None else before.round)
-        sealed.write_record(self.folder / CLIENTS, "", self.roster)
+        sealed.write_record(self.folder / CLIENTS, self.agreement.run, self.roster)
         server = self._server()
         self.engine.update(server.clients)
         state.renew(torch.tensor([id]), server.begin())
@@ -759,7 +759,9 @@ def check_whole(folder: Path) -> None:
         raise MasqueradeError("E401", f"{text}. {sealed.NO_OTHER}")
 
 
-def read_roster(folder: Path) -> Roster:
+def read_roster(folder: Path, run: str) -> Roster:
     """Read who ever fitted in, from the folder of a server."""
     path = folder / CLIENTS
-    return sealed.read_record(Roster, path, "", sealed.NO_OTHER) if path.is_file() else Roster()
+    if not path.is_file():
+        return Roster()
+    return sealed.read_record(Roster, path, run, sealed.NO_OTHER)
