@@ -17,6 +17,9 @@ from masquerade.deploy.replay import MEMBERS, replay
 from masquerade.deploy.roster import CLIENTS, check_whole, read_roster
 from masquerade.deploy.server import serve
 from masquerade.errors import MasqueradeError
+from masquerade.experiments.checkpoints import CommitFacts, Origin
+from masquerade.results.json_records import from_json
+from masquerade.storage.manifest import unseal
 from tests.damage import damaged, drilled, read_run
 from tests.deploy.network import Network, federation
 from tests.messages import Golden
@@ -69,8 +72,14 @@ def states_of(folder: Path) -> dict[str, list[int]]:
 def read_all(states: dict[str, list[int]], folder: Path) -> None:
     """Read what the server and all clients hold."""
     check_whole(folder)
-    agreement, roster = Agreement.load(folder), read_roster(folder)
+    agreement = Agreement.load(folder)
+    roster = read_roster(folder, agreement.run)
     read_run(folder)
+    origin = Origin(agreement.config, agreement.run, agreement.initial, torch.__version__)
+    # The server goes on from any that is intact, if newer ones are not, and checks whose it is.
+    for manifest in (folder / "rounds").glob("*/manifest.json"):
+        if found := unseal(manifest.read_bytes()):
+            from_json(CommitFacts, found["facts"]).origin.check(origin)
     for name, bases in states.items():
         assert name in roster.clients
         made = open_member(folder / MEMBERS / name).participant(agreement.run)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from masquerade.core.dp_mean import DPMean
+from masquerade.deploy.agreement import Agreement
 from masquerade.deploy.budget import FILE as SPENT
 from masquerade.deploy.budget import Ledger
 from masquerade.deploy.federation import FederationConfig
@@ -69,7 +70,10 @@ def ledger(network: Network, name: str) -> Ledger:
 
 def sizes(network: Network) -> list[int]:
     """Return how many samples each client trains on."""
-    return [each.facts.train for each in read_roster(network.folder).clients.values()]
+    return [
+        each.facts.train
+        for each in read_roster(network.folder, Agreement.load(network.folder).run).clients.values()
+    ]
 
 
 def steps(network: Network) -> list[int]:

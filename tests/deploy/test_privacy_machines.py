@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from masquerade.deploy.agreement import Agreement
 from masquerade.deploy.budget import FILE as SPENT
 from masquerade.deploy.budget import Ledger
 from masquerade.deploy.roster import read_roster
@@ -43,7 +44,7 @@ def test_what_is_killed_spends_no_privacy_twice(tmp_path: Path) -> None:
     told = {machines.names[int(id)]: epsilon for id, epsilon in made.clients.items()}
     assert told == {name: each.epsilon(DELTA) for name, each in ledgers.items()}
     assert 0 < made.epsilon == max(told.values()) <= EPSILON
-    for name, known in read_roster(folder).clients.items():
+    for name, known in read_roster(folder, Agreement.load(folder).run).clients.items():
         # A round that was lost was not done twice, and one that came late was done once.
         assert ledgers[name].steps <= ROUNDS * -(-known.facts.train // 10)
     assert f"{made.epsilon:.3g} at δ" in masquerade("report", folder, "--privacy").stdout

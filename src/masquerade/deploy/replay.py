@@ -103,7 +103,7 @@ def replay(folder: Path, members: Path | None = None) -> Replayed:
         # Sums are others in other threads, and torch begins with one per core.
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(compute.threads)
-        roster = read_roster(folder)
+        roster = read_roster(folder, agreement.run)
         # Who never fitted in had no part in it.
         wanted = [n for id, n in enumerate(names) if n in roster.clients or id in agreement.summed]
         opened = opened_members(members or folder / MEMBERS, wanted)

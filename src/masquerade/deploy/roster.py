@@ -62,7 +62,9 @@ def check_whole(folder: Path) -> None:
         raise MasqueradeError("E401", f"{text}. {sealed.NO_OTHER}")
 
 
-def read_roster(folder: Path) -> Roster:
+def read_roster(folder: Path, run: str) -> Roster:
     """Read who ever fitted in, from the folder of a server."""
     path = folder / CLIENTS
-    return sealed.read_record(Roster, path, "", sealed.NO_OTHER) if path.is_file() else Roster()
+    if not path.is_file():
+        return Roster()
+    return sealed.read_record(Roster, path, run, sealed.NO_OTHER)

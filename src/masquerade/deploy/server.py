@@ -137,7 +137,7 @@ class Service:
         agreement = Agreement.load(folder) if (folder / AGREED).is_file() else None
         run = agreement.run if agreement else f"{settings.fleet.name}-{secrets.token_hex(4)}"
         self.fleet = Fleet(run, carrier, now, start=next_start(folder), beat=self._beat)
-        self.roster = read_roster(folder)
+        self.roster = read_roster(folder, run)
         self.tried: dict[str, tuple[float, float]] = {}
         """When a client that was refused is asked again, and after how long a wait; until it goes
         away: who comes back may be another."""
@@ -585,7 +585,7 @@ class Service:
         id, known = self._id(name), self.roster.clients
         before = known.get(name)
         known[name] = Enrolled(facts, state.number if before is None else before.round)
-        sealed.write_record(self.folder / CLIENTS, "", self.roster)
+        sealed.write_record(self.folder / CLIENTS, self.agreement.run, self.roster)
         server = self._server()
         self.engine.update(server.clients)
         state.renew(torch.tensor([id]), server.begin())
