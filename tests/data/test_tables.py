@@ -28,7 +28,8 @@ from masquerade.config.settings import Config, Data
 from masquerade.core.features import Feature
 from masquerade.data import cache
 from masquerade.data.fetch import add
-from masquerade.data.readers.options import TableOptions
+from masquerade.data.readers.options import TableOptions, names_of
+from masquerade.data.source import loaded
 from masquerade.errors import MasqueradeError
 from masquerade.tables.words import in_one_text
 from tests.data.test_readers import png
@@ -47,6 +48,24 @@ P4;Ost;NA;w;Gynäkologie;0,25;yes
 """
 """A file as a hospital has it: semicolons, decimal commas, words, missing values."""
 OPTIONS = TableOptions("outcome", "site", ("id",), ("sex", "ward"), "median")
+
+
+SEVERAL = ("drop", "categorical", "missing")
+
+
+def load(source: Path, **given: Any) -> mq.Dataset:
+    """Read a file as a command does, whose options are proposed."""
+    named = {key: names_of(text) if key in SEVERAL else text for key, text in given.items()}
+    return loaded(source, TableOptions(**named))
+
+
+def test_a_program_is_proposed_arguments_that_can_be_copied(tmp_path: Path) -> None:
+    path = csv(tmp_path, "age;job;y\n1;a;yes\n2;b;no\n;a;no\n")
+    with raises("E302", "impute='median' or drop=['age']") as refusal:
+        mq.load(path)
+    tried = str(refusal.value).splitlines()[-1].removeprefix("Try: ")
+    assert "--" not in str(refusal.value)
+    assert mq.load(path, **eval(f"dict({tried})")).x.shape == (3, 2)
 
 
 def csv(folder: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -79,15 +98,15 @@ def assert_hospital(dataset: mq.Dataset) -> None:
 def test_a_csv_is_read_as_its_options_say(tmp_path: Path, encoding: str) -> None:
     path = csv(tmp_path, HOSPITAL, encoding)
     given = {"encoding": encoding} if encoding == "latin-1" else {}
-    assert_hospital(mq.load(path, **keywords(OPTIONS), **given))
-    assert_hospital(mq.load(path, **keywords(OPTIONS), **given, sep=";"))
+    assert_hospital(load(path, **keywords(OPTIONS), **given))
+    assert_hospital(load(path, **keywords(OPTIONS), **given, sep=";"))
 
 
 @pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
 def test_the_separator_is_guessed_and_a_quoted_one_is_text(tmp_path: Path, sep: str) -> None:
     rows = [("a", "b", "y"), ("1", f'"u{sep}v"', "0"), ("2.5", "w", "1")]
     path = csv(tmp_path, "".join(sep.join(row) + "\r\n" for row in rows))
-    dataset = mq.load(path, categorical=["b"])
+    dataset = load(path, categorical=["b"])
     assert dataset.x.tolist() == [[1, 0], [2.5, 1]]
     assert dataset.features[1].categories == (f"u{sep}v", "w")
 
@@ -120,7 +139,7 @@ def test_frames_give_what_the_file_gives(library: str) -> None:
 def test_parquet_gives_what_the_file_gives(tmp_path: Path) -> None:
     path = tmp_path / "hosp.parquet"
     parquet.write_table(pyarrow.table(frame()), path)
-    assert_hospital(mq.load(path, **keywords(OPTIONS)))
+    assert_hospital(load(path, **keywords(OPTIONS)))
 
 
 @pytest.mark.parametrize("kind", ["file", "frame"])
@@ -131,7 +150,7 @@ def test_a_wrong_value_leaves_decimal_commas_beside_it_what_they_are(
     made = pandas.DataFrame({"a": values, "y": [0, 1, 0, 1]})
     path = csv(tmp_path, "a;y\n" + "".join(f"{each};0\n" for each in values))
     with raises("E302", "`a`", "1 of 4", "'abc'"):
-        mq.load(path) if kind == "file" else mq.from_frame(made, label="y")
+        load(path) if kind == "file" else mq.from_frame(made, label="y")
     read = mq.from_frame(made.drop(1), label="y")
     assert read.x.flatten().tolist() == pytest.approx([3.5, 1.234, 4])
 
@@ -140,7 +159,7 @@ def test_parquet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with raises("E301"):
-        mq.load(tmp_path / "a.parquet")
+        load(tmp_path / "a.parquet")
 
 
 def test_types_of_a_frame_say_what_is_a_category() -> None:
@@ -197,14 +216,14 @@ def test_labels_are_classes_if_they_are_whole_or_words(
     tmp_path: Path, labels: str, numbers: list[float], names: tuple[str, ...]
 ) -> None:
     text = "y,a\n" + "".join(f"{each},{place % 2}\n" for place, each in enumerate(labels.split()))
-    dataset = mq.load(csv(tmp_path, text))
+    dataset = load(csv(tmp_path, text))
     assert (dataset.y.tolist(), dataset.class_names) == (numbers, names)
     assert dataset.classes == (None if dataset.y.is_floating_point() else len(set(numbers)))
 
 
 def test_clients_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
     text = "y,a,client,train\n0,1,10,true\n1,2,9,0\n0,4,10,train\n"
-    dataset = mq.load(csv(tmp_path, text))
+    dataset = load(csv(tmp_path, text))
     assert dataset.names == ("9", "10")
     assert dataset.train is not None
     assert dataset.train.tolist() == [True, False, True]
@@ -223,7 +242,7 @@ P5;Ost;50;w;Gynäkologie;12;3;3;yes
 def faults(path: Path, **options: Any) -> list[str]:
     """Return the lines of the refusal."""
     with pytest.raises(MasqueradeError) as fault:
-        mq.load(path, **options)
+        load(path, **options)
     assert fault.value.code == "E302"
     return str(fault.value).splitlines()
 
@@ -266,7 +285,7 @@ def test_what_is_tried_mends_what_can_be_mended(tmp_path: Path) -> None:
     lines = faults(path, label="outcome", client="site")
     words = lines[-1].removeprefix("Try: ").split()
     options = dict(zip((word.strip("-") for word in words[::2]), words[1::2], strict=True))
-    assert_hospital(mq.load(path, label="outcome", client="site", **options))
+    assert_hospital(load(path, label="outcome", client="site", **options))
 
 
 def test_a_long_list_is_cut_and_a_long_value_too(tmp_path: Path) -> None:
@@ -337,14 +356,14 @@ def test_a_faulty_file_says_what_to_do(
 def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     np.savez(tmp_path / "a.npz", x=[[1.0]], y=[0])
     with raises("E201"):
-        mq.load(tmp_path / "a.npz", **options)
+        load(tmp_path / "a.npz", **options)
 
 
 def test_columns_that_say_nothing_are_warned_of(tmp_path: Path, golden: Golden) -> None:
     rows = "".join(f"{row},k{row},7,{row * row},{row % 2}\n" for row in range(12))
     path = csv(tmp_path, f"number,key,same,square,y\n{rows}")
     with warns("W306") as heard:
-        mq.load(path, categorical="key")
+        load(path, categorical="key")
     golden(heard[0].message)
     # Python shows the line of the program.
     assert heard[0].filename == __file__
@@ -354,9 +373,9 @@ def test_columns_to_drop_are_named_as_they_are_typed(tmp_path: Path) -> None:
     rows = "".join(f"{row * row},7,7,{row % 2}\n" for row in range(12))
     path = csv(tmp_path, f'square,blood pressure,"a, b",y\n{rows}')
     with warns("W306") as heard:
-        mq.load(path)
+        load(path)
     option, typed = shlex.split(str(heard[0].message).rpartition(": ")[2])
-    left = mq.load(path, drop=typed)
+    left = load(path, drop=typed)
     assert (option, [each.name for each in left.features]) == ("--drop", ["square"])
 
 
@@ -366,7 +385,7 @@ def test_words_that_are_read_as_missing_are_shown(tmp_path: Path, source: str) -
     frame = pandas.read_csv(path, keep_default_na=False)
     with raises("E302", "country", "'NA'", "age") as refusal:
         if source == "file":
-            mq.load(path, categorical="country")
+            load(path, categorical="country")
         else:
             mq.from_frame(frame, label="y", categorical="country")
     assert "''" not in str(refusal.value)
@@ -429,14 +448,14 @@ def test_names_that_differ_by_spaces_or_points_are_warned_of() -> None:
 def test_a_table_of_another_program_says_how_to_bring_it(tmp_path: Path) -> None:
     (tmp_path / "a.xlsx").write_bytes(b"PK")
     with raises("E301", "a.xlsx", "CSV", "mq.from_frame"):
-        mq.load(tmp_path / "a.xlsx")
+        load(tmp_path / "a.xlsx")
 
 
 def test_a_packed_table_is_to_be_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "hosp.csv.gz"
     path.write_bytes(gzip.compress(b"a,y\n1,0\n"))
     with raises("E301", "gunzip"):
-        mq.load(path, label="y")
+        load(path, label="y")
 
 
 def test_differences_that_float32_loses_are_warned_of() -> None:
@@ -465,11 +484,11 @@ def test_columns_that_may_be_the_client_are_proposed(tmp_path: Path, golden: Gol
     one(lines, "`ward`", "--categorical ward or --client ward or --drop ward")
     assert lines[-1] == "Try: --client site --categorical ward"
     with warns("W304", "`site` (3 values)", "`ward`", "`device_id`", "--client site") as heard:
-        mq.load(path, categorical="site,ward")
+        load(path, categorical="site,ward")
     golden(heard[0].message)
     with warns("W304", "--client device_id"):
-        mq.load(path, drop=["site", "ward"])
-    named = mq.load(path, client="device_id", drop="site,ward")
+        load(path, drop=["site", "ward"])
+    named = load(path, client="device_id", drop="site,ward")
     assert named.client is not None
     assert [each.name for each in named.features] == ["age"]
 
@@ -500,9 +519,9 @@ def test_a_client_has_a_name_few_values_and_rows_enough(
 
 def test_a_file_without_a_client_says_that_clients_are_made_up(tmp_path: Path) -> None:
     with warns("W304", "--client COLUMN", "`a`"):
-        mq.load(csv(tmp_path, "a,sex,y\n" + "1,w,0\n2,m,1\n" * 9), categorical="sex")
+        load(csv(tmp_path, "a,sex,y\n" + "1,w,0\n2,m,1\n" * 9), categorical="sex")
     with warns("W304", "--client COLUMN"):
-        mq.load(csv(tmp_path, "a,y\n" + "1,0\n2,1\n" * 9))
+        load(csv(tmp_path, "a,y\n" + "1,0\n2,1\n" * 9))
 
 
 LABELS = {"0.0 1.0 1.0 0.0": (), "1.0 2.0 10.0 1.0": ("1", "2", "10")}
@@ -517,9 +536,9 @@ def test_few_whole_floats_are_classes_unless_a_regression_is_asked_for(
     made = pandas.DataFrame({"y": values, "a": [1, 2, 3, 4]})
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 1)), y=values)
     ways = {
-        "file": lambda **given: mq.load(path, **given),
+        "file": lambda **given: load(path, **given),
         "frame": lambda **given: mq.from_frame(made, label="y", **given),
-        "npz": lambda **given: mq.load(tmp_path / "a.npz", **given),
+        "npz": lambda **given: load(tmp_path / "a.npz", **given),
         "arrays": lambda **given: mq.from_arrays(np.zeros((4, 1)), values, **given),
     }
     numbers = np.unique(values, return_inverse=True)[1].tolist()
@@ -539,9 +558,9 @@ def test_few_whole_floats_are_classes_unless_a_regression_is_asked_for(
 def test_many_whole_numbers_are_asked_about_too(tmp_path: Path) -> None:
     path = csv(tmp_path, "days,a\n" + "".join(f"{row % 30},{row % 7}\n" for row in range(90)))
     with warns("W305", "`days`", "30", "--task regression"):
-        assert mq.load(path, label="days").classes == 30
-    assert mq.load(path, label="days", task="classification").classes == 30
-    assert mq.load(path, label="days", task="regression").y.dtype == torch.float32
+        assert load(path, label="days").classes == 30
+    assert load(path, label="days", task="classification").classes == 30
+    assert load(path, label="days", task="regression").y.dtype == torch.float32
     # Floats that are many make a regression, as those that are not whole do.
     made = pandas.DataFrame({"days": np.arange(90.0) % 30, "a": np.arange(90) % 7})
     assert mq.from_frame(made, label="days").classes is None
@@ -565,7 +584,7 @@ def test_further_texts_that_mean_missing_stay_with_the_data(
     add("hosp", path, table=TableOptions(**given))
     columns = {"y": [0, 1, 0, 1], "a": ["k.A.", "2", None, "4"], "b": ["u", "-9", None, "u"]}
     made = mq.from_frame(pandas.DataFrame(columns), label="y", **given)
-    for dataset in (mq.load(path, **given), mq.load("hosp"), made):
+    for dataset in (load(path, **given), load("hosp"), made):
         # The usual texts mean it as well.
         assert dataset.x.isnan().tolist() == [[True, False], [False, True], [True] * 2, [False] * 2]
         assert dataset.layout.missing == ("K.A.", "-9")
@@ -592,7 +611,7 @@ def test_what_is_written_is_read_from_a_file_as_from_a_frame(
     path = tmp_path_factory.mktemp("table") / "t.csv"
     made.to_csv(path, index=False)
     options = {"label": "y", "categorical": ["w"], "impute": "mean"}
-    by_file, by_frame = mq.load(path, **options), mq.from_frame(made, **options)
+    by_file, by_frame = load(path, **options), mq.from_frame(made, **options)
     assert np.array_equal(by_file.x, by_frame.x, equal_nan=True)
     assert np.array_equal(by_file.x[:, 0], np.float32(made["n"]), equal_nan=True)
     feature = by_file.features[1]
@@ -606,12 +625,12 @@ def test_a_table_stays_itself_in_the_cache(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
     path = csv(tmp_path, HOSPITAL)
     assert add("hosp", path, table=OPTIONS).impute == "median"
-    assert_hospital(mq.load("hosp"))
-    assert cache.describe("hosp").features == list(mq.load("hosp").features)
+    assert_hospital(load("hosp"))
+    assert cache.describe("hosp").features == list(load("hosp").features)
     # What stands in for missing values may be changed later, and columns may not.
-    assert mq.load("hosp", impute="mean").impute == "mean"
+    assert load("hosp", impute="mean").impute == "mean"
     with raises("E201"):
-        mq.load("hosp", label="age")
+        load("hosp", label="age")
 
 
 @pytest.mark.parametrize("name", ["Alter, Jahre", 'a "b", c', "age", "blood pressure"])
@@ -620,11 +639,11 @@ def test_names_with_commas_are_kept_together_by_quotation_marks(tmp_path: Path, 
     rows = [f"{number},{'A' if number % 3 else 'B'},{number % 2}" for number in range(12)]
     path = csv(tmp_path, "\n".join([header, *rows]))
     with raises("E302") as refusal:
-        mq.load(path, drop=[name])
+        load(path, drop=[name])
     # What the message proposes is typed as it stands there.
     *_, option, typed = shlex.split(str(refusal.value).rpartition("Try: ")[2])
     assert (option, typed) == ("--categorical", '"color, old"')
-    left = mq.load(path, drop=in_one_text([name]), categorical=typed)
+    left = load(path, drop=in_one_text([name]), categorical=typed)
     assert [each.name for each in left.features] == ["color, old"]
     data = Data(
         name=str(path), clients=2, drop_columns=(name,), categorical_columns=("color, old",)
@@ -663,7 +682,7 @@ def test_labels_may_be_words_or_booleans() -> None:
 
 def test_words_are_labels_in_an_npz_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(["b", "a"]))
-    assert mq.load(tmp_path / "a.npz").class_names == ("a", "b")
+    assert load(tmp_path / "a.npz").class_names == ("a", "b")
 
 
 def test_only_tables_may_lack_a_value() -> None:
@@ -706,13 +725,13 @@ def test_images_of_hugging_face_are_read_with_their_splits(tmp_path: Path) -> No
         columns = {"image": cells[rows], "label": [0, 2, 1, 2, 0][rows], "id": list("abcde")[rows]}
         saved(tmp_path / "animals" / split, columns, kinds)
     (tmp_path / "animals" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    dataset = mq.load(tmp_path / "animals")
+    dataset = load(tmp_path / "animals")
     order = [3, 4, 0, 1, 2]
     assert np.array_equal(dataset.x[:, 0], pixels[order])
     assert (dataset.y.tolist(), dataset.class_names) == ([2, 0, 0, 2, 1], ("cat", "dog", "owl"))
     assert dataset.train is not None
     assert dataset.train.tolist() == [False, False, True, True, True]
-    named = mq.load(tmp_path / "animals", client="id")
+    named = load(tmp_path / "animals", client="id")
     assert named.names == tuple("abcde")
 
 
@@ -720,7 +739,7 @@ def test_tables_of_hugging_face_are_tables(tmp_path: Path) -> None:
     kinds = {"a": {"dtype": "float64"}, "kind": LABEL, "b": [{"dtype": "int64"}], "u": {}}
     columns = {"a": [1.0, 2.0, 3.0], "kind": [1, 0, 1], "b": [[1], [2], []], "u": ["p", "q", "p"]}
     saved(tmp_path / "t", columns, kinds, files=2)
-    dataset = mq.load(tmp_path / "t", client="u", drop="b")
+    dataset = load(tmp_path / "t", client="u", drop="b")
     assert dataset.x.tolist() == [[1.0], [2.0], [3.0]]
     assert (dataset.y.tolist(), dataset.class_names) == ([1, 0, 1], ("cat", "dog"))
     one(faults(tmp_path / "t", client="u"), "`b`", "--drop b")
@@ -731,7 +750,7 @@ def test_a_folder_reads_no_file_outside_of_it(tmp_path: Path, name: str) -> None
     saved(tmp_path / "t", {"a": [1.0], "y": [0]}, {"a": {}, "y": {}})
     (tmp_path / "t" / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
     with raises("E301"):
-        mq.load(tmp_path / "t")
+        load(tmp_path / "t")
 
 
 def test_an_image_outside_of_the_file_is_not_read(tmp_path: Path) -> None:
@@ -739,7 +758,7 @@ def test_an_image_outside_of_the_file_is_not_read(tmp_path: Path) -> None:
     kinds = {"image": {"_type": "Image"}, "y": {}}
     saved(tmp_path / "t", {"image": cells, "y": [0]}, kinds)
     with raises("E301"):
-        mq.load(tmp_path / "t")
+        load(tmp_path / "t")
 
 
 def test_an_empty_file_has_one_fault(tmp_path: Path) -> None:
@@ -756,13 +775,13 @@ def test_a_wrong_separator_hides_no_other_fault(tmp_path: Path) -> None:
 
 
 def test_rows_of_separators_alone_are_no_rows(tmp_path: Path) -> None:
-    dataset = mq.load(csv(tmp_path, "a;b;y\n1;2;0\n;;\n\n3;4;1\n ; ;\n;;;;\n"))
+    dataset = load(csv(tmp_path, "a;b;y\n1;2;0\n;;\n\n3;4;1\n ; ;\n;;;;\n"))
     assert dataset.x.tolist() == [[1, 2], [3, 4]]
     one(faults(csv(tmp_path, "a;b;y\n1;2;0\n;;\nx;4;1\n")), "`a`", "line 4 'x'")
 
 
 def test_quoted_decimal_commas_are_read_where_commas_separate(tmp_path: Path) -> None:
-    dataset = mq.load(csv(tmp_path, 'a,y\n"7,9",0\n8.5,1\n"12,25",1\n'))
+    dataset = load(csv(tmp_path, 'a,y\n"7,9",0\n8.5,1\n"12,25",1\n'))
     assert dataset.x.flatten().tolist() == [7.9000000953674316, 8.5, 12.25]
 
 
@@ -784,7 +803,7 @@ def test_points_for_thousands_are_told_by_commas_in_other_columns(
     if thousands:
         one(faults(path), "`a`", "thousands", "1234 or 1,234")
     else:
-        assert mq.load(path).x[:, 0].tolist() == pytest.approx(list(map(float, column)))
+        assert load(path).x[:, 0].tolist() == pytest.approx(list(map(float, column)))
 
 
 def test_all_words_of_a_column_are_listed_and_marks_of_missing_values_pointed_at(
@@ -794,13 +813,13 @@ def test_all_words_of_a_column_are_listed_and_marks_of_missing_values_pointed_at
     rows += ["k.A.;31;0", "-;31;1", "-;unbekannt;1", "w;unbekannt;0", "w;40;0"]
     path = csv(tmp_path, "\n".join(["sex;age;y", *rows]))
     with raises("E302", "'w'", "'m'", "'d'", "'k.A.'", "'-'", "--missing -,k.A.") as refusal:
-        mq.load(path)
+        load(path)
     golden(refusal.value)
     assert "--missing unbekannt" in str(refusal.value).splitlines()[-1]
     # What could be a limit of detection is offered, and not proposed.
     limit = csv(tmp_path, "a;y\n" + "1;0\n2;1\n" * 9 + "<0.3;1\n")
     with raises("E302", "--missing '<0.3'", "correct these values") as refusal:
-        mq.load(limit)
+        load(limit)
     assert "Try:" not in str(refusal.value)
 
 
@@ -810,9 +829,9 @@ def test_categories_that_may_mean_missing_values_are_warned_of(
     rows = [f"{'wm-'[k % 3]};{k % 5};{k % 2}" for k in range(30)]
     path = csv(tmp_path, "\n".join(["sex;a;y", *rows]))
     with warns("W315", "`sex`", "'-'", "--missing -") as told:
-        mq.load(path, categorical="sex")
+        load(path, categorical="sex")
     golden(next(each.message for each in told if str(each.message).startswith("W315")))
-    mq.load(path, categorical="sex", missing="-", impute="median")
+    load(path, categorical="sex", missing="-", impute="median")
 
 
 def test_whole_numbers_that_all_differ_name_rows(tmp_path: Path) -> None:
@@ -823,7 +842,7 @@ def test_whole_numbers_that_all_differ_name_rows(tmp_path: Path) -> None:
         f"{a};{b};{c};{k % 2}" for k, (a, b, c) in enumerate(zip(*columns.values(), strict=True))
     ]
     with warns("W306", "`case`") as told:
-        mq.load(csv(tmp_path, "\n".join(["case;age;mass;y", *rows])))
+        load(csv(tmp_path, "\n".join(["case;age;mass;y", *rows])))
     text = next(str(each.message) for each in told if str(each.message).startswith("W306"))
     assert "`age`" not in text
     assert "`mass`" not in text
@@ -836,7 +855,7 @@ def test_columns_of_few_whole_numbers_may_be_the_client_and_categories_are_not(
 ) -> None:
     rows = [f"{k % 6 + 101};{'ab'[k % 2]};{k % 2};{k / 7};{k % 2}" for k in range(60)]
     with warns("W304", "`KH` (6 values)") as told:
-        mq.load(csv(tmp_path, "\n".join(["KH;sex;flag;v;y", *rows])), categorical="sex")
+        load(csv(tmp_path, "\n".join(["KH;sex;flag;v;y", *rows])), categorical="sex")
     text = next(str(each.message) for each in told if str(each.message).startswith("W304"))
     assert "`sex`" not in text
     assert "`flag`" not in text

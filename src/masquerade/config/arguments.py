@@ -129,5 +129,5 @@ def rows_of(frame: Any, schema: Schema | None) -> np.ndarray[Any, Any]:
     """Return the rows of a frame; of unnamed features, all columns in their order."""
     if schema is None:
         return np.asarray(opened(frame).to_numpy())
-    table = table_of(frame, "the frame", schema.layout.missing, in_python=True)
+    table = table_of(frame, "the frame", schema.layout.missing, of_frame=True)
     return schema.samples(table).astype(np.float32)

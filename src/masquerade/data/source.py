@@ -35,9 +35,8 @@ def load(
     their values leave it open.
     """
     named = (names_of(drop), names_of(categorical))
-    return loaded(
-        source, TableOptions(label, client, *named, impute, sep, encoding, names_of(missing), task)
-    )
+    table = TableOptions(label, client, *named, impute, sep, encoding, names_of(missing), task)
+    return loaded(source, replace(table, in_python=True))
 
 
 def loaded(source: str | Path, table: TableOptions = AS_IT_IS) -> Dataset:

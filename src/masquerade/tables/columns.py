@@ -82,6 +82,8 @@ class Table:
     """What separates the fields of a line; "" where it is no CSV file."""
     in_python: bool = False
     """Whether options are written as arguments of a function."""
+    of_frame: bool = False
+    """Whether it is a frame, and no file."""
 
     def __getitem__(self, name: str) -> Column:
         return next(each for each in self.columns if each.name == name)

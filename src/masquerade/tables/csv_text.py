@@ -49,18 +49,19 @@ def parsed(
     encoding: str = "",
     drop: Sequence[str] = (),
     missing: Sequence[str] = (),
+    in_python: bool = False,
 ) -> Table:
     """Cut a file into columns of texts; what is wrong with its lines goes into the table's faults.
 
     Rows with too few or too many fields are left out, and columns of `drop` stay empty. "" is what
     the first line has most of for `sep`, and UTF-8 for `encoding`. `missing` are texts that mean a
-    missing value besides the usual ones.
+    missing value besides the usual ones. `in_python` writes options as arguments.
     """
     text, faults = _decoded(data, encoding)
     sep = SEPARATORS[sep] if sep else guess(text)
     found = _cut(text, sep)
     if not found.header:
-        raise refusal(source, [*faults, Fault("it is empty")], in_python=False)
+        raise refusal(source, [*faults, Fault("it is empty")], in_python)
     if len(found.header) == 1 and (other := guess(text)) in found.header[0]:
         # Whatever else is wrong is said as it is with the other one.
         faults.append(Fault(f"line 1 is one field, {short(found.header[0])}", (("sep", other),)))
@@ -70,7 +71,7 @@ def parsed(
         # Without a row nothing can be said of columns.
         if not found.faults:
             faults.append(Fault("there are no rows below the line of column names"))
-        raise refusal(source, faults, in_python=False)
+        raise refusal(source, faults, in_python)
     names, unnamed = _named(found.header)
     faults += unnamed
     texts = zip(*found.rows, strict=True)

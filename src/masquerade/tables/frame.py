@@ -19,16 +19,15 @@ def is_frame(x: object) -> bool:
     return hasattr(x, "columns")
 
 
-def table_of(
-    frame: Any, source: str, missing: Sequence[str] = (), in_python: bool = False
-) -> Table:
+def table_of(frame: Any, source: str, missing: Sequence[str] = (), of_frame: bool = False) -> Table:
     """Return the columns of a frame; `missing` are further texts that mean a missing value."""
     known = opened(frame)
     # By place: pandas may number its columns, and a number would be taken for a row.
     every = (known[:, place] for place in range(len(known.columns)))
     columns = tuple(_column(series, missing) for series in every)
     _check_apart([each.name for each in columns])
-    return Table(source, columns, rows_by_number(len(known)), in_python=in_python)
+    rows = rows_by_number(len(known))
+    return Table(source, columns, rows, in_python=of_frame, of_frame=of_frame)
 
 
 def opened(frame: Any) -> "DataFrame[Any]":

@@ -134,11 +134,11 @@ class Schema:
         numbers = any(map(NUMBER.fullmatch, table.names))
         meant = not numbers and any(near(name, known) for name in table.names)
         if set(known).isdisjoint(table.names) and not meant:
-            first = "the frame" if table.in_python else f"{table.places.word} 1"
+            first = "the frame" if table.of_frame else f"{table.places.word} 1"
             text = f"{first} names no column of this model"
             text += f" (it has {listed(map(short, table.names), SHOWN)})"
             advice = f"the model reads {listed(self.names, 30)}"
-            if not table.in_python:
+            if not table.of_frame:
                 advice = f"put a line with the names of the columns above the rows: {advice}"
             raise refusal(table.source, [Fault(text, advice=advice)], table.in_python)
 
@@ -150,11 +150,11 @@ class Schema:
         for name in absent:
             advice = "rename it" if meant[name] else ""
             yield Fault(f"there is no column `{name}`{nearest(name, unknown)}", advice=advice)
-        if not table.in_python:
+        if not table.of_frame:
             for name in unknown:
                 if [name] not in meant.values():
                     yield Fault(f"`{name}` is no column of this model", advice="leave it out")
-        if absent or (unknown and not table.in_python):
+        if absent or (unknown and not table.of_frame):
             yield Fault(f"the model reads {listed(self.names, 30)}")
 
     def check(self, x: Array, source: str, places: Places | None = None) -> None:

@@ -102,5 +102,5 @@ def warn_of_clients(table: Table, found: Sequence[Candidate]) -> None:
     else:
         text += f"; {written.format('COLUMN')} names it, if there is one"
         text += f" (of few values are {shown})" if found else ""
-    if likely or not table.in_python:
+    if likely or not table.of_frame:
         warn(text)

@@ -19,5 +19,6 @@ def read(files: Files, name: str, table: TableOptions) -> Reading:
         encoding=table.encoding,
         drop=table.drop,
         missing=table.missing,
+        in_python=table.in_python,
     )
     return Reading(dataset_of(columns, table, name))

@@ -44,7 +44,7 @@ def from_frame(
         missing=names_of(missing),
         task=task,
     )
-    table = table_of(frame, "the frame", options.missing, in_python=True)
+    table = table_of(frame, "the frame", options.missing, of_frame=True)
     dataset = dataset_of(table, options, name)
     labels = table[options.label]
     return replace(dataset, worded=labels.values.dtype.kind == "U" and not labels.categories)

@@ -39,6 +39,9 @@ class TableOptions:
     """Whether all rows are one client's, so that no column is advised for its name. No command has
     it: who joins a federation is one."""
 
+    in_python: bool = False
+    """Whether a program asks, and is answered with arguments in the place of options."""
+
     def __post_init__(self) -> None:
         if self.impute not in IMPUTE:
             meant = OTHERS_WORDS.get(self.impute.lower(), self.impute)
@@ -50,7 +53,7 @@ class TableOptions:
     @property
     def given(self) -> list[str]:
         """Name the options that are not as they are by default."""
-        named = [each for each in fields(self) if each.name != "one_client"]
+        named = [each for each in fields(self) if each.name not in ("one_client", "in_python")]
         return [each.name for each in named if getattr(self, each.name) != each.default]
 
 

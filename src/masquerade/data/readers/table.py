@@ -47,6 +47,7 @@ def dataset_of(
     Where there are `images`, these are the samples, and columns that are no label or client are
     left out. All faults are reported at once (E302). Columns that say nothing are warned of (W306).
     """
+    table = replace(table, in_python=table.in_python or options.in_python)
     _check_header(table, options)
     faults = [*table.faults, *_unknown_columns(table, options)]
     options = _as_meant(options, table.names)
@@ -137,11 +138,11 @@ def _check_header(table: Table, options: TableOptions) -> None:
     """
     named = (options.label or "y", options.client, *options.drop, *options.categorical)
     numbers = [name for name in table.names if NUMBER.fullmatch(name)]
-    if numbers and not table.in_python and set(named).isdisjoint(table.names):
+    if numbers and not table.of_frame and set(named).isdisjoint(table.names):
         which = "alone" if len(numbers) == len(table.names) else "among the names of columns"
         text = f"line 1 has numbers {which} ({listed(numbers, 3)})"
         advice = "if it is a row, put a line with the names of the columns above it; if it is none,"
-        advice += " name one of its columns with --label"
+        advice += f" name one of its columns with {'label=' if table.in_python else '--label'}"
         raise refusal(table.source, [Fault(text, advice=advice)], table.in_python)
 
 
