@@ -269,3 +269,12 @@ def test_overlap_by_round_is_drawn_of_masks_that_differ() -> None:
         {"method": "A", "round": 2, "overlap": 0.5},
     ]
     assert mask_plots.over_rounds([noted("a", 0.75)]) is None
+
+
+def test_masks_that_do_not_move_have_an_axis_that_can_be_read() -> None:
+    points = curve({1: 80.0, 2: 80.0})
+    still = tuple(replace(point, notes={"mask_overlap": 0.667}) for point in points)
+    chart = mask_plots.over_rounds([result("a", history=still)])
+    assert chart is not None
+    drawn = texts(svg(chart.alone(), "a"))
+    assert {"0.60", "0.70"} <= set(drawn)

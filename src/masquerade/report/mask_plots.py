@@ -94,7 +94,9 @@ def over_rounds(results: Results) -> Chart | None:
         "data": {"values": rows},
         "encoding": {
             "x": number("round", "Round", form="d", nice=False),
-            "y": number("overlap", "Overlap of two clients' masks"),
+            "y": number(
+                "overlap", "Overlap of two clients' masks", form=".2f", domain=_around(rows)
+            ),
         },
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 1.8}, "encoding": without_shape(color)},
@@ -109,6 +111,15 @@ def over_rounds(results: Results) -> Chart | None:
         " keep, of those that either keeps. It is the mean over the pairs of up to eight clients."
     )
     return Chart("moving", "Overlap of masks by round", caption, spec, 220)
+
+
+def _around(rows: list[Row]) -> list[float]:
+    """Return where an axis of overlaps begins and ends: masks that hardly move have one, too."""
+    found = [_number(row["overlap"]) for row in rows]
+    return [
+        max(0.0, math.floor(20 * min(found) - 1) / 20),
+        min(1.0, math.ceil(20 * max(found) + 1) / 20),
+    ]
 
 
 def over_pairs(results: Results) -> list[Chart]:
