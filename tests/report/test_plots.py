@@ -278,3 +278,9 @@ def test_masks_that_do_not_move_have_an_axis_that_can_be_read() -> None:
     assert chart is not None
     drawn = texts(svg(chart.alone(), "a"))
     assert {"0.60", "0.70"} <= set(drawn)
+
+
+def test_between_two_rounds_there_is_no_third() -> None:
+    chart = plots.over_rounds([result(history=curve({5: 70.0, 6: 80.0}))])
+    assert chart is not None
+    assert texts(svg(chart.alone(), "a")).count("6") == 1

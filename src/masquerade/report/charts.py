@@ -194,6 +194,8 @@ def number(field: str, title: str, *, form: str = "", **scale: Any) -> Spec:
         "title": lines[0] if len(lines) == 1 else lines,
         "tickCount": 6,
         **({"format": form} if form else {}),
+        # Between two rounds there is none, which Vega would call as the nearest one.
+        **({"labelExpr": "datum.value % 1 ? '' : datum.label"} if form == "d" else {}),
     }
     return {
         "field": field,
