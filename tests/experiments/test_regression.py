@@ -15,7 +15,7 @@ from masquerade.experiments.run import compare, start
 from masquerade.export.bundle import write
 from masquerade.export.from_run import find
 from masquerade.export.predict import answers, open_bundle, predict
-from masquerade.report.tables import markdown
+from masquerade.report.main_table import markdown
 from tests.messages import Golden
 from tests.support import raises
 

@@ -5,8 +5,10 @@ import io
 from rich.console import Console
 
 from masquerade.report import blocks, terminal
+from masquerade.report.footnotes import footnotes
+from masquerade.report.main_table import markdown
 from masquerade.report.page import About, page
-from masquerade.report.tables import footnotes, markdown, rows
+from masquerade.report.tables import rows
 from masquerade.results import RuleFigures, Summary
 from tests.report.invented import accuracy, result
 

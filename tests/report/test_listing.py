@@ -3,7 +3,7 @@
 import csv
 import io
 
-from masquerade.report import listing, tables
+from masquerade.report import listing, main_table
 from masquerade.report.listing import Cell, Listing
 from tests.report.invented import result
 
@@ -60,7 +60,7 @@ def test_csv_has_a_column_for_every_key_and_is_read_back() -> None:
 
 
 def test_the_table_of_results_is_the_same_in_all_forms() -> None:
-    (found,) = tables.listings([result("a"), result("b", own=90.0)])
+    (found,) = main_table.listings([result("a"), result("b", own=90.0)])
     (markdown, latex) = (listing.markdown([found]), listing.latex([found]))
     for value in ("80.0", "90.0"):
         assert value in markdown

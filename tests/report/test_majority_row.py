@@ -9,8 +9,11 @@ from rich.console import Console
 from masquerade.cost.bandwidth import FEDMASK
 from masquerade.report import clients as by_client
 from masquerade.report.costs import records
+from masquerade.report.footnotes import footnotes
+from masquerade.report.leads import leads
+from masquerade.report.main_table import cells, markdown
 from masquerade.report.page import About, page
-from masquerade.report.tables import by_row, cells, footnotes, leads, markdown, rows
+from masquerade.report.tables import by_row, rows
 from masquerade.report.terminal import terminal
 from masquerade.results import Baseline, RuleFigures, Summary
 from masquerade.results.lead import led, with_lead

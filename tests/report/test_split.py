@@ -8,7 +8,8 @@ import masquerade as mq
 from masquerade.export.bundle import Model
 from masquerade.export.model_card import describe
 from masquerade.report.clients import listings
-from masquerade.report.tables import footnotes, heading
+from masquerade.report.footnotes import footnotes
+from masquerade.report.tables import heading
 from masquerade.results import Summary
 from masquerade.results.alarms import alarms, warn_of_client
 from tests.support import summary, warns

@@ -15,8 +15,11 @@ from rich.console import Console
 
 from masquerade.data.registry import NAMED
 from masquerade.report import frames, plots, tables
+from masquerade.report.footnotes import footnotes
+from masquerade.report.leads import leads
+from masquerade.report.main_table import markdown
 from masquerade.report.page import About, page
-from masquerade.report.tables import footnotes, half_width, leads, markdown, rows
+from masquerade.report.tables import half_width, rows
 from masquerade.report.terminal import terminal
 from masquerade.results import (
     AVERAGED,

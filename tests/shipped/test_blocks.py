@@ -16,6 +16,7 @@ from tests.support import forget
 SHORT = ("README.md", "docs/quickstart.md", "docs/model.md", "docs/new-method.md", "docs/python.md")
 LONG = (
     "docs/commands.md",
+    "docs/data.md",
     "docs/choose.md",
     "docs/rules.md",
     "docs/sweeps.md",
@@ -30,7 +31,6 @@ LONG = (
 )
 ELSEWHERE = {
     "docs/deploy.md": "tests/deploy run whole federations",
-    "docs/data.md": "downloads and files of one's own; tests/data and tests/cli read such files",
     "docs/design.md": "signatures and sketches",
     "docs/log.md": "what was tried at the time",
     "docs/defences.md": "a configuration; tests/config reads such ones",

@@ -70,7 +70,7 @@ def report(
     from masquerade.experiments.report_page import run_bandwidth, write_figures, write_report
     from masquerade.report import clients as by_client
     from masquerade.report import costs as by_cost
-    from masquerade.report import frames, listing, tables
+    from masquerade.report import frames, listing, main_table
     from masquerade.report.privacy import markdown as as_sheets
     from masquerade.results.json_records import to_json
     from masquerade.results.lead import with_lead
@@ -119,7 +119,7 @@ def report(
     elif privacy:
         typer.echo(as_sheets(read_sheets(path)))
     elif form:
-        _tell(form, tables.listings(results), frames.rows(results), None, quiet, False)
+        _tell(form, main_table.listings(results), frames.rows(results), None, quiet, False)
     else:
         show(path, results, quiet, as_json)
 

@@ -11,6 +11,7 @@ from itertools import chain
 from masquerade.errors import MasqueradeError, nearest
 from masquerade.report import decimals, frames
 from masquerade.report.intervals import Interval, of_difference
+from masquerade.report.leads import lower_is_better
 from masquerade.report.listing import Listing
 from masquerade.report.tables import (
     ABSENT,
@@ -19,7 +20,6 @@ from masquerade.report.tables import (
     columns,
     further,
     is_percent,
-    lower_is_better,
     number_format,
     of_clients,
     title_of,

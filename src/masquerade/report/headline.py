@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from masquerade.report import tables
+from masquerade.report import leads, tables
 from masquerade.report.html_elements import element
 from masquerade.report.tables import Results
 from masquerade.results.metric_names import metric_title
@@ -20,7 +20,7 @@ def headline(
     of = f"{metric_title(results[0].metric)} on" if tables.further(results) else "On"
     asked = {"Own data": f"{of} own data", "All shifts": "Averaged over shifts"}
     asked |= {name: f"At {name}" for name in full}
-    found, ahead = tables.figures(results), tables.leads(results)
+    found, ahead = tables.figures(results), leads.leads(results)
     tiles = [
         _tile(results, asked[name], [row[name] for row in found], ahead[name])
         for name in names
@@ -41,7 +41,7 @@ def headline(
 
 
 def _tile(
-    results: Results, label: str, found: Sequence[tables.Figure | None], ahead: tables.Lead
+    results: Results, label: str, found: Sequence[tables.Figure | None], ahead: leads.Lead
 ) -> str:
     """Say who, without a rule, is ahead of all others by an interval, or that nobody is.
 
@@ -76,7 +76,7 @@ def _tile(
     )
 
 
-def _apart(ahead: tables.Ahead, groups: Sequence[tables.Results], form: str, percent: bool) -> str:
+def _apart(ahead: leads.Ahead, groups: Sequence[tables.Results], form: str, percent: bool) -> str:
     """Say how far the best row is ahead of the next, or of the one that it is not separated from.
 
     So a reader sees at once whether more seeds might tell them apart.

@@ -3,7 +3,7 @@
 import html
 
 from masquerade.cost.bandwidth import FEDMASK
-from masquerade.report import plots, render, tables
+from masquerade.report import footnotes, plots, render, tables
 from masquerade.report.page import results_table
 from masquerade.report.tables import Results
 from masquerade.results.alarms import alarms
@@ -32,7 +32,7 @@ def fragment(results: Results) -> str:
     warned = "".join(f"<p>{html.escape(text)}.</p>\n" for text in alarms(results))
     results = tables.under_rules(led(results))
     charts = plots.figures(results, FEDMASK, SHOWN) if render.can_draw() else {}
-    bold = "".join(f"<p>{html.escape(note)}</p>\n" for note in tables.about_bold(results))
+    bold = "".join(f"<p>{html.escape(note)}</p>\n" for note in footnotes.about_bold(results))
     figures = "".join(
         f"<div><strong>{chart.title}</strong><br>{render.svg(chart.alone(), chart.title)}</div>"
         for chart in charts.values()
@@ -46,7 +46,7 @@ def fragment(results: Results) -> str:
 
 def _notes(results: Results) -> str:
     """Fold what a reader of the table needs once, and not under every cell."""
-    above = tables.about_bold(results)
-    folded = [note for note in tables.footnotes(results) if note not in above]
+    above = footnotes.about_bold(results)
+    folded = [note for note in footnotes.footnotes(results) if note not in above]
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in folded)
     return f"<details><summary>How to read this</summary>{notes}</details>"

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from masquerade.cost.bandwidth import FEDMASK, Bandwidth
-from masquerade.report import blocks, clients, costs, plots, privacy, render, tables
+from masquerade.report import (
+    blocks,
+    clients,
+    costs,
+    footnotes,
+    main_table,
+    plots,
+    privacy,
+    render,
+    tables,
+)
 from masquerade.report.charts import Chart, titles
 from masquerade.report.headline import headline
 from masquerade.report.html_elements import (
@@ -170,7 +180,7 @@ def legend(results: Results) -> str:
 
 def results_table(results: Results) -> str:
     """Return the table of results without its notes; a block of methods after the other."""
-    headings, body = tables.cells(results)
+    headings, body = main_table.cells(results)
     # All degrees of shift have tables of their own.
     shown = [place for place, name in enumerate(headings) if name not in tables.between(headings)]
     places = {name: place for place, name in enumerate(titles(results))}
@@ -192,8 +202,8 @@ def results_table(results: Results) -> str:
 
 def _notes(results: Results) -> str:
     """Say what a reader of the table needs at once, and fold the rest."""
-    first, *rest = tables.footnotes(results)
-    at_once = [first, *(note for note in rest if note in tables.about_bold(results))]
+    first, *rest = footnotes.footnotes(results)
+    at_once = [first, *(note for note in rest if note in footnotes.about_bold(results))]
     others = [note for note in rest if note not in at_once]
     more = folded("More about the columns", paragraphs(others))
     return f'<div class="notes">{paragraphs(at_once)}{more}</div>'
@@ -425,7 +435,7 @@ def _further(
             rows.append([cell(seeds[0].title), *cells])
     if not rows:
         return ""
-    defined = tables.about_defined(results, lambda s: seen(s)[0], lambda s: seen(s)[1], count)
+    defined = footnotes.about_defined(results, lambda s: seen(s)[0], lambda s: seen(s)[1], count)
     notes = paragraphs(defined)
     titles = [tables.title_of(results, name) for name in picks]
     return element("p", about, "soft") + table(["Method", *titles], rows) + notes

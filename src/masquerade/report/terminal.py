@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from masquerade.report import blocks, tables
+from masquerade.report import blocks, footnotes, main_table, tables
 from masquerade.report.listing import Cell
 from masquerade.report.tables import Results
 from masquerade.results.alarms import alarms
@@ -94,9 +94,9 @@ def _below(cell: Cell) -> str:
 def terminal(results: Results) -> Fitted:
     """Return the table for a terminal of any width."""
     results = led(results)
-    headings, body = tables.cells(results)
+    headings, body = main_table.cells(results)
     parts = blocks.parted(body, tables.by_row(results).values())
     sizes = {title: len(part) for title, part in parts.items()}
     warned = [f"{text}." for text in alarms(results)]
-    notes = [*warned, *tables.footnotes(results)]
+    notes = [*warned, *footnotes.footnotes(results)]
     return Fitted(tables.heading(results), notes, headings, body, sizes)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from masquerade.report.footnotes import UNTESTED as WHY
 from masquerade.report.listing import Listing
-from masquerade.report.tables import UNTESTED as WHY
 from masquerade.sweeps.choice import BEST, CLOSE, LOST, UNTESTED, Row
 from masquerade.sweeps.space import written
 
