@@ -24,7 +24,7 @@ from flwr.app import (
 )
 from flwr.supercore.task_identity import TaskIdentity
 
-from masquerade.deploy import worker
+from masquerade.deploy import flower, worker
 from masquerade.deploy.carrier import Delivery
 from masquerade.deploy.flower import FlowerCarrier, client_app, unwrap, wrap
 from masquerade.deploy.nodes import Nodes
@@ -138,6 +138,59 @@ def test_an_error_says_whether_it_came_of_the_last_message(nodes: Nodes) -> None
     assert [each.last for each in found.receive(0.0)] == [False, True]
 
 
+def test_a_node_that_is_one_answer_behind_is_sent_nothing_behind_its_question(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flower, "NUDGE", 0.0)
+
+    def sent(grid: Grid) -> list[bytes]:
+        return [unwrap(each.content) for each in grid.pushed.values()]
+
+    grid = Grid()
+    found = carrier(grid, nodes)
+    found.send({"ann": b"1", "bob": b"1"})
+    assert found.receive(0.05) == []
+    found.send({"ann": b"2", "bob": b"2"})
+    # The answer to the first question comes once the second was taken.
+    grid.answer("message-0", wrap(b"one"))
+    (late,) = found.receive(0.0)
+    assert (late.client, late.last) == ("ann", False)
+    assert found.receive(0.05) == []
+    assert sent(grid) == [b"1", b"1", b"2", b"2", b""]
+    assert next(reversed(grid.pushed.values())).metadata.dst_node_id == 11
+    # So the second answer is there in time, and the nudge is nobody's answer.
+    grid.answer("message-2", wrap(b"two"))
+    assert [each.body for each in found.receive(0.0)] == [b"two"]
+    # Its own answer is kept until the third question: ann is still behind.
+    found.send({"ann": b"3"})
+    grid.answer("message-4", wrap(b""))
+    assert found.receive(0.05) == []
+    assert sent(grid)[5:] == [b"3", b""]
+    # Whoever answers nothing at once is not behind any more.
+    grid.answer("message-5", wrap(b"three"))
+    grid.answer("message-6", wrap(b""))
+    assert [each.body for each in found.receive(0.0)] == [b"three"]
+    found.send({"ann": b"4"})
+    assert found.receive(0.05) == []
+    assert sent(grid)[7:] == [b"4"]
+
+
+def test_a_client_that_was_late_and_answers_by_itself_is_not_behind(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Grid()
+    found = carrier(grid, nodes)
+    found.send({"ann": b"1"})
+    found.send({"ann": b"2"})
+    grid.answer("message-0", wrap(b"late"))
+    grid.answer("message-1", wrap(b"in time"))
+    assert [each.last for each in found.receive(0.0)] == [False, True]
+    monkeypatch.setattr(flower, "NUDGE", 0.0)
+    found.send({"ann": b"3"})
+    assert found.receive(0.05) == []
+    assert len(grid.pushed) == 3
+
+
 def test_an_answer_of_other_content_is_delivered_as_an_error(nodes: Nodes) -> None:
     grid = Grid()
     found = carrier(grid, nodes)
@@ -171,6 +224,10 @@ def test_a_client_app_hands_bytes_to_the_worker_and_back(tmp_path: Path) -> None
         context = Context(1, 11, {"socket": str(tmp_path / "worker")}, RecordDict(), {})
         answer = client_app(asked, context)
         assert unwrap(answer.content) == b"ABC"
+        # What asks nothing does not wait for the worker.
+        context.node_config["socket"] = str(tmp_path / "none")
+        nothing = client_app(Message(wrap(b""), 11, "train", ttl=30.0), context)
+        assert unwrap(nothing.content) == b""
         opened.shutdown(socket.SHUT_RDWR)
 
 

@@ -23,6 +23,11 @@ TYPE = "train"
 POLL, SHARE = 0.2, 0.1
 """Between two looks for answers: seconds at least, and a share of the time since something was
 asked. So nobody waits much longer, and SuperLink is not asked five times a second for hours."""
+NOTHING = b""
+"""A message that asks nothing, and wants the same for an answer."""
+NUDGE = 5.0
+"""Seconds after a question that a node which is behind is sent nothing: it has taken the question
+by then."""
 
 
 def wrap(data: bytes) -> RecordDict:
@@ -50,6 +55,15 @@ class FlowerCarrier:
         self._last: dict[str, str] = {}
         """The number of the last message to each client."""
         self._sent = 0.0
+        self._behind: set[str] = set()
+        """Clients whose nodes are one answer behind.
+
+        A node sends the answers that it has right after it took a message, and then waits for the
+        next one. Once it has one too many, as it may when an app is killed, it keeps every answer
+        until it is asked something else. So it is sent nothing, behind the question.
+        """
+        self._nudges: dict[str, str] = {}
+        """The number of what asks nothing → the client that it went to last."""
 
     def connected(self) -> Sequence[str]:
         """Return the clients whose nodes are online."""
@@ -58,17 +72,29 @@ class FlowerCarrier:
 
     def send(self, messages: Mapping[str, bytes]) -> None:
         """Hand messages to SuperLink, which nodes ask for them."""
-        nodes = {name: node for node, name in self._nodes.names().items()}
         until = time.monotonic() + self._seconds
+        # What comes of an earlier nudge says nothing of what is asked now.
+        self._nudges = {n: name for n, name in self._nudges.items() if name not in messages}
         for name, data in messages.items():
-            if name not in nodes:
-                continue
-            message = Message(wrap(data), nodes[name], TYPE, ttl=self._seconds)
             # One by one: together they would be as large as their sum.
-            for number in self._grid.push_messages([message]):
-                if number:
-                    self._asked[number], self._last[name] = (name, until), number
+            if number := self._push(name, data):
+                self._asked[number], self._last[name] = (name, until), number
         self._sent = time.monotonic()
+
+    def _push(self, name: str, data: bytes) -> str:
+        """Hand a message to SuperLink; return its number, "" where the client is not there."""
+        nodes = {name: node for node, name in self._nodes.names().items()}
+        if name not in nodes:
+            return ""
+        message = Message(wrap(data), nodes[name], TYPE, ttl=self._seconds)
+        return next(iter(self._grid.push_messages([message])), None) or ""
+
+    def _nudge(self) -> None:
+        """Ask nothing of those who are behind, and have not answered for a while."""
+        waiting = {name for name, _ in self._asked.values()} - set(self._nudges.values())
+        for name in sorted(self._behind & waiting):
+            if number := self._push(name, NOTHING):
+                self._nudges[number] = name
 
     def receive(self, wait: float) -> Sequence[Delivery]:
         """Return what has arrived."""
@@ -78,18 +104,26 @@ class FlowerCarrier:
             now = time.monotonic()
             if found or now >= until:
                 return found
+            if now - self._sent >= NUDGE:
+                self._nudge()
             time.sleep(min(max(POLL, SHARE * (now - self._sent)), until - now))
 
     def _pull(self) -> list[Delivery]:
         now = time.monotonic()
         self._asked = {key: asked for key, asked in self._asked.items() if asked[1] > now}
-        found = []
-        for message in self._grid.pull_messages(list(self._asked)) if self._asked else ():
+        numbers, found = [*self._asked, *self._nudges], []
+        for message in self._grid.pull_messages(numbers) if numbers else ():
             number = message.metadata.reply_to_message_id
-            asked = self._asked.pop(number, None)
+            asked, nudged = self._asked.pop(number, None), self._nudges.pop(number, "")
+            # Whoever answers nothing before it is asked again keeps no answer.
+            self._behind.discard(nudged)
             if asked is not None:
-                name = asked[0]
-                found.append(_delivery(name, message, self._last[name] == number))
+                name, last = asked[0], self._last[asked[0]] == number
+                if not last:
+                    self._behind.add(name)
+                elif name not in self._nudges.values():
+                    self._behind.discard(name)
+                found.append(_delivery(name, message, last))
         return found
 
 
@@ -109,8 +143,8 @@ client_app = ClientApp()
 @client_app.train()
 def forward(message: Message, context: Context) -> Message:
     """Hand a message to the client's worker, and its answer back."""
-    path = str(context.node_config["socket"])
-    answer = worker.ask(path, unwrap(message.content), message.metadata.ttl)
+    path, data = str(context.node_config["socket"]), unwrap(message.content)
+    answer = worker.ask(path, data, message.metadata.ttl) if data else NOTHING
     return Message(wrap(answer), reply_to=message)
 
 
