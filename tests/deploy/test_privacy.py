@@ -245,6 +245,18 @@ def test_what_was_spent_and_cannot_be_read_is_not_nothing(tmp_path: Path, golden
     golden(f"{answer.code} {answer.text}")
 
 
+def test_a_damaged_count_at_the_server_is_not_taken_for_another(tmp_path: Path) -> None:
+    network = served(private(tmp_path, noise_multiplier=2.0))
+    path = tmp_path / SPENT
+    data = bytearray(path.read_bytes())
+    # One digit of a count: what is read would still be JSON, and too little.
+    place = max(at for at, byte in enumerate(data) if byte in b"123456789")
+    data[place] = ord("0")
+    path.write_bytes(data)
+    with raises("E401", SPENT):
+        serve(tmp_path, network, network.now)
+
+
 def test_a_client_with_too_few_samples_is_refused_and_the_others_train(tmp_path: Path) -> None:
     network = private(tmp_path, noise_multiplier=2.0)
     own = network.folder / MEMBERS / "c1" / "own.npz"

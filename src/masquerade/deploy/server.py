@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 
@@ -82,7 +82,7 @@ from masquerade.simulation.participation import Participation
 from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import Server, Turn, federated_round, train
 from masquerade.simulation.state import RunState
-from masquerade.storage import atomic, sealed
+from masquerade.storage import sealed
 from masquerade.storage.run_directory import Commit, RunDirectory
 from masquerade.wire import digest
 
@@ -97,6 +97,13 @@ LONGEST_TEXT = 1000
 RETRY, LONGEST = 30.0, 600.0
 """Seconds before a client that was refused is asked again: at first, and at most. All others wait
 while it is asked."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What clients were asked for, by number."""
+
+    steps: dict[str, int]
 
 
 def serve(folder: Path, carrier: Carrier, now: Callable[[], float] = time.monotonic) -> None:
@@ -343,12 +350,15 @@ class Service:
             str(id): state.noised.get(id, 0) + steps.get(id, 0)
             for id in sorted({*state.noised, *steps})
         }
-        atomic.write_file(self.folder / SPENT, json.dumps(spent).encode())
+        sealed.write_record(self.folder / SPENT, self.agreement.run, Spent(spent))
 
     def _recall(self, state: RunState) -> None:
         """Take over what was counted since the last commit."""
         path = self.folder / SPENT
-        for id, steps in (json.loads(path.read_bytes()) if path.is_file() else {}).items():
+        if not path.is_file():
+            return
+        counted = sealed.read_record(Spent, path, self.agreement.run, sealed.NO_OTHER)
+        for id, steps in counted.steps.items():
             state.noised[int(id)] = max(steps, state.noised.get(int(id), 0))
 
     def _server(self, participation: Participation = NOBODY) -> Server:
