@@ -141,6 +141,41 @@ def test_what_ends_is_started_again_after_longer_and_longer_waits(tmp_path: Path
     assert processes.recorded(tmp_path) == {}
 
 
+def test_what_is_killed_is_started_again_though_its_child_holds_its_output(tmp_path: Path) -> None:
+    """A SuperNode that is killed leaves a process behind, which tries to reach it for minutes."""
+    told: list[tuple[int, float]] = []
+
+    async def ended(status: int, lines: Sequence[str]) -> None:
+        told.append((status, time.monotonic()))
+
+    code = (
+        "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', "
+        f"{SLEEP!r}]); print(child.pid, flush=True); time.sleep(60)"
+    )
+
+    async def killed() -> tuple[Process, float]:
+        task = asyncio.create_task(process.keep())
+        while not process.lines:
+            await asyncio.sleep(0.02)
+        child = Process.of("child", int(process.lines[-1]))
+        assert child.alive()
+        now = time.monotonic()
+        processes.running(tmp_path)["it"].signal(signal.SIGKILL)
+        for _ in range(500):
+            await asyncio.sleep(0.02 if process.starts < 2 else 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return child, now
+
+    process = kept(tmp_path, code, first_wait=0.1, ended=ended)
+    child, now = asyncio.run(killed())
+    assert [status for status, _ in told] == [-signal.SIGKILL]
+    assert told[0][1] - now < 5
+    assert process.starts == 2
+    assert not child.alive()
+
+
 def test_what_runs_is_recorded_and_ends_with_its_keeper(tmp_path: Path) -> None:
     process = kept(tmp_path, SLEEP)
     seen: list[Process] = []

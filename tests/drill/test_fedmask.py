@@ -188,10 +188,10 @@ def test_vgg16_does_a_round_with_two_clients() -> None:
         method, task, federation, rounds=1, batch_size=3, evaluate=Evaluate(every=0, degrees=(0,))
     )
     progress = made.begin()
-    cost = advance(made, progress)
+    costs = advance(made, progress).costs
     # 134,301,514 bits each way, and a few flags, for each of the two clients.
     for way in ("down", "up"):
-        assert 2 * 134_301_514 / 8 <= cost[way] < 2 * 134_301_514 / 8 + 1000
+        assert 2 * 134_301_514 / 8 <= costs[way] < 2 * 134_301_514 / 8 + 1000
     # A fifth of the last eight layers, one of which has 102,760,448 weights.
     kept = progress.rows.state["structure"]["classifier.0.weight"].sum((1, 2))
     assert kept.tolist() == [20_552_089] * 2

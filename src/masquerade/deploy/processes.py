@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import BinaryIO
 
 from masquerade.deploy.private import private_folder
 from masquerade.errors import MasqueradeError
@@ -127,6 +128,11 @@ def _descendants(process: Process) -> list[Process]:
     return found
 
 
+def _session(name: str, number: int) -> list[Process]:
+    """Return what is left of the session that a process began: what it started, and theirs."""
+    return [Process.of(name, each) for each in _numbers() if _stat(each)[3:4] == [str(number)]]
+
+
 def _numbers() -> list[int]:
     with suppress(FileNotFoundError):
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -199,28 +205,44 @@ class Kept:
 
     async def _run(self) -> int:
         self.lines = []
-        self._process = await asyncio.create_subprocess_exec(
-            *self.command,
-            env=self.environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            pass_fds=self.descriptors,
-            user=self.user,
-            group=None if self.user is None else pwd.getpwnam(self.user).pw_gid,
-            extra_groups=None if self.user is None else [],
-            start_new_session=True,
-            limit=1 << 20,
-        )
+        process, output = await self._start()
+        self._process = process
         self.starts += 1
-        Process.of(self.name, self._process.pid).record(self.folder)
-        self._reading = asyncio.create_task(self._log(self._process))
+        Process.of(self.name, process.pid).record(self.folder)
+        self._reading = asyncio.create_task(self._log(output))
         if self.started is not None:
             await self.started()
-        status = await self._process.wait()
+        status = await process.wait()
+        # What it started would keep its sockets, and its output open.
+        await asyncio.to_thread(end, _session(self.name, process.pid))
         await self._read()
         forget(self.folder, self.name)
         return status
+
+    async def _start(self) -> tuple[asyncio.subprocess.Process, BinaryIO]:
+        """Start it; return it, and what it writes."""
+        # With asyncio's own pipe it would count as ended only when all that it started has ended.
+        read, write = os.pipe()
+        output = os.fdopen(read, "rb", buffering=0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command,
+                env=self.environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                pass_fds=self.descriptors,
+                user=self.user,
+                group=None if self.user is None else pwd.getpwnam(self.user).pw_gid,
+                extra_groups=None if self.user is None else [],
+                start_new_session=True,
+            )
+        except BaseException:
+            output.close()
+            raise
+        finally:
+            os.close(write)
+        return process, output
 
     async def _read(self) -> None:
         """Read the rest of its output; what it started may hold that open for longer."""
@@ -228,9 +250,11 @@ class Kept:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._reading, 1.0)
 
-    async def _log(self, process: asyncio.subprocess.Process) -> None:
-        stream = process.stdout
-        assert stream is not None
+    async def _log(self, output: BinaryIO) -> None:
+        stream = asyncio.StreamReader(limit=1 << 20)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), output
+        )
         log = rotating(self.folder, self.name)
         try:
             while True:
@@ -247,6 +271,7 @@ class Kept:
                     if self.heard is not None:
                         self.heard(line)
         finally:
+            pipe.close()
             log.close()
 
     async def stop(self) -> None:
