@@ -68,6 +68,7 @@ PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": math.inf}
 EQUAL = {"scores": "equal", "scale": 0.001, "weights": "signed", "lr_schedule": "constant"}
 OLD_MASK: dict[str, Any] = {**EQUAL, "prune_by": "size", "keep_off": False, "round_mean": True}
 CHANGE = {**OLD_MASK, "prune_by": "change"}
+SPREAD = {"scores": "spread", "scale": 0.6, "weights": "scaled", "lr_schedule": "cosine"}
 FROM_OWN = {"mask_start": "own", "anneal": True, "readjust_every": 3}
 FROM_GLOBAL = {"mask_start": "global", "anneal": False, "readjust_every": 1}
 TRIALS: dict[str, list[dict[str, Any]]] = {
@@ -108,6 +109,9 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         {**CHANGE, "lr": 0.02, "momentum": 0.9, "group_lasso": 0.0},
         {**CHANGE, "lr": 0.02, "momentum": 0.9, "keep_off": True},
         {**CHANGE, "lr": 0.02, "momentum": 0.9, "round_mean": False},
+        {**CHANGE, **SPREAD},
+        {**CHANGE, **SPREAD, "scale": 0.2},
+        {**CHANGE, **SPREAD, "scale": 2.0},
     ],
     "fedselect": [
         {"share_of": "survivors"},
