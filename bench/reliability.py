@@ -155,6 +155,16 @@ BARS = (
         "what to do.",
     ),
     Bar(
+        "Hostile names",
+        1000,
+        "names",
+        ("names",),
+        "Each goes through every door that makes a path of a name: of runs, views, clients, "
+        "datasets, columns, federations, archives and bundles. It is refused, or what it names "
+        "lies inside: nothing is opened for writing, made, moved or removed outside the folder, as "
+        "Python's audit and the tree around it tell.",
+    ),
+    Bar(
         "Rounds of one run",
         10_000,
         "rounds",
