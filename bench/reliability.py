@@ -100,6 +100,15 @@ BARS = (
         "space.",
     ),
     Bar(
+        "Ctrl-C and SIGTERM at random instants",
+        50,
+        "stops",
+        ("signals",),
+        "The command ends in less than 5 s, with the status that is documented (130, 75) and the "
+        "words by which it is resumed. What is finished equals, in every bit, what nobody "
+        "disturbed.",
+    ),
+    Bar(
         "Damaged folders of runs",
         10_000,
         "damaged folders",
