@@ -164,6 +164,15 @@ BARS = (
         "what to do.",
     ),
     Bar(
+        "Runs with anything in any order",
+        200,
+        "runs",
+        ("any-order",),
+        "Rounds, kills, resumes, damage, copies, exports and cleaning up, up to 30 steps of a run. "
+        "What is read is a state that was committed, in every bit, or refused with a code; damage "
+        "is told; what is finished, and a model that is exported, equals what nobody disturbed.",
+    ),
+    Bar(
         "Hostile names",
         1000,
         "names",
