@@ -5,28 +5,30 @@
     MASQUERADE_FIGURES=1 python -m bench.mutants       # writes the figures, too
 
 A mutant has one operator, number, condition or refusal changed. Each is put into a process that is
-forked from this one, where all is imported already, and which ends with the first test that fails.
-A mutant is killed where a test fails, or runs much longer than without it.
+forked from this one, where tests are collected already, and which ends with the first that fails. A
+mutant is killed where a test fails, or all together take much longer than without it.
 """
 
 import argparse
 import ast
 import copy
-import io
+import importlib
+import json
 import os
 import signal
-import sys
 import time
 import types
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.reliability import publish
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 MODULES = ("codec", "bits")
 TESTS = tuple(f"tests/wire/test_{name}.py" for name in ("attacks", "bits", "codec", "session"))
@@ -34,7 +36,35 @@ TESTS = tuple(f"tests/wire/test_{name}.py" for name in ("attacks", "bits", "code
 LONGER = 5
 """Times that tests may take with a mutant, as a multiple of what they take without."""
 
-EQUIVALENT: dict[str, str] = {}
+ONE_BYTE, NO_STEP = "of one byte the first is the last", "a step is read before it is used"
+SIGN, LEVEL = "of `copysign` the sign alone counts", "a level is at least 1"
+PIECE, REST = "pieces bound the memory alone", "numpy takes any negative size for what is left"
+EQUIVALENT = {
+    "codec._in_steps: `1.0` → `2.0`": "where there is no step, all values are zero",
+    "codec._encode_tensor: `None if mask is None else _flat(mask)` → "
+    "`None if False else _flat(mask)`": "what has bits of a mask has a mask",
+    "codec._Reader.flag: `0` → `-1`": ONE_BYTE,
+    "codec.decode: `0` → `-1`": "no byte is negative",
+    "codec._decode_part: `if grain is not ENTRY:` → `if True:`": "an entry's mask is all of it",
+    "codec._read_numbers: `1.0` → `2.0`": NO_STEP,
+    "codec._read_numbers: `1.0` → `0.0`": NO_STEP,
+    "codec._read_numbers: `math.copysign(1, step) > 0` → `math.copysign(1, step) >= 0`": SIGN,
+    "codec._read_numbers: `1` → `2`": SIGN,
+    "codec._read_numbers: `0` → `-1 (2)`": SIGN,
+    "codec._read_numbers: `step * 127 > _LARGEST` → `step * 127 >= _LARGEST`": (
+        "127 does not divide the largest float32"
+    ),
+    "bits.constants: `1` → `2 (4)`": PIECE,
+    "bits.constants: `16` → `17 (2)`": PIECE,
+    "bits.constants: `16` → `15 (2)`": PIECE,
+    "bits.symbol_costs: `0` → `1`": LEVEL,
+    "bits.symbol_costs: `0` → `-1`": LEVEL,
+    "bits.symbol_costs: `0` → `1 (2)`": LEVEL,
+    "bits.symbol_costs: `0` → `-1 (2)`": LEVEL,
+    "bits.length: `1` → `2`": "one bit is packed, whatever coding it would cost",
+    "bits._list: `1` → `2`": REST,
+    "bits._listed: `1` → `2`": REST,
+}
 """Mutants that no test can notice, and why."""
 
 Node = ast.expr | ast.stmt
@@ -66,41 +96,45 @@ SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module with one change."""
+    """A module with one change, or with none."""
 
     module: str
-    function: str
-    """Where the change is; empty for a constant of the module."""
-    was: str
-    now: str
-    tree: ast.Module
+    name: str
+    source: str
+    change: tuple[int, int] | None = None
+    """The place among what can be changed, and which of its changes it is."""
 
     @property
-    def name(self) -> str:
-        """Say what was changed."""
-        return f"{self.module}.{self.function or 'constants'}: `{self.was}` → `{self.now}`"
+    def tree(self) -> ast.Module:
+        """Return the module as it is to be compiled."""
+        tree = ast.parse(self.source)
+        if self.change is not None:
+            place, number = self.change
+            _, node = _changeable(tree)[place]
+            _Put(node, _changes(node)[number]).visit(tree)
+        return ast.fix_missing_locations(tree)
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
     """Return all mutants of a module; those that are spelled alike are numbered."""
-    whole, found = ast.parse(source), list[Mutant]()
-    for place, (function, _) in enumerate(_changeable(whole)):
-        for number in range(len(_changes(_changeable(whole)[place][1]))):
-            tree = copy.deepcopy(whole)
-            node = _changeable(tree)[place][1]
-            # What is larger than the change says where it is.
-            was = ast.unparse(node)
-            new = _changes(node)[number]
-            _Put(node, new).visit(tree)
-            now = ast.unparse(new)
-            found.append(Mutant(module, function, was, now, ast.fix_missing_locations(tree)))
-    times: Counter[str] = Counter()
-    for place, each in enumerate(found):
-        times[each.name] += 1
-        if times[each.name] > 1:
-            now = f"{each.now} ({times[each.name]})"
-            found[place] = Mutant(each.module, each.function, each.was, now, each.tree)
+    found, times = list[Mutant](), Counter[str]()
+    for place, (function, node) in enumerate(_changeable(ast.parse(source))):
+        for number, new in enumerate(_changes(node)):
+            was, now = (ast.unparse(each).partition("\n")[0] for each in (node, new))
+            name = f"{module}.{function or 'constants'}: `{was}` → `{now}"
+            times[name] += 1
+            name += f" ({times[name]})`" if times[name] > 1 else "`"
+            found.append(Mutant(module, name, source, (place, number)))
     return found
+
+
+def unchanged(module: str) -> Mutant:
+    """Return a module as it is."""
+    return Mutant(module, "", _source(module))
+
+
+def _source(module: str) -> str:
+    return (ROOT / "src" / "masquerade" / "wire" / f"{module}.py").read_text(encoding="utf-8")
 
 
 def _changeable(tree: ast.Module) -> list[tuple[str, Node]]:
@@ -188,12 +222,9 @@ class _Put(ast.NodeTransformer):
 
 def install(mutant: Mutant) -> None:
     """Change a module that is imported: what others took from it is changed, too."""
-    import importlib
-
     there = importlib.import_module(f"masquerade.wire.{mutant.module}")
     code = compile(mutant.tree, str(there.__file__), "exec")
     made: dict[str, Any] = {"__name__": there.__name__, "__file__": there.__file__}
-    sys.modules.pop("__mutant__", None)
     exec(code, made)
     for name, new in made.items():
         _take_over(there.__dict__, name, getattr(there, name, None), new)
@@ -218,60 +249,101 @@ def _take_over(place: dict[str, Any], name: str, old: Any, new: Any) -> None:
         place[name] = new
 
 
-def tested(mutant: Mutant | None, limit: float) -> str:
-    """Run the tests in a process of its own; return "passed", "failed" or "late"."""
+class Forking:
+    """A plugin of pytest: tests are collected once, and run once for each mutant, in a fork."""
+
+    def __init__(self, chosen: Iterable[Mutant]) -> None:
+        self.chosen = chosen
+        self.counted: Counter[str] = Counter()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Have a failure end a test at once; how small it can be made is of no interest."""
+        # Later than pytest, which makes assertions of it tell more; and than conftest's profile.
+        from hypothesis import Phase, settings
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", derandomize=True, database=None, phases=phases)
+        settings.load_profile("mutants")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run all tests without a mutant, and then with each, those first that take least."""
+        began = time.monotonic()
+        seconds = self._timed(session)
+        limit = max(20.0, LONGER * (time.monotonic() - began))
+        session.items.sort(key=lambda item: seconds[item.nodeid])
+        for each in self.chosen:
+            self.counted["mutants"] += 1
+            if each.name in EQUIVALENT:
+                self.counted["equivalent"] += 1
+                continue
+            found = ended(_forked(session, each), limit)
+            self.counted["survived" if found == "passed" else "killed"] += 1
+            if found != "failed":
+                print(f"{found}: {each.name}", flush=True)
+        return True
+
+    def _timed(self, session: pytest.Session) -> dict[str, float]:
+        """Return the seconds of every test; without a mutant, all have to pass."""
+        reading, writing = os.pipe()
+        child = _forked(session, None, writing)
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8") as file:
+            said = file.read()
+        if ended(child, 1.0) != "passed":
+            raise SystemExit("the tests fail without any mutant")
+        found: dict[str, float] = json.loads(said)
+        return found
+
+
+def _forked(session: pytest.Session, mutant: Mutant | None, out: int | None = None) -> int:
+    """Run tests in a process of its own, up to the first that fails; return its number."""
     child = os.fork()
-    if not child:
-        os.setsid()
-        _test(mutant)
+    if child:
+        return child
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nothing, stream)
+    seconds, status = dict[str, float](), 1
+    try:
+        # Without a mutant, what is put in is what is there, which must change nothing.
+        for each in [mutant] if mutant is not None else map(unchanged, MODULES):
+            install(each)
+        for place, item in enumerate(session.items):
+            began = time.monotonic()
+            after = session.items[place + 1] if place + 1 < len(session.items) else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            seconds[item.nodeid] = time.monotonic() - began
+            if session.testsfailed:
+                break
+        else:
+            status = 0
+        if out is not None:
+            with os.fdopen(out, "w", encoding="utf-8") as file:
+                file.write(json.dumps(seconds))
+    finally:
+        os._exit(status)
+
+
+def ended(child: int, limit: float) -> str:
+    """Wait for a process, so many seconds; return "passed", "failed" or "late"."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
             return "passed" if status == 0 else "failed"
-        time.sleep(0.02)
+        time.sleep(0.01)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return "late"
 
 
-def _test(mutant: Mutant | None) -> None:
-    import pytest
-
-    status = 1
-    try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            if mutant is not None:
-                install(mutant)
-            words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not drill", *TESTS]
-            status = int(pytest.main(words))
-    finally:
-        os._exit(status)
-
-
-def prepare() -> None:
-    """Import what tests need, with settings under which a failure ends a test at once."""
-    import importlib
-
-    import torch
-    from hypothesis import Phase, settings
-
-    import tests.conftest  # noqa: F401
-
-    torch.set_num_threads(1)
-    phases = (Phase.explicit, Phase.generate)
-    settings.register_profile("mutants", derandomize=True, database=None, phases=phases)
-    settings.load_profile("mutants")
-    os.chdir(ROOT)
-    for test in TESTS:
-        importlib.import_module(test.removesuffix(".py").replace("/", "."))
-
-
 def chosen(only: str | None, every: int) -> Iterator[Mutant]:
     """Yield the mutants that were asked for."""
     for module in MODULES if only is None else (only,):
-        path = ROOT / "src" / "masquerade" / "wire" / f"{module}.py"
-        yield from mutants(module, path.read_text(encoding="utf-8"))[::every]
+        yield from mutants(module, _source(module))[::every]
 
 
 def main() -> None:
@@ -280,27 +352,15 @@ def main() -> None:
     parser.add_argument("--only", choices=MODULES)
     parser.add_argument("--every", type=int, default=1)
     given = parser.parse_args()
-    prepare()
-    began = time.monotonic()
-    if tested(None, 600) != "passed":
-        raise SystemExit("the tests fail without any mutant")
-    limit = max(20.0, LONGER * (time.monotonic() - began))
-    counted: Counter[str] = Counter()
-    for each in chosen(given.only, given.every):
-        counted["mutants"] += 1
-        if each.name in EQUIVALENT:
-            counted["equivalent"] += 1
-            continue
-        found = tested(each, limit)
-        counted["survived" if found == "passed" else "killed"] += 1
-        if found == "passed":
-            print(f"survived: {each.name}", flush=True)
-    decided = counted["killed"] + counted["survived"]
-    share = round(100 * counted["killed"] / decided, 1)
+    os.chdir(ROOT)
+    forking = Forking(chosen(given.only, given.every))
+    words = ["-s", "-q", "-p", "no:cacheprovider", "-m", "not drill", *TESTS]
+    if status := pytest.main(words, plugins=[forking]):
+        raise SystemExit(f"pytest ended with {status}")
+    counted = forking.counted
+    share = round(100 * counted["killed"] / (counted["killed"] + counted["survived"]), 1)
     print(f"{dict(counted)}, {share} % of those that mean something else were killed")
     if given.only is None and given.every == 1:
-        from tests.reliability import publish
-
         names = ("mutants", "equivalent", "killed", "survived")
         figures = {name: counted[name] for name in names} | {"killed, %": share}
         publish("mutants", "python -m bench.mutants", figures)

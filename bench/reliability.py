@@ -147,6 +147,14 @@ BARS = (
         "checksum that fits. Time and memory are bounded.",
     ),
     Bar(
+        "Mutants of the decoder that short tests kill, %",
+        95,
+        "killed, %",
+        ("mutants",),
+        "One operator, number, condition or refusal of the decoder is changed at a time. Mutants "
+        "that no test can notice are in the script, each with the reason, and do not count.",
+    ),
+    Bar(
         "Mutated bundles and inputs",
         1_000_000,
         "inputs",

@@ -214,10 +214,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     def corrupt(self, which: int, kind: str, at: int) -> None:
         """Damage a file; whoever reads the run is told, or it was of no use any more."""
-        if not self.victims():
+        if not self.victims() or not (self.run / "config.toml").exists():
             return
         if not self.damaged:
             with RunDirectory.open(self.run):
+                # What a kill left is cleared away.
                 pass
         before = self.copied("before")
         victims = self.victims()
@@ -309,6 +310,9 @@ class AnyOrder(RuleBasedStateMachine):
         """List what can be damaged; settings are a person's to change."""
         spared = (*UNREAD, "config.toml", "damaged-metrics.jsonl")
         files = [each for each in sorted(self.run.rglob("*")) if each.is_file()]
+        if not self.commits():
+            # A kill left them before the first commit, which writes them anew.
+            files = [each for each in files if each.parent.name != "states"]
         return [each for each in files if each.name not in spared and each.stat().st_size]
 
     def copied(self, name: str) -> Path:
