@@ -222,7 +222,7 @@ def test_a_flag_is_one_of_those_that_mean_something(place: int, flag: int) -> No
 
 def test_no_flag_leads_beyond_what_is_held() -> None:
     """Of a mask, and of bits, it is one of three."""
-    for message, place in ((small(), HEADER + 5), ({"p": MASKED}, HEADER + 1)):
+    for message, place in ((small(), HEADER + 2), ({"p": MASKED}, HEADER + 1)):
         data = bytearray(encode(message))
         for flag in (4, 5, 255):
             data[place] = flag
