@@ -100,6 +100,15 @@ BARS = (
         "space.",
     ),
     Bar(
+        "Ctrl-C and SIGTERM at random instants",
+        50,
+        "stops",
+        ("signals",),
+        "The command ends in less than 5 s, with the status that is documented (130, 75) and the "
+        "words by which it is resumed. What is finished equals, in every bit, what nobody "
+        "disturbed.",
+    ),
+    Bar(
         "Damaged folders of runs",
         10_000,
         "damaged folders",
@@ -138,6 +147,14 @@ BARS = (
         "checksum that fits. Time and memory are bounded.",
     ),
     Bar(
+        "Mutants of the decoder that short tests kill, %",
+        95,
+        "killed, %",
+        ("mutants",),
+        "One operator, number, condition or refusal of the decoder is changed at a time. Mutants "
+        "that no test can notice are in the script, each with the reason, and do not count.",
+    ),
+    Bar(
         "Mutated bundles and inputs",
         1_000_000,
         "inputs",
@@ -153,6 +170,25 @@ BARS = (
         ("configurations",),
         "Each is refused in less than two seconds, with the key, and what there is, what fits or "
         "what to do.",
+    ),
+    Bar(
+        "Runs with anything in any order",
+        200,
+        "runs",
+        ("any-order",),
+        "Rounds, kills, resumes, damage, copies, exports and cleaning up, up to 30 steps of a run. "
+        "What is read is a state that was committed, in every bit, or refused with a code; damage "
+        "is told; what is finished, and a model that is exported, equals what nobody disturbed.",
+    ),
+    Bar(
+        "Hostile names",
+        1000,
+        "names",
+        ("names",),
+        "Each goes through every door that makes a path of a name: of runs, views, clients, "
+        "datasets, columns, federations, archives and bundles. It is refused, or what it names "
+        "lies inside: nothing is opened for writing, made, moved or removed outside the folder, as "
+        "Python's audit and the tree around it tell.",
     ),
     Bar(
         "Rounds of one run",

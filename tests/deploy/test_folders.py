@@ -68,6 +68,18 @@ def fed(tmp_path: Path) -> Path:
     return tmp_path / "fed"
 
 
+@pytest.mark.parametrize("part", ["federation", "name"])
+@pytest.mark.parametrize("name", ["fed\nExecStartPre=/bin/sh", "../fed", "a/b", ""])
+def test_a_join_file_of_a_name_that_no_unit_can_have_is_refused(
+    fed: Path, part: str, name: str
+) -> None:
+    lines = (fed / "ann.join").read_text().splitlines()
+    others = [f"{part} = {json.dumps(name)}" if each.startswith(part) else each for each in lines]
+    (fed / "ann.join").write_text("\n".join(others))
+    with raises("E203"):
+        JoinFile.read(fed / "ann.join")
+
+
 def test_a_federation_has_all_that_it_needs_and_keeps_its_secrets(fed: Path) -> None:
     layout = ServerFolder(fed)
     assert FederationConfig.load(fed).fleet.clients == ("ann", "bob")

@@ -387,18 +387,25 @@ def attempt(work: Work, path: Path, chance: random.Random, apart: int) -> bool:
     return status == 0
 
 
-def survive(work: Work, path: Path, kills: int, apart: int = 4) -> None:
-    """Kill work so many times; what is done all the same must equal what nobody disturbed."""
-    COUNTED["trainings"] += 1
-    COUNTED["kills"] += kills
-    work(path / "whole", ())
-    # A process with threads must not fork: the child would have their locks, but not them. Those of
-    # a pool that was shut down may take an instant to be gone.
+def become_single() -> None:
+    """Wait until this process has one thread.
+
+    One with more must not fork: the child would have their locks, but not them. Those of a pool
+    that was shut down may take an instant to be gone.
+    """
     for _ in range(200):
         if len(os.listdir("/proc/self/task")) == 1:
             break
         time.sleep(0.05)
     assert len(os.listdir("/proc/self/task")) == 1
+
+
+def survive(work: Work, path: Path, kills: int, apart: int = 4) -> None:
+    """Kill work so many times; what is done all the same must equal what nobody disturbed."""
+    COUNTED["trainings"] += 1
+    COUNTED["kills"] += kills
+    work(path / "whole", ())
+    become_single()
     chance, lives = random.Random(path.name), 1
     while kills:
         run = path / f"run-{lives}"

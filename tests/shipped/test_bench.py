@@ -147,6 +147,44 @@ def test_what_was_not_drilled_often_enough_or_at_all_is_said(tmp_path: Path) -> 
     assert "never-asked-for.json" in page.partition("### Further drills")[2]
 
 
+MUTANTS = runpy.run_path(str(ROOT / "bench" / "mutants.py"))
+CODE = '''
+LEAST = 3
+
+def read(a):
+    """Read 1 of 2."""
+    if a < LEAST and a:
+        raise ValueError(f"{a + 1} is too little")
+    return min(a, 1) << LEAST
+'''
+
+
+def test_a_mutant_is_one_small_change_of_what_code_does() -> None:
+    found = [each.name.partition(": ")[2] for each in MUTANTS["mutants"]("some", CODE)]
+    assert found == [
+        "`3` → `4`",
+        "`3` → `2`",
+        "`if a < LEAST and a:` → `if not (a < LEAST and a):`",
+        "`if a < LEAST and a:` → `if False:`",
+        "`if a < LEAST and a:` → `if True:`",
+        "`a < LEAST and a` → `a < LEAST or a`",
+        "`a < LEAST and a` → `a`",
+        "`a < LEAST and a` → `a < LEAST`",
+        "`a < LEAST` → `a <= LEAST`",
+        "`a < LEAST` → `a >= LEAST`",
+        "`raise ValueError(f'{a + 1} is too little')` → `pass`",
+        "`min(a, 1) << LEAST` → `min(a, 1) >> LEAST`",
+        "`min(a, 1)` → `max(a, 1)`",
+        "`1` → `2`",
+        "`1` → `0`",
+    ]
+
+
+def test_mutants_that_nothing_can_notice_are_there() -> None:
+    named = {each.name for each in MUTANTS["chosen"](None, 1)}
+    assert MUTANTS["EQUIVALENT"].keys() - named == set()
+
+
 ATTACKS = runpy.run_path(str(ROOT / "bench" / "attacks.py"))
 
 

@@ -11,18 +11,21 @@ import pytest
 import torch
 
 import masquerade as mq
+from masquerade.core.part import Part
 from masquerade.data.fetch import add
 from masquerade.experiments import run as experiment
 from masquerade.experiments.report_page import write_report
 from masquerade.export import from_run
 from masquerade.report import plots
+from masquerade.storage import model_files
 from masquerade.storage.manifest import fingerprint, seal, unseal
 from masquerade.storage.results import read_results
-from masquerade.storage.run_directory import RunDirectory, encode_tensors
+from masquerade.storage.run_directory import RunDirectory, decode_tensors, encode_tensors
 from masquerade.storage.saved_folder import damages
 from tests.experiments.test_resume import complete
 from tests.experiments.test_sealed_results import config_of
 from tests.fuzzing import code_of, timed, watched
+from tests.messages import Golden
 from tests.support import raises
 
 pytestmark = [
@@ -102,6 +105,52 @@ def grain(stated: object) -> Harm:
     return model({"params": {"dtype": "", "grain": {"x": stated}}})
 
 
+def another(values: dict[str, torch.Tensor], **masks: torch.Tensor) -> Harm:
+    """A model that is intact, and of another network or method than the run."""
+    return holding(MODEL, model_files.encode({"params": Part(values, masks)}))
+
+
+def committed(change: Callable[[dict[str, torch.Tensor]], object]) -> Harm:
+    """Other tensors in the last commit, with their hash."""
+
+    def harm(path: Path) -> None:
+        folder = path / "rounds" / "00000003"
+        tensors = decode_tensors((folder / "state.safetensors").read_bytes(), "state")
+        change(tensors)
+        data, manifest = encode_tensors(tensors), unseal((folder / "manifest.json").read_bytes())
+        manifest["files"] = {"state.safetensors": fingerprint(data)}
+        (folder / "state.safetensors").write_bytes(data)
+        (folder / "manifest.json").write_bytes(seal(manifest))
+
+    return harm
+
+
+def told_by_clients(change: Callable[[dict[str, torch.Tensor]], object]) -> Harm:
+    """Other states of clients, with their hash."""
+
+    def harm(path: Path) -> None:
+        folder = path / "rounds" / "00000003"
+        manifest = unseal((folder / "manifest.json").read_bytes())
+        for name in manifest["pieces"]:
+            tensors = decode_tensors((path / "states" / name).read_bytes(), name)
+            change(tensors)
+            (path / "states" / name).write_bytes(encode_tensors(tensors))
+            manifest["pieces"][name] = fingerprint((path / "states" / name).read_bytes())
+        (folder / "manifest.json").write_bytes(seal(manifest))
+
+    return harm
+
+
+def other_facts(path: Path) -> None:
+    file = path / "rounds" / "00000003" / "manifest.json"
+    manifest = unseal(file.read_bytes())
+    file.write_bytes(seal(manifest | {"facts": {"origin": 3}}))
+
+
+NARROW = {"layers.0.weight": torch.ones(3, 4), "layers.0.bias": torch.ones(3)}
+WIDE = {"layers.0.weight": torch.ones(64, 4), "layers.0.bias": torch.ones(64)}
+WHOLE = WIDE | {"layers.1.weight": torch.ones(3, 64), "layers.1.bias": torch.ones(3)}
+WEIGHT, SAMPLED = "server/params/layers.0.weight", "participation/sampled"
 NESTED = b"[" * 100_000
 COMMITTED = [f"rounds/00000003/{name}" for name in ("manifest.json", "state.safetensors")]
 FILES = ("summary.json", "metrics.jsonl", "config.toml", "hashes.json", MODEL, *COMMITTED)
@@ -120,6 +169,24 @@ HARMS: dict[str, Harm] = {
     "a model of no part": model({}, "x"),
     "a model of no facts": model([1]),
     "a model of no field": model({}, "params/vaues/x"),
+    "a model of another network": another(NARROW),
+    "a model that lacks a layer": another(WIDE),
+    "a model with a layer more": another(WHOLE | {"layers.2.bias": torch.ones(3)}),
+    "a model that would be broadcast": another(WHOLE | {"layers.1.bias": torch.ones(1)}),
+    "a model of other numbers": another({n: v.double() for n, v in WHOLE.items()}),
+    "a model with a mask": another(WHOLE, **{"layers.1.bias": torch.ones(3, dtype=torch.bool)}),
+    "a model with a narrow mask": another(WHOLE, **{"layers.1.bias": torch.ones(1).bool()}),
+    "a commit of another network": committed(lambda held: held.update({WEIGHT: torch.ones(3, 4)})),
+    "a commit that lacks a layer": committed(lambda held: held.pop(WEIGHT)),
+    "a commit with other facts": other_facts,
+    "states of nobody": told_by_clients(lambda held: held.pop("ids")),
+    "states of clients that are not": told_by_clients(lambda held: held["ids"].add_(9)),
+    "states of one client twice": told_by_clients(lambda held: held["ids"].zero_()),
+    "states of fewer clients": told_by_clients(lambda h: h.update({SAMPLED: h[SAMPLED][:-1]})),
+    "states that no session has": told_by_clients(lambda held: held.pop("session/version/")),
+    "a session of one client": told_by_clients(
+        lambda held: held.update({"session/down/x": torch.ones(1)})
+    ),
     **{f"grain {s!r}": grain(s) for s in (3, [], ["axis"], ["blocks", "a"], ["axis", 1, 2], ["x"])},
 }
 
@@ -148,6 +215,29 @@ def test_a_hostile_folder_is_refused_with_a_code_at_once(
         with watched():
             refused.append(timed(reading)[0])
     assert set(refused) != {"read"} or name.startswith(("metrics", "rounds"))
+
+
+def test_the_model_of_another_network_is_told_by_its_tensors(
+    done: Path, tmp_path: Path, golden: Golden
+) -> None:
+    path = shutil.copytree(done, tmp_path / "run")
+    another(NARROW)(path)
+    for read in (READERS["export"], READERS["model"]):
+        with raises("E401", MODEL, "params/values/layers.0.weight", [64, 4], [3, 4]) as refusal:
+            read(path)
+    golden(refusal.value)
+    assert read_results(path)
+
+
+def test_the_state_of_another_network_is_told_by_its_tensors(
+    done: Path, tmp_path: Path, golden: Golden
+) -> None:
+    path = shutil.copytree(done, tmp_path / "run")
+    (path / "hashes.json").unlink()
+    HARMS["a commit of another network"](path)
+    with raises("E401", WEIGHT, [64, 4], [3, 4]) as refusal:
+        experiment.resume(path)
+    golden(refusal.value)
 
 
 def test_a_link_that_leads_to_itself_is_no_data(tmp_path: Path) -> None:

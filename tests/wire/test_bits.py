@@ -64,7 +64,7 @@ def test_the_coder_never_needs_more_than_the_counts_allow(order: str) -> None:
 
 def test_the_coder_divides_its_frequencies_as_the_costs_say() -> None:
     """The state after a single one is the frequency of zeros."""
-    for level in (1, 2, 3, 77, 655, 4097, 32768, 50_001, 65_534, 65_535):
+    for level in (*range(1, 65_536, 97), 2, 3, 32_768, 65_534, 65_535):
         coder, model = bits.coder_of(1 << 16, level)
         coder.encode_reverse(np.array([1], dtype=np.int32), model)
         (zero,) = coder.get_compressed().tolist()
@@ -91,6 +91,22 @@ def test_each_form_is_chosen_where_it_is_shortest() -> None:
     assert size < 125
     assert bits.form(1000, 0) == (bits.LISTED, 0)
     assert bits.form(0, 0) == (bits.LISTED, 0)
+
+
+def test_the_length_of_coded_bits_is_part_of_the_format() -> None:
+    """Both ends reckon it: who reckons another reads nothing that was written before."""
+    assert sum(bits.coded_length(count, count // 5) for count in range(5, 3000)) == 424_132
+    assert sum(bits.coded_length(count, count // 2) for count in range(5, 3000)) == 581_080
+
+
+def test_rare_ones_are_listed_or_coded_whatever_their_probability() -> None:
+    """It is rounded to 1 of 65,536 where it is smaller, and to 65,535 where it is larger."""
+    assert bits.form(10**6, 3) == (bits.LISTED, 9)
+    for count, ones in ((10**6, 3), (10**8, 1000), (10**8, 10**8 - 1000), (10**9, 1)):
+        several = bits.length(torch.tensor([count]), torch.tensor([ones]))
+        assert several.tolist() == [bits.form(count, ones)[1]]
+    large = [1 << 8 * place for place in range(8)]
+    assert bits.widths(torch.tensor(large)).tolist() == [bits.width(each) for each in large]
 
 
 @given(st.integers(0, 1 << 33), st.floats(0, 1))

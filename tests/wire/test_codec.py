@@ -220,6 +220,37 @@ def test_a_flag_is_one_of_those_that_mean_something(place: int, flag: int) -> No
         decode(forged(bytes(data)), message)
 
 
+def test_no_flag_leads_beyond_what_is_held() -> None:
+    """Of a mask, and of bits, it is one of three."""
+    for message, place in ((small(), HEADER + 2), ({"p": MASKED}, HEADER + 1)):
+        data = bytearray(encode(message))
+        for flag in (4, 5, 255):
+            data[place] = flag
+            with raises("E605", flag, place):
+                decode(forged(bytes(data)), message)
+
+
+MASKED = Part({"w": torch.ones(2)}, {"w": torch.tensor([True, False])})
+
+
+def test_a_step_is_within_what_a_float32_can_be() -> None:
+    """The finest and the largest are read; of wider numbers one that is beyond is refused."""
+    finest, largest = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+    for most in (127 * finest, largest * 127 / 127.5):
+        message = {"p": Part({"w": torch.tensor([most, 0.0])}).to("int8", 1)}
+        assert float(message["p"].scale["w"]) >= finest
+        assert_same(decode(encode(message), message), message)
+    like = {"p": Part({"w": torch.tensor([127.0], dtype=torch.float64)}).to("int8", 1)}
+    data = encode(like)
+    for step, allowed in ((largest / 127.5, True), (largest / 126.5, False)):
+        other = forged(data[:-5] + struct.pack("<f", step) + data[-1:])
+        if allowed:
+            assert decode(other, like)["p"].values["w"].item() == pytest.approx(127 * step)
+        else:
+            with raises("E605"):
+                decode(other, like)
+
+
 def test_a_reference_to_what_is_not_held_is_refused() -> None:
     message = small()
     data = encode(message, same=dict.fromkeys(message, True))

@@ -48,6 +48,17 @@ def test_with_any_session_counted_is_encoded_and_comes_back(
         assert encode(read, session=session) == data
 
 
+@pytest.mark.parametrize("flag", [1, 2, 3])
+def test_a_mask_is_read_as_it_is_or_as_changes_of_either(flag: int) -> None:
+    """The nearest of those that are held is taken: of the last download (2), or upload (3)."""
+    mask, near = bits(200, 100), bits(200, 3, 2)
+    held = {2: ({"p": part(mask ^ near)}, {}), 3: ({}, {"p": part(mask ^ near)}), 1: ({}, {})}
+    message, session = {"p": part(mask)}, session_of(*held[flag])
+    data = encode(message, session=session)
+    assert data[25] == flag
+    assert_same(decode(data, message, session=session), message)
+
+
 @given(st.lists(st.booleans(), max_size=200))
 @quick
 def test_words_count_their_ones(given_bits: list[bool]) -> None:

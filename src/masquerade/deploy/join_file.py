@@ -12,6 +12,7 @@ import tomli_w
 from masquerade.deploy.keys import public_key
 from masquerade.deploy.private import write_private
 from masquerade.errors import MasqueradeError
+from masquerade.storage.run_directory import check_name
 
 HEAD = """\
 # A secret: whoever has this file is this client. Bring it to the client's machine over a channel
@@ -55,5 +56,8 @@ class JoinFile:
             text = f"{path} is no join file as `deploy init` writes it; it lacks {missing}"
             raise MasqueradeError("E621", text)
         joined = JoinFile(**values)
+        # Both go into the name and the text of a systemd unit.
+        for each in (joined.federation, joined.name):
+            check_name(each)
         public_key(joined.key.encode())
         return joined

@@ -13,6 +13,7 @@ from masquerade.evaluation.summary import name_of
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models, Personal
 from masquerade.export import sparse
+from masquerade.export.fits import check_fits
 from masquerade.models import MODELS
 from masquerade.results import (
     Baseline,
@@ -43,6 +44,7 @@ def personal_of(made: Participant, view: str = "") -> Personal:
         known = ", ".join(spec.views)
         raise MasqueradeError("E202", f"no view `{chosen}` was evaluated; there are {known}")
     parts = made.model(chosen)
+    check_fits(parts, made.model_file(chosen).name, spec.method, made.own_task, chosen)
     summary = _summary(made, chosen)
     data = replace(made.data, names=())
     models = Models(

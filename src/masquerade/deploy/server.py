@@ -61,7 +61,7 @@ from masquerade.engine.precision import numbers
 from masquerade.engine.remote import Remote
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.experiments import data_facts
-from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text
+from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text, facts_of
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.run import directory_at
@@ -405,7 +405,7 @@ class Service:
         server, commit = self._server(), directory.latest()
         if commit is None:
             return server.begin()
-        from_json(CommitFacts, commit.facts).origin.check(origin)
+        facts_of(commit).origin.check(origin)
         return at_commit(server, commit)
 
     def _one_round(self, state: RunState, directory: RunDirectory, origin: Origin) -> None:
@@ -780,7 +780,7 @@ def at_commit(server: Server, commit: Commit) -> RunState:
         text = f"the last commit has {clients} clients, and federation.toml {len(server.clients)}"
         raise MasqueradeError("E617", f"{text}; keep those that left, and name them `removed`")
     state = replace(server, clients=server.clients[:clients]).begin()
-    facts = from_json(CommitFacts, commit.facts)
+    facts = facts_of(commit)
     state.restore(commit.number, commit.tensors, facts.state)
     if clients < len(server.clients):
         state.grow(server.begin())

@@ -137,6 +137,16 @@ class CommitFacts:
     origin: Origin
 
 
+def facts_of(commit: Commit) -> CommitFacts:
+    """Return what a commit holds beside tensors; E401 says that it is something else."""
+    try:
+        return from_json(CommitFacts, commit.facts)
+    except ValueError as fault:
+        text = f"checkpoint {commit.number} is not of this run, though its hash fits: {fault}"
+        text += ". Put an intact copy of it there, or start anew."
+        raise MasqueradeError("E401", text) from None
+
+
 def take_over(simulation: Simulation, directory: RunDirectory, now: Origin) -> Commit | None:
     """Return the newest commit of a directory, if that is one of the same run.
 
@@ -146,7 +156,7 @@ def take_over(simulation: Simulation, directory: RunDirectory, now: Origin) -> C
     changes = differences(text_of(directory), now.config, FREE)
     before = rounds = simulation.server.rounds
     if commit is not None:
-        origin = from_json(CommitFacts, commit.facts).origin
+        origin = facts_of(commit).origin
         origin.check(now, FREE)
         since = differences(origin.config, now.config, FREE)
         before, _ = since.get(ROUNDS, (rounds, rounds))
@@ -184,7 +194,7 @@ def restore(
             pieces = _handed_out(ranks, iter(commit.pieces) if commit else None)
             commit = (commit or handed_out(found, tensors))._replace(pieces=pieces)
     if commit is not None:
-        facts = from_json(CommitFacts, commit.facts)
+        facts = facts_of(commit)
         state.restore(commit.number, commit.tensors, facts.state, commit.pieces)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -28,6 +28,9 @@ from masquerade.storage import model_files
 from masquerade.storage.results import is_comparison, read_results, read_sheets
 from masquerade.storage.run_directory import CONFIG
 from masquerade.storage.saved_folder import Folder
+
+if TYPE_CHECKING:
+    from masquerade.export.from_run import StoredModels
 
 
 def load_result(
@@ -121,7 +124,7 @@ def _named(
     if facts is not None and facts.initial != now.initial:
         text = "the initial weights are others than those that the run began with"
         raise MasqueradeError("E402", f"{text}; restore their file, or the version of torch")
-    stored = _stored(path, summaries, now.clients)
+    stored = _stored(path, summaries, now.clients, made.spec.method, made.task)
     listed = summaries[0].per_client
     assert listed is not None
     return Models(
@@ -160,7 +163,8 @@ def _given(
         if program.get(name, now) != now:
             text = f"`{name}` was {program[name]} in this run, and is {now}; give the same"
             raise MasqueradeError("E402", text)
-    return Models(method, facts.fit(task), _stored(path, summaries, facts.clients), facts)
+    task = facts.fit(task)
+    return Models(method, task, _stored(path, summaries, facts.clients, method, task), facts)
 
 
 def _initial(path: Path) -> Tree | None:
@@ -168,34 +172,33 @@ def _initial(path: Path) -> Tree | None:
     if not (path / model_files.INITIAL).is_file():
         return None
     data = Folder.open(path).read(model_files.INITIAL)
-    return model_files.decode(data, model_files.INITIAL)["params"].values
+    found = model_files.decode(data, model_files.INITIAL)
+    return found["params"].values if "params" in found else {}
 
 
 def _stored(
-    path: Path, summaries: Sequence[Summary], clients: int
+    path: Path, summaries: Sequence[Summary], clients: int, method: Method, task: Task
 ) -> "dict[str, Sequence[Message]]":
-    folder = Folder.open(path)
+    from masquerade.export.from_run import StoredModels
+
+    stored = StoredModels(Folder.open(path), method, task, clients)
     found: dict[str, Sequence[Message]] = {}
     for each in summaries:
         assert each.per_client is not None
-        found[each.view] = StoredModels(folder, each.view, each.per_client.ids, clients)
+        found[each.view] = ModelsOfView(stored, each.view, each.per_client.ids)
     return found
 
 
-@dataclass(frozen=True)
-class StoredModels(Sequence[Message]):
+@dataclass(frozen=True, eq=False)
+class ModelsOfView(Sequence[Message]):
     """The models of one view, each of which is read when it is asked for."""
 
-    folder: Folder
+    stored: "StoredModels"
     view: str
     ids: tuple[int, ...]
-    clients: int
-    """How many there are, novel ones among them."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, place: Any) -> Any:
-        from masquerade.export.from_run import read_parts
-
-        return read_parts(self.folder, self.ids[place], self.view, self.clients)
+        return self.stored.read(self.ids[place], self.view)

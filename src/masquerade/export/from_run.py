@@ -9,6 +9,7 @@ from torch import Tensor
 from masquerade.config import toml
 from masquerade.config.code import refuse_program
 from masquerade.config.resolve import Training, TrainingSpec, outputs_for, resolve, trainings
+from masquerade.core.method import Method
 from masquerade.core.part import Message
 from masquerade.core.preprocess import shape_after
 from masquerade.core.random import Label, fold
@@ -18,6 +19,7 @@ from masquerade.data import Federation
 from masquerade.errors import MasqueradeError
 from masquerade.export import sparse
 from masquerade.export.bundle import Card, Model
+from masquerade.export.fits import check_fits
 from masquerade.export.model_card import describe, made_by
 from masquerade.models import MODELS
 from masquerade.results import Summary
@@ -111,8 +113,9 @@ def find(path: Path, client: int | str, view: str | None = None) -> Found:
     id = summary.per_client.ids[place]
     rebuilt = rebuild(path)
     spec, federation = rebuilt.spec, rebuilt.spec.federation
-    parts = read_parts(Folder.open(path), id, summary.view, federation.clients)
     task = rebuilt.task_of(id)
+    stored = StoredModels(Folder.open(path), spec.method, task, federation.clients)
+    parts = stored.read(id, summary.view)
     schema = federation.schema(id, imputes(task.preprocess))
     model = Model(spec.method, task, parts, own_inputs(federation, id), schema)
     labels = labels_of(federation.class_names, federation.classes)
@@ -138,13 +141,25 @@ def _summary(path: Path, view: str | None) -> Summary:
     raise MasqueradeError("E202", f"no view `{view}` was evaluated; there are {known}")
 
 
-def read_parts(folder: Folder, id: int, view: str, clients: int) -> Message:
-    """Read the model of a client, one of so many clients."""
-    name = model_files.client_file(id, view, clients)
-    if name not in folder.files:
-        text = f"{folder.path / name} is not there: models of this run were not kept"
-        raise MasqueradeError("E408", f"{text}; train again into another directory")
-    return model_files.decode(folder.read(name), name)
+@dataclass(frozen=True, eq=False)
+class StoredModels:
+    """The models in a folder of results, each of which is read when it is asked for."""
+
+    folder: Folder
+    method: Method
+    task: Task
+    clients: int
+    """How many there are, novel ones among them."""
+
+    def read(self, id: int, view: str) -> Message:
+        """Read the model of a client."""
+        name = model_files.client_file(id, view, self.clients)
+        if name not in self.folder.files:
+            text = f"{self.folder.path / name} is not there: models of this run were not kept"
+            raise MasqueradeError("E408", f"{text}; train again into another directory")
+        parts = model_files.decode(self.folder.read(name), name)
+        check_fits(parts, name, self.method, self.task, view)
+        return parts
 
 
 def labels_of(class_names: Sequence[str], classes: int | None) -> list[str] | None:

@@ -14,6 +14,7 @@ from masquerade.core.tree import State
 from masquerade.cost import memory
 from masquerade.engine.base import Outcome, astuple
 from masquerade.engine.store import Store
+from masquerade.errors import MasqueradeError, told
 from masquerade.results import EvaluationRecord, Sent
 from masquerade.simulation.clock import Clock
 from masquerade.wire import session
@@ -232,14 +233,17 @@ class RunState:
     ) -> None:
         """Take over what a commit holds; this state is the one before round 0, on its devices.
 
-        Clients' states are in `pieces`, later ones after earlier ones, or all in `tensors`.
+        Clients' states are in `pieces`, later ones after earlier ones, or all in `tensors`. What
+        is of another network or of other clients is refused: a fitting hash does not tell.
         """
+        check_form({"server": self.server}, tensors)
         self.server = tree.rebuild({"server": self.server}, self._moved(tensors))["server"]
         if "participation/sampled" in tensors:
             self._put(torch.arange(len(self.sampled)), tensors)
             # No piece has them: the next snapshot is whole.
             self.changed[:] = True
         for piece in pieces:
+            self._check_ids(piece)
             self._put(piece[IDS], piece)
             self.handed += len(piece[IDS])
             self.touched[piece[IDS]] = True
@@ -257,11 +261,31 @@ class RunState:
             # This process has a start-up of its own.
             self.clock.seconds[part] += seconds
 
+    def _check_ids(self, piece: Mapping[str, Tensor]) -> None:
+        """Refuse states of clients that there are not."""
+        check_form({IDS: torch.tensor(0)}, piece, len(piece.get(IDS, ())))
+        ids = piece[IDS]
+        known = range(len(self.sampled))
+        if len(set(ids.tolist())) < len(ids) or not all(id in known for id in ids.tolist()):
+            raise _foreign(f"it has states of clients {ids.tolist()[:5]} of {len(known)}")
+
+    def _check_session(self, tensors: Mapping[str, Tensor], clients: int) -> None:
+        """Refuse a session of other parts than before; masks that went over may come beside."""
+        begun = self.session.begun(0)
+        check_form({"session": begun}, tensors, clients)
+        for name, value in tensors.items():
+            if name.startswith("session/") and value.shape[:1] != (clients,):
+                raise _foreign(f"`{name}` is {told(value)}, of {clients} clients")
+
     def _moved(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value.to(self.rows.device) for name, value in tensors.items()}
 
     def _put(self, ids: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write what `_of_clients` returned of some clients."""
+        held = {"rows": self.rows.begun(0), "clients": self.clients.begun(0)}
+        beside = {"sampled": self.sampled[0], "answered": self.answered[0]}
+        check_form({**held, "participation": beside}, tensors, len(ids))
+        self._check_session(tensors, len(ids))
         moved = self._moved(tensors)
         for name, store in (("rows", self.rows), ("clients", self.clients)):
             store.put(ids, tree.rebuild({name: store.begun(0)}, moved)[name])
@@ -275,6 +299,21 @@ class RunState:
         self.session.put(ids, sent)
         self.sampled[ids] = tensors["participation/sampled"]
         self.answered[ids] = tensors["participation/answered"]
+
+
+def check_form(template: State, tensors: Mapping[str, Tensor], clients: int | None = None) -> None:
+    """Refuse tensors of a commit that do not have the form of a state, stacked over clients."""
+    for name, like in tree.named(template).items():
+        shape = (*like.shape,) if clients is None else (clients, *like.shape)
+        found = tensors.get(name)
+        if found is None or (tuple(found.shape), found.dtype) != (shape, like.dtype):
+            seen = "no tensor" if found is None else f"{found.dtype} {list(found.shape)}"
+            raise _foreign(f"`{name}` is {seen} and not {like.dtype} {list(shape)}")
+
+
+def _foreign(why: str) -> MasqueradeError:
+    text = f"a commit is not of this run, though its hash fits: {why.replace('torch.', '')}"
+    return MasqueradeError("E401", f"{text}. Put an intact copy of it there, or start anew.")
 
 
 def _copied(state: State) -> State:

@@ -43,6 +43,7 @@ def write(path: Path, files: Iterable[File]) -> None:
         with atomic.new_folder(path) as staged:
             folders = set()
             for name, data in files:
+                _check_inside(name)
                 folder = (staged / name).parent
                 folder.mkdir(parents=True, exist_ok=True)
                 folders.add(folder)
@@ -52,6 +53,12 @@ def write(path: Path, files: Iterable[File]) -> None:
     except OSError as fault:
         text = f"{path} could not be written ({fault.strerror}); nothing is left of it"
         raise MasqueradeError("E502", text) from fault
+
+
+def _check_inside(name: str) -> None:
+    """Refuse the name of a file that could lead out of its folder."""
+    for part in name.split("/"):
+        check_name(part)
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,7 @@ class Folder:
             files = from_json(_Hashes, found).files
             # Who made a folder may have named what is elsewhere.
             for name in files:
-                for part in name.split("/"):
-                    check_name(part)
+                _check_inside(name)
         except (ValueError, MasqueradeError) as fault:
             raise damaged(path / HASHES, path, str(fault)) from None
         return cls(path, files)
