@@ -24,6 +24,7 @@ from masquerade.core.metric import RuleClient
 from masquerade.core.random import choose, fold
 from masquerade.methods import METHODS
 from masquerade.rules import prior
+from masquerade.rules.em import em
 from masquerade.rules.label_mix import label_mix, label_mix_of
 
 KINDS = ("gaussian_noise", "defocus_blur", "contrast", "brightness")
@@ -48,7 +49,7 @@ def always(outputs: Tensor, client: RuleClient) -> Tensor:
     """Take what EM finds, whatever speaks against it."""
     known = label_mix_of(client, outputs)
     likelihoods = known.likelihoods(outputs)
-    return likelihoods + prior.em(likelihoods, known.mix).log()
+    return likelihoods + em(likelihoods, known.mix).log()
 
 
 def batch_at(threshold: float) -> Callable[[Tensor, RuleClient], Tensor]:

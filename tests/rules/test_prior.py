@@ -10,8 +10,8 @@ import masquerade as mq
 from masquerade.core.metric import OutputRule, RuleClient
 from masquerade.core.random import draw, normal, uniform
 from masquerade.rules import PRIORS
+from masquerade.rules.em import chance, em, gained, log_evidence
 from masquerade.rules.label_mix import LabelMix, calibrated, label_mix
-from masquerade.rules.prior import chance, em, log_evidence
 from tests.support import federation, network, raises
 
 MEANS = torch.eye(4, dtype=torch.float64) * 3
@@ -109,6 +109,42 @@ def test_label_shift_is_found_and_used(name: str) -> None:
     assert accuracy(found, y) >= accuracy(bayes, y) - 0.01
     assert accuracy(found, y) > accuracy(PRIORS["own"](outputs, who), y)
     assert not torch.equal(found, PRIORS["own"](outputs, who))
+
+
+def biased(x: Tensor) -> Tensor:
+    """A model that takes some of every class for the last, which is rare at home."""
+    return model(x, SKEWED) + torch.tensor([0.0, 0.0, 0.0, 2.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["batch", "online"])
+def test_a_model_that_sees_a_shift_at_home_needs_more_evidence_elsewhere(name: str) -> None:
+    x, y = drawn(SKEWED, 400, 5)
+    who = RuleClient(0, drawn(SKEWED, 4000, 9)[1], biased(x), y)
+    known = LabelMix.of(who, 4)
+    assert known.calibrated
+    # On the client's own data its mistakes are not taken for another mix.
+    outputs = biased(drawn(SKEWED, 400, 51)[0])
+    assert gained(
+        known.likelihoods(outputs), em(known.likelihoods(outputs), known.mix), known.mix
+    ) > chance(3)
+    assert torch.equal(PRIORS[name](outputs, who), PRIORS["own"](outputs, who))
+    # A shift that is larger than its mistakes is still found.
+    far = biased(drawn(SKEWED.flip(0), 400, 61)[0])
+    assert not torch.equal(PRIORS[name](far, who), PRIORS["own"](far, who))
+
+
+def test_of_a_mix_that_was_added_nothing_is_fitted() -> None:
+    x, y = drawn(SKEWED, 200, 5)
+    labels = drawn(SKEWED, 4000, 9)[1]
+    mix = label_mix(labels, 4)
+    # Weights that unlearned some of the mix: the outputs seem to lack it.
+    unlearned = model(x) - mix.log() / 2
+    outputs = unlearned + mix.log()
+    assert LabelMix.of(RuleClient(0, labels, outputs, y), 4).strength > 0.2
+    known = LabelMix.of(RuleClient(0, labels, outputs, y, contains_mix=True), 4)
+    assert known.strength == 0
+    expected = torch.log_softmax(unlearned, -1)
+    torch.testing.assert_close(torch.log_softmax(known.likelihoods(outputs), -1), expected)
 
 
 def moved() -> Tensor:

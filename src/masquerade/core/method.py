@@ -51,6 +51,8 @@ class Method:
 
     views: ClassVar[tuple[str, ...]] = ("global",)
     """The ways of using what was trained, by name; the first is the default."""
+    prior: ClassVar[tuple[str, ...]] = ()
+    """Rules on outputs that its views are evaluated under too where `evaluate.prior` names none."""
     bounds: ClassVar[Bounds] = {
         "lr": (0, math.inf),
         "local_epochs": (1, math.inf),
@@ -157,6 +159,13 @@ class Method:
     def predict(self, task: Task, personal: Message, x: Tensor) -> Tensor:
         """Return the outputs for x, each from its own sample alone."""
         return task(personal["params"].values, x)[0]
+
+    def contains_mix(self, view: str) -> bool:
+        """Say whether outputs of a view have the client's label mix added, as logits + log mix.
+
+        Rules on outputs then take it out again; otherwise they fit how much of it is in them.
+        """
+        return False
 
     def limit(self, task: Task, info: ClientInfo) -> dict[str, dict[str, int]]:
         """Return the most entries of a tensor, by what holds them: "use" and "upload".

@@ -38,6 +38,8 @@ class RuleClient:
     empty unless a rule asks for them."""
     reference_labels: Tensor
     """Their targets."""
+    contains_mix: bool = False
+    """Whether the outputs are known to contain the client's label mix."""
 
 
 Rule = Callable[[Tensor, RuleClient], Tensor]

@@ -197,7 +197,9 @@ class Evaluator:
         """Score whole test sets of a group; rules are for the views at clients of the training."""
         view, novel = group
         ruled = view in self.simulation.spec.views and not novel
-        scorer = self.scorer if ruled else replace(self.scorer, rules={})
+        rules = self.scorer.rules if ruled else {}
+        known = self.server.method.contains_mix(view)
+        scorer = replace(self.scorer, rules=rules, contains_mix=known)
         ids = self.ids(group)
         figures = partial(client_figures, self, ids)
         return scorer.describe(models, ids, self.asked(), self.over_clients, figures)
@@ -402,7 +404,8 @@ def _degrees(simulation: Simulation) -> tuple[int, ...]:
 
 def _rules(spec: TrainingSpec) -> dict[str, Rule]:
     """Return all rules that views are evaluated under: named ones, and a program's own."""
-    named = [name for name in dict.fromkeys(spec.evaluate.prior) if name != "none"]
+    asked = spec.evaluate.prior or spec.method.prior
+    named = [name for name in dict.fromkeys(asked) if name != "none"]
     twice = [name for name in named if name in spec.rules]
     if twice:
         text = f"`{twice[0]}` is a rule of `evaluate.prior` and one of your own"

@@ -76,6 +76,8 @@ class OutputScorer:
     """By client: its samples that rules may know outputs and labels of, none being evaluated."""
     own: bool = False
     """Whether the task's own metric without a rule is scored here too: engines do so by sample."""
+    contains_mix: bool = False
+    """Whether the models' outputs contain the label mixes of their clients."""
 
     @property
     def keys(self) -> list[Key]:
@@ -158,7 +160,9 @@ class OutputScorer:
         samples = [self.reference[id][:most].to(data.x.device) for id in ids]
         outputs = self.engine.outputs(models, samples, data.x)
         return [
-            RuleClient(id, data.y[data.train[id]].cpu(), found.cpu(), data.y[own].cpu())
+            RuleClient(
+                id, data.y[data.train[id]].cpu(), found.cpu(), data.y[own].cpu(), self.contains_mix
+            )
             for id, own, found in zip(ids, samples, outputs, strict=True)
         ]
 

@@ -10,11 +10,12 @@ A personal model has learned the client's mix; a shared one that of all clients,
 knows nothing and assumes that all classes are alike. Between the two lies pi_m = mix^(1 - a), and
 the posterior at home is p_m mix^a. `strength`, a, is therefore fitted by maximum likelihood to
 labeled samples of the client's own: 0 where the outputs contain the mix, 1 where they contain none
-of it. One number, since clients have few samples; the mix itself is counted, not fitted.
+of it. One number, since clients have few samples; the mix itself is counted, not fitted. Of a
+method that adds the client's mix to its outputs it is known to be 0.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from masquerade.core.metric import RuleClient
 from masquerade.errors import MasqueradeError
+from masquerade.rules.em import em, gained
 
 PSEUDO_COUNT = 1.0
 """What every class is counted beside its samples (Laplace): none is thought impossible."""
@@ -49,17 +51,21 @@ class LabelMix:
     confidence: Tensor
     """How sure the model is of each reference sample, the mix taken out."""
     calibrated: bool
+    drift: float
+    """Nats per sample by which EM's mix explains the reference samples better than the own mix,
+    beyond chance. The own mix is right there: a model takes so much of its mistakes for a shift."""
 
     @classmethod
     def of(cls, client: RuleClient, classes: int) -> "LabelMix":
         """Count a client's labels, and fit the rest to its reference outputs."""
         mix = label_mix(client.labels, classes)
         outputs, labels = _shares(client.reference), client.reference_labels.cpu()
-        strength = _strength(outputs, labels, mix)
+        strength = 0.0 if client.contains_mix else _strength(outputs, labels, mix)
         posterior = torch.softmax(outputs + strength * mix.log(), -1)
-        made = cls(mix, strength, torch.empty(0), calibrated(posterior, labels))
-        sure = made.sureness(made.likelihoods(client.reference))
-        return cls(mix, strength, sure, made.calibrated)
+        made = cls(mix, strength, torch.empty(0), calibrated(posterior, labels), 0.0)
+        likelihoods = made.likelihoods(client.reference)
+        drift = _drift(likelihoods, mix)
+        return replace(made, confidence=made.sureness(likelihoods), drift=drift)
 
     def likelihoods(self, outputs: Tensor) -> Tensor:
         """Return log l(x, y) [samples, classes], up to a constant of the model."""
@@ -125,6 +131,15 @@ def calibrated(posterior: Tensor, labels: Tensor) -> bool:
     off = sure - (answers == labels).double()
     slack = 2 * float(off.std()) / math.sqrt(len(labels))
     return abs(float(off.mean())) <= MISCALIBRATED + slack
+
+
+def _drift(likelihoods: Tensor, mix: Tensor) -> float:
+    """Return what EM gains per sample at home, without what it gains on average by chance."""
+    if not len(likelihoods) or not likelihoods.isfinite().all():
+        return 0.0
+    by_chance = (len(mix) - 1) / 2
+    gain = gained(likelihoods, em(likelihoods, mix), mix)
+    return max(0.0, gain - by_chance) / len(likelihoods)
 
 
 def _shares(outputs: Tensor) -> Tensor:

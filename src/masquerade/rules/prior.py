@@ -13,14 +13,9 @@ import torch
 from torch import Tensor
 
 from masquerade.core.metric import OutputRule, RuleClient
+from masquerade.rules.em import LEAST, chance, em, gained
 from masquerade.rules.label_mix import LabelMix, label_mix_of
 
-STEPS = 50
-"""Steps of EM; the mix moves by less than a sample long before."""
-LEAST = 1e-6
-"""The least share of a class in a mix of test data."""
-QUANTILE = 1.645
-"""The normal quantile of 95 %: evidence that chance gives in one set of twenty is none."""
 ODDS = math.log(20)
 """The evidence before which `online` keeps to its own mix, in nats: as its mix was stated before
 each sample, chance reaches odds of twenty in one set of twenty at most (Ville's inequality)."""
@@ -55,7 +50,8 @@ def evidence(outputs: Tensor, client: RuleClient) -> Tensor:
 def batch(outputs: Tensor, client: RuleClient) -> Tensor:
     """Find the mix of all samples by EM (Saerens, Latinne and Decaestecker, 2002) and use it.
 
-    It is used where it explains them better than the own mix by more than chance does.
+    It is used where it explains them better than the own mix by more than chance does, and by more
+    than it would at home.
     """
     known = label_mix_of(client, outputs)
     likelihoods = known.likelihoods(outputs)
@@ -63,8 +59,9 @@ def batch(outputs: Tensor, client: RuleClient) -> Tensor:
     variance = sure.var() if len(sure) > 1 else sure.new_zeros(())
     strange = known.less_sure(sure.mean(), variance, torch.tensor(len(sure)))
     found = em(likelihoods, known.mix)
-    gain = log_evidence(likelihoods, found) - log_evidence(likelihoods, known.mix)
-    taken = known.calibrated and not bool(strange) and gain > chance(len(found) - 1)
+    enough = chance(len(found) - 1) + known.drift * len(outputs)
+    gain = gained(likelihoods, found, known.mix)
+    taken = known.calibrated and not bool(strange) and gain > enough
     return _answers(likelihoods + (found if taken else known.mix).log(), outputs)
 
 
@@ -80,36 +77,13 @@ def online(outputs: Tensor, client: RuleClient) -> Tensor:
     counts = PRIOR_SAMPLES * at_home
     for share, doubtful in zip(torch.softmax(likelihoods, -1).numpy(), strange, strict=True):
         mix = np.maximum(counts / counts.sum(), LEAST)
-        mixes.append(mix if gain > ODDS and not doubtful else at_home)
+        enough = ODDS + known.drift * len(mixes)
+        mixes.append(mix if gain > enough and not doubtful else at_home)
         joint = share * mix
         explained = float(joint.sum())
         gain += math.log(explained / float(share @ at_home))
         counts = FORGETTING * counts + joint / explained
     return _answers(likelihoods + torch.from_numpy(np.stack(mixes)).log(), outputs)
-
-
-def em(likelihoods: Tensor, mix: Tensor) -> Tensor:
-    """Return the mix that explains samples best, from log likelihoods [samples, classes]."""
-    shares = torch.softmax(likelihoods, -1)
-    for _ in range(STEPS):
-        # The mean of all posteriors, each a row of `shares * mix` over its sum.
-        mix = (mix * ((1 / (shares @ mix)) @ shares) / len(shares)).clamp(min=LEAST)
-        mix = mix / mix.sum()
-    return mix
-
-
-def log_evidence(likelihoods: Tensor, mix: Tensor) -> float:
-    """Return how well a mix explains samples, in nats."""
-    return float(torch.logsumexp(likelihoods + mix.log(), -1).sum())
-
-
-def chance(free: int) -> float:
-    """Return the nats that a fitted mix with so many free numbers gains by chance, at 95 %.
-
-    Half of the quantile of chi-squared (Wilks), by Wilson and Hilferty: 8.5 for ten classes.
-    """
-    part = 2 / (9 * free)
-    return free * (1 - part + QUANTILE * math.sqrt(part)) ** 3 / 2
 
 
 def _strange_so_far(known: LabelMix, likelihoods: Tensor) -> list[bool]:
