@@ -9,6 +9,7 @@ fall back to `own`: a mix explains nothing there.
 import math
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -73,7 +74,8 @@ def online(outputs: Tensor, client: RuleClient) -> Tensor:
         return _answers(likelihoods + known.mix.log(), outputs)
     strange = _strange_so_far(known, likelihoods)
     # Sample after sample in numpy: torch takes twice as long for so few numbers.
-    at_home, gain, mixes = known.mix.numpy(), 0.0, []
+    at_home, gain = known.mix.numpy(), 0.0
+    mixes: list[npt.NDArray[np.float64]] = []
     counts = PRIOR_SAMPLES * at_home
     for share, doubtful in zip(torch.softmax(likelihoods, -1).numpy(), strange, strict=True):
         mix = np.maximum(counts / counts.sum(), LEAST)
