@@ -142,6 +142,59 @@ def test_damage_in_a_comparison_is_found_and_mended(tmp_path: Path) -> None:
     same(both, tmp_path / "both")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("rounds = 3", "rounds = 7"), ("lr = 0.1", "lr = 0.5"), ("10MB/s", "90MB/s")]
+)
+def test_settings_that_changed_in_their_file_are_written_again(
+    old: str, new: str, done: Path, run: Path
+) -> None:
+    config = (run / "config.toml").read_text()
+    assert old in config
+    (run / "config.toml").write_text(config.replace(old, new, 1))
+    with raises("E401", "config.toml"):
+        read_results(run)
+    with warns("W403", "config.toml"):
+        experiment.resume(run)
+    same(run, done)
+
+
+def test_settings_that_no_commit_has_are_refused_and_nothing_is_touched(run: Path) -> None:
+    with warns("W403", "20MB/s"):
+        experiment.resume(run, changes={"evaluate.bandwidth": "20MB/s"})
+    before = contents(run)
+    changed = (run / "config.toml").read_text().replace("20MB/s", "90MB/s")
+    (run / "config.toml").write_text(changed)
+    for _ in range(2):
+        with raises("E401", "config.toml"):
+            experiment.resume(run)
+    assert contents(run) == before | {"config.toml": changed.encode()}
+
+
+def test_settings_of_a_comparison_that_changed_in_their_file_are_refused(tmp_path: Path) -> None:
+    compare(config_of(tmp_path, "local", "fedavg", rounds=2), tmp_path / "both")
+    changed = (tmp_path / "both/config.toml").read_text().replace("rounds = 2", "rounds = 3")
+    (tmp_path / "both/config.toml").write_text(changed)
+    with raises("E401", "config.toml"):
+        experiment.compare(tmp_path / "both", None)
+    # Without the mark of a comparison it is no run either.
+    (tmp_path / "both/comparison").unlink()
+    (tmp_path / "both/hashes.json").unlink()
+    with raises("E402", "config.toml", 2):
+        experiment.resume(tmp_path / "both")
+
+
+@pytest.mark.parametrize("name", ["lock", "metrics.jsonl"])
+def test_what_has_a_second_name_is_not_written_into(name: str, run: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes((run / name).read_bytes() + b"precious")
+    (run / name).unlink()
+    (run / name).hardlink_to(victim)
+    before = victim.read_bytes()
+    with raises("E405", name):
+        experiment.resume(run)
+    assert victim.read_bytes() == before
+
+
 def test_links_where_results_are_written_are_refused(run: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

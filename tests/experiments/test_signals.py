@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,11 @@ def stop(folder: Path, number: signal.Signals, chance: random.Random) -> tuple[b
     time.sleep(chance.random() * 0.05)
     os.killpg(child, number)
     since = time.monotonic()
+    if chance.random() < 0.5:
+        # Whoever is in a hurry presses it again.
+        time.sleep(chance.random() * 0.04)
+        with suppress(ProcessLookupError):
+            os.killpg(child, number)
     status, said = ended(folder, child)
     seconds = time.monotonic() - since
     os.close(reading)

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import math
 import signal
 import sys
 import time
@@ -92,7 +93,8 @@ def main() -> None:
 
 
 PATIENCE = 5.0
-"""Seconds after which a process that torchrun started says what process 0 has not said."""
+"""Seconds after which a process that torchrun started says what process 0 has not said, and in
+which a command that was asked to stop is not asked again."""
 TOGETHER = ("run", "compare", "resume")
 """Commands that processes which torchrun started do together."""
 USAGE = 2
@@ -191,8 +193,17 @@ def _needs(package: str) -> MasqueradeError:
     return MasqueradeError("E202", text)
 
 
+_stopped_at = -math.inf
+"""When the command was last asked to stop."""
+
+
 def _stop(number: int, frame: object) -> None:
-    raise Stopped(STATUS_WHEN_STOPPED[number])
+    global _stopped_at
+    now = time.monotonic()
+    # A second signal would only interrupt the stopping.
+    if now - _stopped_at > PATIENCE:
+        _stopped_at = now
+        raise Stopped(STATUS_WHEN_STOPPED[number])
 
 
 def _shown_once() -> Callable[..., None]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +21,12 @@ from masquerade.engine.ranks import Ranks
 from masquerade.errors import MasqueradeError, MasqueradeWarning, warn
 from masquerade.experiments.callbacks import Callback, Run
 from masquerade.results import RoundRecord
-from masquerade.results.json_records import Json, from_json, to_json
+from masquerade.results.json_records import LONGEST, Json, from_json, to_json
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.more_rounds import check_rounds
 from masquerade.simulation.state import RunState, Snapshot, StateFacts
+from masquerade.storage.manifest import fingerprint
+from masquerade.storage.regular import read_regular
 from masquerade.storage.run_directory import (
     CONFIG,
     HASHES,
@@ -33,6 +36,7 @@ from masquerade.storage.run_directory import (
     decode_tensors,
     encode_tensors,
 )
+from masquerade.storage.saved_folder import Folder
 from masquerade.wire import digest
 
 ROUNDS = "train.rounds"
@@ -145,6 +149,43 @@ def facts_of(commit: Commit) -> CommitFacts:
         text = f"checkpoint {commit.number} is not of this run, though its hash fits: {fault}"
         text += ". Put an intact copy of it there, or start anew."
         raise MasqueradeError("E401", text) from None
+
+
+def settings_are_sealed(path: Path) -> bool:
+    """Tell whether `config.toml` is as it was when results were written, if they were."""
+    try:
+        known = Folder.open(path).files.get(CONFIG)
+    except MasqueradeError:
+        # There are none, or what is wrong with them is told by those who read them.
+        return True
+    try:
+        return known in (None, fingerprint(read_regular(path / CONFIG, LONGEST)))
+    except OSError:
+        return False
+
+
+def check_settings(path: Path) -> None:
+    """Refuse settings that changed since results were written with them."""
+    if not settings_are_sealed(path):
+        text = f"{path / CONFIG} is not what the results were written with; it is not used."
+        then = "Put the original back. Other settings are given by `masquerade resume --set`."
+        raise MasqueradeError("E401", f"{text} {then}")
+
+
+def mend_settings(directory: RunDirectory) -> None:
+    """Write settings again that changed since results were written with them.
+
+    The last commit has them. Whoever wants others says so by an option, and is heard.
+    """
+    path = directory.path
+    if settings_are_sealed(path):
+        return
+    commit = directory.latest()
+    config = facts_of(commit).origin.config if commit is not None else ""
+    if Folder.open(path).files[CONFIG] != fingerprint(config.encode()):
+        check_settings(path)
+    warn(f"W403 {path / CONFIG} was not what the results were written with; it is written again")
+    directory.write_file(CONFIG, config.encode())
 
 
 def take_over(simulation: Simulation, directory: RunDirectory, now: Origin) -> Commit | None:

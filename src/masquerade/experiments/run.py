@@ -22,7 +22,7 @@ from masquerade.config.resolve import (
 )
 from masquerade.config.settings import Config
 from masquerade.engine.ranks import group
-from masquerade.errors import listed, warn
+from masquerade.errors import MasqueradeError, listed, warn
 from masquerade.evaluation.evaluate import Evaluator
 from masquerade.evaluation.summary import name_of
 from masquerade.experiments import environment
@@ -31,7 +31,9 @@ from masquerade.experiments.checkpoints import (
     FREE_OF_SEVERAL,
     Checkpoints,
     Origin,
+    check_settings,
     differences,
+    mend_settings,
     restore,
     text_of,
 )
@@ -231,8 +233,12 @@ def resume(
     `changes` are other settings for it, section.key → value, of those that may be others.
     """
     with held(partial(RunDirectory.open, path)) as directory:
+        if directory is not None:
+            mend_settings(directory)
+        # The others read settings once they are mended.
+        group().decide(True)
         config = _loaded(path, changes)
-        (training,) = trainings(config)
+        training = _the_training(config, path)
         spec = LoadedConfig.of(config).resolve(training)
 
         def here(text: str) -> RunDirectory:
@@ -269,6 +275,7 @@ def compare(
         text = toml.dump(with_partition(loaded, loaded.config))
         opened = partial(RunDirectory.create, path, text, COMPARISON)
     else:
+        check_settings(path)
         loaded = LoadedConfig.of(_loaded(path, changes))
         opened = partial(RunDirectory.open, path)
     ranks = group()
@@ -302,6 +309,16 @@ def held(opened: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
         return
     with opened() as directory:
         yield directory
+
+
+def _the_training(config: Config, path: Path) -> Training:
+    """Return the training that the directory of a run asks for; refuse settings of several."""
+    found = trainings(config)
+    if len(found) == 1:
+        return found[0]
+    text = f"{path / 'config.toml'} asks for {len(found)} trainings, and this is the directory of"
+    then = "of a comparison the empty file `comparison` is missing; of a run, put back what"
+    raise MasqueradeError("E402", f"{text} one: {then} `masquerade run` wrote there")
 
 
 def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:

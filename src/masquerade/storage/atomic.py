@@ -50,6 +50,7 @@ def write_at(path: Path, data: bytes, start: int = 0, private: bool = False) -> 
     """Replace what lies behind byte `start` of a file, and wait until the disk has it."""
     # A pipe in its place would be waited for.
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
+        refuse_second_name(file, path)
         os.ftruncate(file, start)
         if private:
             os.fchmod(file, 0o600)
@@ -102,6 +103,13 @@ def refuse_link(path: Path) -> None:
     """Refuse a path that is a symbolic link."""
     if path.is_symlink():
         raise MasqueradeError("E405", f"{path} leads over a symbolic link. Remove the link.")
+
+
+def refuse_second_name(file: int, path: Path) -> None:
+    """Refuse to write into an open file that has another name too, perhaps elsewhere."""
+    if os.fstat(file).st_nlink > 1:
+        text = f"{path} is a hard link: what is written into it would be in another file too."
+        raise MasqueradeError("E405", f"{text} Put a copy in its place.")
 
 
 @contextmanager

@@ -354,6 +354,7 @@ class RunDirectory:
             owner = os.read(self._lock, 512).decode(errors="replace") or "another process"
             text = f"Run {self.path} is in use by {owner}. Wait for it, or stop it first."
             raise MasqueradeError("E404", text) from None
+        atomic.refuse_second_name(self._lock, self.path / "lock")
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"process {os.getpid()} on host {socket.gethostname()}".encode())
 
