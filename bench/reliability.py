@@ -114,7 +114,8 @@ BARS = (
         "damaged folders",
         ("damage-run",),
         "Bits are turned, files cut, zeroed, swapped, deleted, or taken from another run. All who "
-        "read it are told, or it was of no use any more.",
+        "read results are told, or it was of no use any more. What a resume then does is tried on "
+        "some damages, in the same file.",
     ),
     Bar(
         "Damaged folders of comparisons",
@@ -135,8 +136,8 @@ BARS = (
         300,
         "updates",
         ("hostile-updates",),
-        "A round with the update equals, in every bit, the round without that client; finite lies "
-        "are bounded by the defence.",
+        "A round with the update equals, in every bit, the round without that client. Finite lies "
+        "cannot be told so: what defences make of them is on the page of attacks.",
     ),
     Bar(
         "Mutated messages",
@@ -144,7 +145,7 @@ BARS = (
         "messages",
         ("messages",),
         "Each is refused with E605, or is the only way to write what it says. Half of them have a "
-        "checksum that fits. Time and memory are bounded.",
+        "checksum that fits. Each has 30 s and 2 GiB of addresses, and would be a fault beyond.",
     ),
     Bar(
         "Mutants of the decoder that short tests kill, %",
