@@ -24,6 +24,7 @@ LONG = (
     "docs/trackers.md",
     "docs/scale.md",
     "docs/methods/dmpfl.md",
+    "docs/methods/domino.md",
     "docs/methods/fedmask.md",
     "docs/methods/fedselect.md",
     "docs/methods/pfedgate.md",
