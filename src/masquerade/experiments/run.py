@@ -32,6 +32,7 @@ from masquerade.experiments.checkpoints import (
     Checkpoints,
     Origin,
     differences,
+    facts_of,
     restore,
     text_of,
 )
@@ -48,7 +49,7 @@ from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
 from masquerade.storage.results import COMPARISON, read_results
-from masquerade.storage.run_directory import RunDirectory
+from masquerade.storage.run_directory import Commit, RunDirectory, is_begun, obstacle
 from masquerade.storage.saved_folder import damages, is_done
 
 
@@ -230,7 +231,7 @@ def resume(
 
     `changes` are other settings for it, section.key → value, of those that may be others.
     """
-    with held(partial(RunDirectory.open, path)) as directory:
+    with held(partial(RunDirectory.open, path, _settings_in)) as directory:
         config = _loaded(path, changes)
         (training,) = trainings(config)
         spec = LoadedConfig.of(config).resolve(training)
@@ -269,6 +270,9 @@ def compare(
         text = toml.dump(with_partition(loaded, loaded.config))
         opened = partial(RunDirectory.create, path, text, COMPARISON)
     else:
+        # What is read before the directory is opened may be a pipe, or gone.
+        if refusal := obstacle(path):
+            raise refusal
         loaded = LoadedConfig.of(_loaded(path, changes))
         opened = partial(RunDirectory.open, path)
     ranks = group()
@@ -302,6 +306,11 @@ def held(opened: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
         return
     with opened() as directory:
         yield directory
+
+
+def _settings_in(commit: Commit) -> str:
+    """Return the text of `config.toml` that a commit has."""
+    return facts_of(commit).origin.config
 
 
 def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:
@@ -338,8 +347,8 @@ def directory_at(path: Path, begun: bool, mark: str | None = None) -> Callable[[
     """Return what makes a directory with the text of its `config.toml`, or opens a begun one."""
 
     def opened(text: str) -> RunDirectory:
-        if begun and (path / "config.toml").exists():
-            return RunDirectory.open(path)
+        if begun and is_begun(path):
+            return RunDirectory.open(path, _settings_in)
         return RunDirectory.create(path, text, mark)
 
     return opened
