@@ -468,7 +468,7 @@ class RunDirectory:
         if manifest is not None:
             self.last, self._offset = manifest.number, manifest.metrics
             if metrics and manifest.lost_lines:
-                atomic.write_file(self._inside(DAMAGED), metrics)
+                self._put_aside(metrics)
             self._pieces = dict(manifest.pieces)
             needed = set(manifest.pieces)
             for folder in self._commits():
@@ -490,6 +490,14 @@ class RunDirectory:
                 logging.getLogger(__name__).info("Removed unfinished %s", leftover)
         self._lines = hashlib.sha256(metrics[: self._offset])
         atomic.write_at(self._inside(METRICS), b"", self._offset)
+
+    def _put_aside(self, metrics: bytes) -> None:
+        """Keep damaged metrics, behind those that were damaged before."""
+        file = self._inside(DAMAGED)
+        kept = file.read_bytes() if file.is_file() else b""
+        # A kill may have come before they were taken away.
+        if not kept.endswith(metrics):
+            atomic.write_file(file, kept + metrics)
 
     def _commits(self) -> list[Path]:
         """List the commits, newest first."""
