@@ -115,6 +115,36 @@ def test_lines_of_metrics_cannot_be_made_again_and_are_kept_as_they_are(
     assert (run / "damaged-metrics.jsonl").read_bytes() == left
     assert contents(run)["summary.json"] == contents(done)["summary.json"]
     assert (run / "metrics.jsonl").read_bytes() == b""
+    with warns("W404", "metrics.jsonl", "damaged-metrics.jsonl", 1, 3) as warned:
+        read_results(run)
+    golden(warned[0].message)
+    with warns("E401", "metrics.jsonl"), warns("W404", "metrics.jsonl"):
+        experiment.resume(run)
+
+
+def test_metrics_that_are_lost_twice_are_all_kept(run: Path) -> None:
+    left = []
+    for rounds in (3, 4):
+        flip(run / "metrics.jsonl", 3)
+        left.append((run / "metrics.jsonl").read_bytes())
+        with warns("E401", "metrics.jsonl"):
+            experiment.resume(run)
+        assert (run / "damaged-metrics.jsonl").read_bytes() == b"".join(left)
+        if rounds == 3:
+            with warns("E401", "metrics.jsonl"), warns("W403"):
+                experiment.resume(run, changes={"train.rounds": 4})
+            # The last round of three is done anew as the third of four.
+            with warns("W404", 1, 2):
+                read_results(run)
+
+
+def test_a_comparison_says_whose_lines_of_metrics_are_lost(tmp_path: Path) -> None:
+    compare(config_of(tmp_path, "local", "fedavg", rounds=1), tmp_path / "both")
+    flip(tmp_path / "both" / "fedavg-seed1" / "metrics.jsonl", 3)
+    with warns("E401", "metrics.jsonl"):
+        experiment.compare(tmp_path / "both", None)
+    with warns("W404", "fedavg-seed1", 1):
+        read_results(tmp_path / "both")
 
 
 def test_the_last_line_of_metrics_is_made_again(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from masquerade.experiments.checkpoints import (
     Origin,
     check_settings,
     differences,
+    facts_of,
     mend_settings,
     restore,
     text_of,
@@ -50,7 +51,7 @@ from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
 from masquerade.storage.results import COMPARISON, read_results
-from masquerade.storage.run_directory import RunDirectory
+from masquerade.storage.run_directory import Commit, RunDirectory, is_begun, obstacle
 from masquerade.storage.saved_folder import damages, is_done
 
 
@@ -232,7 +233,7 @@ def resume(
 
     `changes` are other settings for it, section.key → value, of those that may be others.
     """
-    with held(partial(RunDirectory.open, path)) as directory:
+    with held(partial(RunDirectory.open, path, _settings_in)) as directory:
         if directory is not None:
             mend_settings(directory)
         # The others read settings once they are mended.
@@ -275,6 +276,9 @@ def compare(
         text = toml.dump(with_partition(loaded, loaded.config))
         opened = partial(RunDirectory.create, path, text, COMPARISON)
     else:
+        # What is read before the directory is opened may be a pipe, or gone.
+        if refusal := obstacle(path):
+            raise refusal
         check_settings(path)
         loaded = LoadedConfig.of(_loaded(path, changes))
         opened = partial(RunDirectory.open, path)
@@ -321,6 +325,11 @@ def _the_training(config: Config, path: Path) -> Training:
     raise MasqueradeError("E402", f"{text} one: {then} `masquerade run` wrote there")
 
 
+def _settings_in(commit: Commit) -> str:
+    """Return the text of `config.toml` that a commit has."""
+    return facts_of(commit).origin.config
+
+
 def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:
     """Read the configuration in a directory, with changes; refuse that of a program."""
     tables = toml.read_file(path / "config.toml")
@@ -355,8 +364,8 @@ def directory_at(path: Path, begun: bool, mark: str | None = None) -> Callable[[
     """Return what makes a directory with the text of its `config.toml`, or opens a begun one."""
 
     def opened(text: str) -> RunDirectory:
-        if begun and (path / "config.toml").exists():
-            return RunDirectory.open(path)
+        if begun and is_begun(path):
+            return RunDirectory.open(path, _settings_in)
         return RunDirectory.create(path, text, mark)
 
     return opened

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from masquerade.errors import MasqueradeError
+from masquerade.errors import MasqueradeError, warn
 from masquerade.results import PrivacySheet, Summary
 from masquerade.results.json_records import parsed
 from masquerade.results.privacy import FILE as PRIVACY
-from masquerade.storage.run_directory import HASHES
+from masquerade.storage.regular import read_regular
+from masquerade.storage.run_directory import DAMAGED, HASHES, METRICS
 from masquerade.storage.saved_folder import Folder, damaged
 
 COMPARISON = "comparison"
@@ -38,7 +39,8 @@ def read_sheets(path: Path) -> tuple[PrivacySheet, ...]:
 def read_results(path: Path) -> list[Summary]:
     """Read the summaries of a run directory, or the results of a comparison.
 
-    Settings, metrics and facts of the data are checked too, and models as they are read.
+    Settings, metrics and facts of the data are checked too, and models as they are read. A warning
+    says which rounds have lost their lines of metrics.
     """
     folder = Folder.open(path)
     folder.check()
@@ -47,7 +49,25 @@ def read_results(path: Path) -> list[Summary]:
         found = parsed(folder.read(name))
         if not isinstance(found, list) or not found:
             raise ValueError("it has no summaries")
-        return [Summary.from_json(each) for each in found]
+        results = [Summary.from_json(each) for each in found]
     except (ValueError, TypeError, MasqueradeError) as error:
         said = str(error).removeprefix("E401 ")
         raise damaged(path / name, path, said) from None
+    runs = [path] if name == "summary.json" else [each.parent for each in path.glob(f"*/{HASHES}")]
+    for run in sorted(runs):
+        _warn_of_lost_lines(run, results[0].rounds)
+    return results
+
+
+def _warn_of_lost_lines(run: Path, rounds: int) -> None:
+    """Say which rounds a run has no metrics of: they were damaged, and nothing makes them again."""
+    try:
+        first, _, _ = read_regular(run / METRICS).partition(b"\n")
+        begins = parsed(first)["round"] if first else rounds + 1
+    except (OSError, ValueError, LookupError, TypeError):
+        # A saved result has none; of damage others tell.
+        return
+    if begins > 1:
+        left = f"; what is left of them is in {run / DAMAGED}" if (run / DAMAGED).is_file() else ""
+        text = f"W404 {run / METRICS} lost its lines of rounds 1 to {begins - 1}, which nothing"
+        warn(f"{text} makes again{left}; the results do not depend on them")

@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning
+from masquerade.errors import MasqueradeError, MasqueradeWarning, warn
 from masquerade.results.json_records import LONGEST, Json, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
@@ -48,6 +48,14 @@ MANIFEST = "manifest.json"
 """Of a commit."""
 HASHES = "hashes.json"
 """The manifest of results, which lies beside them; bundles have a `manifest.json` there."""
+SUMMARY = "summary.json"
+ROUNDS, CLIENTS = "rounds", "clients"
+"""Folders of commits, and of clients' models."""
+FILES = (
+    *(CONFIG, METRICS, DAMAGED, HASHES, SUMMARY, "results.json", "data.json", "privacy.json"),
+    *("environment.json", "initial.safetensors", "report.html", "comparison", "sweep"),
+)
+"""What lies in a run's directory as a file, if it is there."""
 
 
 def check_name(name: str) -> str:
@@ -167,6 +175,58 @@ def _content(path: Path, most: int = MOST) -> bytes | None:
         raise
 
 
+def obstacle(path: Path) -> MasqueradeError | None:
+    """Return the refusal of a directory that cannot be opened as a run until a person acts.
+
+    Nothing is changed there before that is clear, so that the next try finds all that this one did.
+    """
+    if not is_begun(path):
+        if not any((path / name).exists() for name in (HASHES, METRICS)):
+            return MasqueradeError("E408", f"No run at {path}: it has no {CONFIG}. Check the path.")
+        text = f"{path / CONFIG} is gone, and no commit there has what it said"
+        return MasqueradeError("E408", f"{text}. Put a copy of it there.")
+    if (wrong := _misplaced(path)) is not None:
+        text = f"{wrong} is no {'folder' if wrong.name in FOLDERS else 'file'}, but a run has one"
+        return MasqueradeError("E405", f"{text} there. Move it away, then do the same again.")
+    if not (path / ROUNDS).is_dir() and (_size(path / METRICS) or (path / SUMMARY).exists()):
+        text = f"{path / ROUNDS} is gone, and with it all commits: results that are intact can be"
+        todo = "Put a copy of that folder there, or start a new run."
+        return MasqueradeError("E408", f"{text} read, but not written again or resumed. {todo}")
+    return None
+
+
+FOLDERS = (ROUNDS, CLIENTS, PIECES)
+"""Folders in a run's directory."""
+
+
+def _misplaced(path: Path) -> Path | None:
+    """Return what cannot be written because it is of another kind; links are refused elsewhere."""
+    for name in FOLDERS:
+        if (path / name).exists() and not (path / name).is_dir():
+            return path / name
+    # What is renamed to a path takes the place of anything there but a folder; these are not.
+    for name in (CONFIG, METRICS):
+        if (path / name).exists() and not (path / name).is_file():
+            return path / name
+    models = (path / CLIENTS).glob("[!.]*.safetensors")
+    return next(
+        (file for file in (*(path / name for name in FILES), *models) if file.is_dir()), None
+    )
+
+
+def is_begun(path: Path) -> bool:
+    """Tell whether a directory has a run, though its settings may be gone."""
+    return os.path.lexists(path / CONFIG) or _has_commits(path)
+
+
+def _has_commits(path: Path) -> bool:
+    return any(each.name.isdecimal() for each in (path / ROUNDS).glob("*"))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
 class Commit(NamedTuple):
     """The state of a run after `number` rounds."""
 
@@ -210,11 +270,26 @@ class RunDirectory:
         return cls(Path(path), config, mark)
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Open an existing run, and clear away what a crash left beyond its newest commit."""
-        if not (Path(path) / CONFIG).is_file():
-            raise MasqueradeError("E408", f"No run at {path}: it has no {CONFIG}. Check the path.")
-        return cls(Path(path), None)
+    def open(cls, path: str | Path, settings: "Callable[[Commit], str] | None" = None) -> Self:
+        """Open an existing run, and clear away what a crash left beyond its newest commit.
+
+        `settings` finds in that commit what a `config.toml` said that is gone.
+        """
+        path = Path(path)
+        if refusal := obstacle(path):
+            raise refusal
+        gone = not (path / CONFIG).exists()
+        if gone and settings is None:
+            text = f"No settings at {path}: it has no {CONFIG}. To have it again:"
+            raise MasqueradeError("E408", f"{text} masquerade resume {path}")
+        found = cls(path, None)
+        if gone and settings is not None:
+            try:
+                found._write_settings_again(settings)
+            except BaseException:
+                found.close()
+                raise
+        return found
 
     def close(self) -> None:
         """Let other processes in."""
@@ -255,7 +330,7 @@ class RunDirectory:
             files = {STATE: fingerprint(state)}
             digest = lines_so_far.hexdigest()
             sealed = seal(vars(_Manifest(VERSION, number, offset, facts, files, counted, digest)))
-            target = self._inside("rounds") / f"{number:08d}"
+            target = self._inside(ROUNDS) / f"{number:08d}"
             # Damaged, and passed over when the run was resumed.
             if target.exists():
                 atomic.remove(target)
@@ -309,14 +384,26 @@ class RunDirectory:
         """Take the newest commit back."""
         assert self.last is not None
         with self._faults("taking a checkpoint back"):
-            atomic.remove(self._inside("rounds") / f"{self.last:08d}")
+            atomic.remove(self._inside(ROUNDS) / f"{self.last:08d}")
             self.last, self._offset, self._pieces = None, 0, {}
             self._recover()
+
+    def _write_settings_again(self, settings: Callable[[Commit], str]) -> None:
+        commit = self.latest()
+        if commit is None:
+            raise MasqueradeError("E408", f"No run at {self.path}: it has no {CONFIG}.")
+        self.write_file(CONFIG, settings(commit).encode())
+        text = f"E401 {self.path / CONFIG} was gone; it is written again"
+        warn(f"{text}, with the settings of checkpoint {commit.number}")
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a file such as `program.txt`, which appears whole or not at all."""
         with self._faults(f"writing {name}"):
-            atomic.write_file(self._inside(name), data)
+            target = self._inside(name)
+            if not target.parent.is_dir():
+                os.makedirs(target.parent)
+                atomic.sync(self.path)
+            atomic.write_file(target, data)
 
     def change_settings(self, config: str) -> None:
         """Write another `config.toml`; results of the former one do not count any more."""
@@ -328,6 +415,8 @@ class RunDirectory:
 
         It has the hashes of all of that, of the settings and of the metrics.
         """
+        if refusal := obstacle(self.path):
+            raise refusal
         self._unseal()
         hashes = {}
         for name, data in files:
@@ -359,25 +448,28 @@ class RunDirectory:
         os.write(self._lock, f"process {os.getpid()} on host {socket.gethostname()}".encode())
 
     def _begin(self, config: str, mark: str | None) -> None:
-        os.makedirs(self._inside("rounds"), exist_ok=True)
+        os.makedirs(self._inside(ROUNDS), exist_ok=True)
         if (self.path / CONFIG).exists() or self._commits():
             todo = f"Choose another --out, or: masquerade resume {self.path}"
             raise MasqueradeError("E407", f"{self.path} already holds a run. {todo}")
         if mark is not None:
             atomic.write_file(self._inside(mark), b"")
-        os.makedirs(self._inside("clients"), exist_ok=True)
+        os.makedirs(self._inside(CLIENTS), exist_ok=True)
         atomic.write_at(self._inside(METRICS), b"")
         # The config comes last, because a directory that has one is a run.
         atomic.write_file(self._inside(CONFIG), config.encode())
         atomic.sync(self.path.parent)
 
     def _recover(self) -> None:
+        if not (self.path / ROUNDS).is_dir():
+            # A comparison has none in it, and copies may leave out folders that are empty.
+            os.makedirs(self._inside(ROUNDS))
         manifest, _, _ = self._newest()
         metrics = self._metrics()
         if manifest is not None:
             self.last, self._offset = manifest.number, manifest.metrics
             if metrics and manifest.lost_lines:
-                atomic.write_file(self._inside(DAMAGED), metrics)
+                self._put_aside(metrics)
             self._pieces = dict(manifest.pieces)
             needed = set(manifest.pieces)
             for folder in self._commits():
@@ -392,7 +484,7 @@ class RunDirectory:
                     # Damaged, and left as it is until it is written anew.
                     needed |= {file.name for file in self._inside(PIECES).glob(f"{folder.name}-*")}
             self._remove_pieces(needed)
-        for folder in (self.path, *map(self._inside, ("rounds", "clients", PIECES))):
+        for folder in (self.path, *map(self._inside, FOLDERS)):
             # `check_name` lets no other name begin so.
             for leftover in folder.glob(f"{atomic.TEMPORARY}*"):
                 atomic.remove(leftover)
@@ -400,9 +492,17 @@ class RunDirectory:
         self._lines = hashlib.sha256(metrics[: self._offset])
         atomic.write_at(self._inside(METRICS), b"", self._offset)
 
+    def _put_aside(self, metrics: bytes) -> None:
+        """Keep damaged metrics, behind those that were damaged before."""
+        file = self._inside(DAMAGED)
+        kept = file.read_bytes() if file.is_file() else b""
+        # A kill may have come before they were taken away.
+        if not kept.endswith(metrics):
+            atomic.write_file(file, kept + metrics)
+
     def _commits(self) -> list[Path]:
         """List the commits, newest first."""
-        rounds = self.path / "rounds"
+        rounds = self.path / ROUNDS
         numbered = [name for name in os.listdir(rounds) if name.isdecimal()]
         return [rounds / name for name in sorted(numbered, key=int, reverse=True)]
 

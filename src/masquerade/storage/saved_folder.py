@@ -14,7 +14,7 @@ from masquerade.results.json_records import LONGEST, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
 from masquerade.storage.regular import read_regular
-from masquerade.storage.run_directory import CONFIG, HASHES, check_name
+from masquerade.storage.run_directory import CONFIG, HASHES, METRICS, check_name, obstacle
 
 FEDERATION = "federation.toml"
 """The file that tells the folder of a federation of real clients from others."""
@@ -80,8 +80,8 @@ class Folder:
     def open(cls, path: Path) -> "Folder":
         """Read the manifest; without one there are no results, or not yet all."""
         if not (path / HASHES).is_file():
-            begun = (path / CONFIG).is_file()
-            then = f"it has no {HASHES}, so: {again(path)}" if begun else "check the path"
+            begun = os.path.lexists(path / CONFIG) or (path / METRICS).exists()
+            then = _advice(path, f"it has no {HASHES}, so") if begun else "check the path"
             if (path / FEDERATION).is_file():
                 then = f"they come when training is done; how far it is: {SHOWS} {path}"
             raise MasqueradeError("E408", f"no results in {path}; {then}")
@@ -155,7 +155,15 @@ def is_done(path: Path) -> bool:
 def damaged(path: Path, folder: Path, why: str | None = None) -> MasqueradeError:
     """Return the refusal of a file of a folder."""
     text = f"{path} is damaged ({why or 'its hash differs'}); it is not used"
-    return MasqueradeError("E401", f"{text}. To have it again: {again(folder)}")
+    return MasqueradeError("E401", f"{text}. {_advice(folder)}")
+
+
+def _advice(path: Path, begins: str = "To have it again") -> str:
+    """Say how to have results again, or what is to be done before; a resume says the same."""
+    run = os.path.lexists(path / METRICS) and not (path / FEDERATION).is_file()
+    if run and (refusal := obstacle(path)):
+        return str(refusal).removeprefix(f"{refusal.code} ")
+    return f"{begins}: {again(path)}"
 
 
 def again(path: Path) -> str:
