@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from masquerade.core import Part, Round, State, Task
 from masquerade.core.round import Batch
 from masquerade.methods import Domino, FedDST
+from masquerade.rules.label_mix import label_mix
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.state import RunState
 from tests.papers.reference import Learner
@@ -95,6 +96,9 @@ def test_adapt_equals_its_second_text(share: float) -> None:
         own, log_mix = second_text(world, server["params"], server["keep"], client, share)
         assert_same(model["params"].values, own)
         assert_same(model["mix"].values, {"log": log_mix})
+        # What is added here is what rules on outputs take out.
+        labels = world.federation.y[world.federation.train[client]]
+        assert_same(model["mix"].values, {"log": label_mix(labels, 3).log()})
         x = world.federation.x[world.federation.test[client]]
         answered = made.server.method.predict(made.server.task, model, x)
         torch.testing.assert_close(answered, world.output(own, x) + log_mix)

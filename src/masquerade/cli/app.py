@@ -93,8 +93,9 @@ def main() -> None:
 
 
 PATIENCE = 5.0
-"""Seconds after which a process that torchrun started says what process 0 has not said, and in
-which a command that was asked to stop is not asked again."""
+"""Seconds after which a process that torchrun started says what process 0 has not said."""
+STOPPING = 5.0
+"""Seconds in which a command that was asked to stop is not asked again."""
 TOGETHER = ("run", "compare", "resume")
 """Commands that processes which torchrun started do together."""
 USAGE = 2
@@ -201,7 +202,7 @@ def _stop(number: int, frame: object) -> None:
     global _stopped_at
     now = time.monotonic()
     # A second signal would only interrupt the stopping.
-    if now - _stopped_at > PATIENCE:
+    if now - _stopped_at > STOPPING:
         _stopped_at = now
         raise Stopped(STATUS_WHEN_STOPPED[number])
 

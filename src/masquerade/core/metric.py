@@ -26,6 +26,16 @@ class SetMetric:
             raise MasqueradeError("E202", text)
 
 
+PSEUDO_COUNT = 1.0
+"""What every class is counted beside its samples (Laplace): none is thought impossible."""
+
+
+def smoothed(counts: Tensor) -> Tensor:
+    """Return the label mix that counts of classes give: what is added to outputs and taken out."""
+    mass = counts + PSEUDO_COUNT
+    return mass / mass.sum(-1, keepdim=True)
+
+
 @dataclass(frozen=True, eq=False)
 class RuleClient:
     """What a rule may know of the client whose outputs it is given."""

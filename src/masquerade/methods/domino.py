@@ -22,6 +22,7 @@ from torch import Tensor
 
 from masquerade.core import MasqueradeError, mask, tree
 from masquerade.core.method import Bounds
+from masquerade.core.metric import smoothed
 from masquerade.core.part import Message, Part
 from masquerade.core.round import Batch, Cohort, Round, Stage
 from masquerade.core.sgd import Loss, Losses
@@ -48,8 +49,6 @@ class Domino(FedDST):
     average: float = 0.0
     """Share of the run, at its end, over which the shared model is averaged for use: its rounds
     follow their cohorts, and the mean does not."""
-    pseudo_count: float = 1.0
-    """What every class is counted beside its samples (Laplace): none is thought impossible."""
 
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     prior: ClassVar[tuple[str, ...]] = ("batch",)
@@ -58,7 +57,6 @@ class Domino(FedDST):
         "average": (0, 1),
         "tune_lr": (0, math.inf),
         "tune_epochs": (0, math.inf),
-        "pseudo_count": (1e-9, math.inf),
     }
 
     def server_init(self, task: Task) -> State:
@@ -113,17 +111,12 @@ class Domino(FedDST):
         )
         return (Stage("count", _count, masks=mask.unused), tune) if self.label_mix else (tune,)
 
-    def log_mix(self, counts: Tensor) -> Tensor:
-        """Return the logarithm of the smoothed label mix [classes]."""
-        smoothed = counts + self.pseudo_count
-        return (smoothed / smoothed.sum(-1, keepdim=True)).log()
-
     def _adjusted_loss(self, task: Task) -> Loss:
         """Return the loss at logits + log mix (logit adjustment; Menon et al., 2021)."""
 
         def loss(work: State, batch: Batch, round: Round) -> Losses:
             logits, buffers = task.outputs(work["params"], batch)
-            return task.weighted_loss(logits + self.log_mix(work["counts"]), batch.y), buffers
+            return task.weighted_loss(logits + smoothed(work["counts"]).log(), batch.y), buffers
 
         return loss
 
@@ -156,7 +149,7 @@ class Domino(FedDST):
             return {"params": message["params"]}
         personal = {"params": Part(client["params"], message["params"].keep)}
         if self.label_mix:
-            personal["mix"] = Part({"log": self.log_mix(client["counts"])})
+            personal["mix"] = Part({"log": smoothed(client["counts"]).log()})
         return personal
 
     def contains_mix(self, view: str) -> bool:

@@ -21,12 +21,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from masquerade.core.metric import RuleClient
+from masquerade.core.metric import RuleClient, smoothed
 from masquerade.errors import MasqueradeError
 from masquerade.rules.em import em, gained
 
-PSEUDO_COUNT = 1.0
-"""What every class is counted beside its samples (Laplace): none is thought impossible."""
 STRENGTHS = 21
 """Strengths that are tried, from 0 to 1: clients' samples do not tell finer ones apart."""
 FEWEST = 5
@@ -119,8 +117,7 @@ def check(client: RuleClient, outputs: Tensor) -> None:
 
 def label_mix(labels: Tensor, classes: int) -> Tensor:
     """Return the smoothed frequencies of labels [classes]."""
-    counts = torch.bincount(labels.cpu(), minlength=classes).double() + PSEUDO_COUNT
-    return counts / counts.sum()
+    return smoothed(torch.bincount(labels.cpu(), minlength=classes).double())
 
 
 def calibrated(posterior: Tensor, labels: Tensor) -> bool:
