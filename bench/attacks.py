@@ -1,34 +1,49 @@
 """Write a page of what false updates do to models, and what defends against them, on MNIST.
 
-    python bench/attacks.py
+    python bench/attacks.py --jobs 8                  # trains what is missing, writes the page
+    python bench/attacks.py --device cuda --jobs 14 --minutes 8
+    python bench/attacks.py --page                    # writes the page from what is saved
+    python bench/attacks.py --quick --jobs 2          # tiny, on digits, to see that it runs
 
-Four of twenty clients attack in every round. Results are files beside the page, one per method:
-what is there is not done again, so that an interrupted call goes on.
+Four of twenty clients attack in every round. A seed is a partition and a training. Results are
+files beside the page, one per method and a line per training: what is there is not done again, so
+that an interrupted call goes on. The page is written when all are there.
 """
 
 import argparse
 import datetime
 import json
-from collections.abc import Sequence
+import math
+import multiprocessing
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from masquerade.config import toml as configuration
 from masquerade.config.resolve import TrainingSpec, resolve, trainings
-from masquerade.core.part import Message, Part
+from masquerade.config.settings import Config
+from masquerade.core.part import Part
 from masquerade.core.random import fold, uniform
 from masquerade.data import Federation
 from masquerade.engine.base import Engine, Job, Outcome
 from masquerade.evaluation.evaluate import Evaluator
+from masquerade.report.intervals import over_seeds
 from masquerade.reproduce.page import wrapped
 from masquerade.simulation.build import simulating
 from masquerade.simulation.server import train as rounds
+from masquerade.storage import atomic
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCE, PAGE = ROOT / "runs/attacks.toml", ROOT / "docs/results/attacks.md"
 ATTACKERS = (0, 5, 10, 15)
 SPLITS = ("validation", "test")
 HUGE = 1e38
@@ -43,24 +58,46 @@ ATTACKS = {
     "mask inflation": "the update turned round, in a mask that holds everything; all bits ones",
     "one 1e38": "the last number of the update is 1e38",
 }
+NO_PLACE = {"fedavg": ("random masks", "mask inflation"), "fedmask": ("×100", "one 1e38")}
+"""Attacks that change nothing of what a method sends: it sends no masks, or no numbers."""
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "clip": {"clip_updates": 1.0},
-    "median": {"aggregation": "median", "min_contributors": 3},
-    "trimmed mean": {"aggregation": "trimmed_mean", "trim": 0.3, "min_contributors": 3},
-    "trimmed mean, clip": {
-        "aggregation": "trimmed_mean",
-        "trim": 0.3,
-        "min_contributors": 3,
-        "clip_updates": 1.0,
+    "median, clip": {"aggregation": "median", "min_contributors": 3, "clip_updates": 1.0},
+    **{
+        f"trimmed mean {trim}, clip": {
+            "aggregation": "trimmed_mean",
+            "trim": trim,
+            "min_contributors": 3,
+            "clip_updates": 1.0,
+        }
+        for trim in (0.2, 0.3)
     },
 }
-HOPELESS = 5.0
-"""Points: a defence that loses more under one attack is not tried with the methods that follow."""
 THIN = 3
 """Contributors below which no rule can tell who is false."""
+WITHIN = 3.0
+"""Points that honest clients may lose with the recommended defence."""
+QUICK = {
+    "data": {"name": "digits", "fraction": 1.0},
+    "train": {"model": "mlp", "rounds": 1, "seeds": [1, 2]},
+}
+"""Settings of `--quick`."""
+QUICK_DEFENCES = ("none", "clip")
 
 Record = dict[str, Any]
+
+
+class Cell(NamedTuple):
+    """One training."""
+
+    method: str
+    defence: str
+    attack: str
+    seed: int
+
+
+Results = dict[Cell, Record]
 
 TEXT = """# False updates
 
@@ -74,8 +111,10 @@ The mask budgets of methods and the refusal of numbers that are not finite are a
 python bench/attacks.py
 ```
 
-Settings are those of [`runs/attacks.toml`](../../runs/attacks.toml); every figure is in
-[`attacks`](attacks). What a setting does is on [the page on defences](../defences.md).
+Settings are those of [`runs/attacks.toml`](../../runs/attacks.toml); every honest client's accuracy
+is in [`attacks`](attacks). What a setting does is on [the page on defences](../defences.md).
+
+{verdict}
 
 ## The recommended defence
 
@@ -87,22 +126,21 @@ data, against the clean run without a defence:
 {chosen}
 ```
 
-| defence | methods | worst loss, points | mean loss, points | cost without attackers, points |
-|---|--:|--:|--:|--:|
+| defence | worst loss, points | under | mean loss, points | cost without attackers, points |
+|---|--:|---|--:|--:|
 {tried}
 
-One that lost more than {hopeless:g} points was not tried with the methods that follow.
+(± …) is half of the 95 % interval over seeds (Student's t) of the paired differences: a run's from
+the clean one of its seed. The cost is the mean over methods.
 
 ## Test data
 
-Percent, honest clients. Δ is the difference from the clean run without a defence, in points. A dash
-is an attack that a method has no place for: no masks are sent, or no numbers.
+Percent, honest clients, mean over seeds. Δ is the difference from the clean run without a defence,
+in points. A dash is an attack that a method has no place for: no masks are sent, or no numbers.
 
 | method | attack | undefended | Δ | defended | Δ | |
 |---|---|--:|--:|--:|--:|---|
 {rows}
-
-{verdict}
 
 ## Attacks
 
@@ -141,7 +179,7 @@ class Attacked:
         }
         if job.round.kind == "train" and uploads:
             self.contributors = [
-                count.flatten() for part in uploads.values() for count in contributors(part)
+                count.flatten().cpu() for part in uploads.values() for count in contributors(part)
             ]
         return replace(done, uploads=uploads)
 
@@ -161,9 +199,10 @@ def contributors(part: Part) -> list[Tensor]:
 
 def spoiled(part: Part, server: Any, places: Sequence[int], attack: str, number: int) -> Part:
     """Return a stacked part in which some clients' values or masks are an attacker's."""
-    values = {name: value.clone() for name, value in part.values.items()}
+    whole = torch.contiguous_format
+    values = {name: value.clone(memory_format=whole) for name, value in part.values.items()}
     keep = {name: bits.clone() for name, bits in part.keep.items()}
-    held = {name: part.held(name) for name in keep}
+    held = {name: bits for name in keep if (bits := part.held(name)) is not None}
     for at in places:
         huge = attack == "one 1e38"
         for name, value in reversed(values.items()):
@@ -207,16 +246,6 @@ def shuffled(count: int, key: int) -> Tensor:
     return uniform(torch.tensor(key), (count,), torch.float64).argsort()
 
 
-def applies(attack: str, uploads: Message) -> bool:
-    """Tell whether a method sends anything that an attack can change."""
-    parts = list(uploads.values())
-    bits = any(value.dtype is torch.bool for part in parts for value in part.values.values())
-    numbers = any(value.is_floating_point() for part in parts for value in part.values.values())
-    if attack in ("random masks", "mask inflation"):
-        return bits or any(part.keep for part in parts)
-    return numbers if attack in ("×100", "one 1e38") else True
-
-
 def with_flipped_labels(data: Federation) -> Federation:
     """Return data in which attackers have learned wrong labels."""
     y = data.y.clone()
@@ -225,146 +254,297 @@ def with_flipped_labels(data: Federation) -> Federation:
     return replace(data, y=y)
 
 
-def trained(spec: TrainingSpec, attack: str, defence: str) -> Record:
+def cells(config: Config, defences: Sequence[str]) -> list[Cell]:
+    """List what is to be trained, the seeds of one after another."""
+    return [
+        Cell(method, defence, attack, seed)
+        for seed in config.train.seeds
+        for method in config.methods
+        for defence in defences
+        for attack in ATTACKS
+        if attack not in NO_PLACE.get(method, ())
+    ]
+
+
+def specified(given: dict[str, Any], cell: Cell) -> TrainingSpec:
+    """Return everything that a training is made of."""
+    own = {"seeds": [cell.seed], **DEFENCES[cell.defence]}
+    changed = configuration.merged(given, {"train": own}) | {"methods": [cell.method]}
+    config = configuration.parse(changed)
+    (training,) = trainings(config)
+    spec = resolve(config, training)
+    if cell.attack != "label flip":
+        return spec
+    return replace(spec, federation=with_flipped_labels(spec.federation))
+
+
+def trained(given: dict[str, Any], cell: Cell) -> Record:
     """Train, and measure honest clients on validation and on test data."""
-    data = with_flipped_labels(spec.federation) if attack == "label flip" else spec.federation
-    train = replace(spec.train, **DEFENCES[defence])
-    with simulating(replace(spec, federation=data, train=train)) as made:
-        one = made.server.make_job(made.begin(), torch.tensor([1]), made.server.round("train", 0))
-        if not applies(attack, made.engine.work(one).uploads):
-            return {"applies": False}
-        engine = Attacked(made.engine, attack, [])
+    with simulating(specified(given, cell)) as made:
+        engine = Attacked(made.engine, cell.attack, [])
         made = replace(made, engine=engine)
         state = rounds(made.server, engine, made.begin())
-        evaluator, figures = Evaluator.of(made), {}
+        evaluator, device = Evaluator.of(made), made.server.device
+        figures = {}
         for split in SPLITS:
-            own = getattr(made.federation, split)
-            scores = evaluator.measure(state, spec.views[0], own, models=False).scores
-            honest = [
-                float(score.double().mean())
+            own, view = getattr(made.federation, split), made.spec.views[0]
+            scores = evaluator.measure(state, view, own, models=False).scores
+            figures[split] = [
+                round(float(score.double().mean()), 2) if len(score) else None
                 for id, score in zip(made.server.known, scores, strict=True)
-                if id not in ATTACKERS and len(score)
+                if id not in ATTACKERS
             ]
-            figures[split] = sum(honest) / len(honest)
         thin = float((torch.cat(engine.contributors) < THIN).double().mean())
-    about = {"date": datetime.date.today().isoformat(), "torch": torch.__version__}
-    return figures | {"refused": state.refused, "thin": thin, "applies": True} | about
+    return {
+        **figures,
+        "refused": state.refused,
+        "thin": round(thin, 5),
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+    }
 
 
-def run(source: Path, folder: Path, wanted: Sequence[str]) -> None:
-    """Do what is missing, of some methods or of all."""
-    config = configuration.parse(configuration.read_file(source))
+def bounded(end: float, given: dict[str, Any], cell: Cell) -> Record | None:
+    """Do a training, if there is still time to begin it."""
+    # What is refused is counted, and thousands of warnings would hide the rest.
+    warnings.simplefilter("ignore")
+    return trained(given, cell) if time.monotonic() < end else None
+
+
+def run(given: dict[str, Any], folder: Path, wanted: list[Cell], jobs: int, most: float) -> None:
+    """Train what is missing; save each as it is done."""
+    results, end = read(folder), time.monotonic() + most
+    missing = [cell for cell in wanted if cell not in results]
     folder.mkdir(parents=True, exist_ok=True)
-    for training in trainings(config):
-        (name,) = training.names
-        if wanted and name not in wanted:
-            continue
-        spec, file, found = resolve(config, training), folder / f"{name}.json", read(folder, name)
-        before = {each: read(folder, each) for each in config.methods[: config.methods.index(name)]}
-        for defence in DEFENCES:
-            if defence != "none" and max(losses(before, defence), default=0.0) > HOPELESS:
-                continue
-            for attack in ATTACKS:
-                key = f"{defence}: {attack}"
-                if key not in found:
-                    found[key] = trained(spec, attack, defence)
-                    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-                    print(f"{name}, {key}: {found[key]}", flush=True)
+    failed = []
+    # A process that has met CUDA cannot be forked.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context) as pool:
+        begun = {pool.submit(bounded, end, given, cell): cell for cell in missing}
+        for future in as_completed(begun):
+            cell = begun[future]
+            if fault := future.exception():
+                failed.append(f"{', '.join(map(str, cell))}: {fault!r}")
+            elif record := future.result():
+                results[cell] = record
+                save(folder, cell.method, results)
+                print(f"{len(results)}/{len(wanted)} {', '.join(map(str, cell))}", flush=True)
+    if failed:
+        raise SystemExit("\n".join([f"{len(failed)} failed", *failed[:5]]))
 
 
-def read(folder: Path, name: str) -> Record:
-    """Read what is done of a method."""
-    file = folder / f"{name}.json"
-    found: Record = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return found
+def save(folder: Path, method: str, results: Results) -> None:
+    """Write what is done of a method, a training in a line."""
+    mine = sorted((cell for cell in results if cell.method == method), key=order)
+    records = [cell._asdict() | results[cell] for cell in mine]
+    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in records)
+    atomic.write_file(folder / f"{method}.json", f"[\n{lines}\n]\n".encode())
 
 
-def losses(results: dict[str, Record], defence: str) -> list[float]:
-    """Return how much honest clients lose on validation data, over methods and attacks tried."""
-    tried = [
-        (found["none: none"], found[f"{defence}: {attack}"])
-        for found in results.values()
-        for attack in ATTACKS
-        if attack != "none" and f"{defence}: {attack}" in found
-    ]
-    return [clean["validation"] - one["validation"] for clean, one in tried if one["applies"]]
+def order(cell: Cell) -> tuple[int, int, int]:
+    return list(DEFENCES).index(cell.defence), list(ATTACKS).index(cell.attack), cell.seed
 
 
-def page(source: Path, folder: Path) -> str:
-    """Return the page of the results in a folder."""
-    config = configuration.parse(configuration.read_file(source))
-    results = {name: read(folder, name) for name in config.methods}
-    worst = {name: max(losses(results, name)) for name in DEFENCES}
-    chosen = min((name for name in DEFENCES if name != "none"), key=worst.__getitem__)
-    tried, missed, rows = [], [], []
-    for name in DEFENCES:
-        lost = losses(results, name)
-        cost = [
-            found["none: none"]["validation"] - found[f"{name}: none"]["validation"]
-            for found in results.values()
-            if f"{name}: none" in found
-        ]
+def read(folder: Path) -> Results:
+    """Read what is done."""
+    records = [each for path in folder.glob("*.json") for each in json.loads(path.read_bytes())]
+    return {Cell(*(each[key] for key in Cell._fields)): each for each in records}
+
+
+def honest(record: Record, split: str) -> float:
+    """Return the mean accuracy of honest clients."""
+    return fmean(each for each in record[split] if each is not None)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was trained of a configuration."""
+
+    config: Config
+    defences: Sequence[str]
+    results: Results
+
+    def accuracy(self, split: str, method: str, defence: str, attack: str) -> list[float]:
+        """Return by seed the mean accuracy of honest clients."""
+        cells = [Cell(method, defence, attack, seed) for seed in self.config.train.seeds]
+        return [honest(self.results[cell], split) for cell in cells]
+
+    def gaps(self, split: str, method: str, defence: str, attack: str) -> list[float]:
+        """Return by seed the difference from the clean run without a defence, in points."""
+        clean = self.accuracy(split, method, "none", "none")
+        other = self.accuracy(split, method, defence, attack)
+        return [one - before for one, before in zip(other, clean, strict=True)]
+
+    def all_gaps(self, split: str, defence: str) -> dict[tuple[str, str], list[float]]:
+        """Return them by method and attack."""
+        pairs = [(each.method, each.attack) for each in cells(self.config, [defence])]
+        return {pair: self.gaps(split, pair[0], defence, pair[1]) for pair in pairs}
+
+    def attacked(self, split: str, defence: str) -> dict[str, list[float]]:
+        """Return those with attackers, the largest loss first, by the words for it."""
+        gaps = self.all_gaps(split, defence).items()
+        found = sorted(((fmean(each), *pair, each) for pair, each in gaps if pair[1] != "none"))
+        return {f"{self.title(method)}, {attack}": each for _, method, attack, each in found}
+
+    def title(self, method: str) -> str:
+        """Return what a method is called on the page."""
+        return configuration.title_of(method, self.config)
+
+
+def by_seed(several: Iterable[Sequence[float]]) -> list[float]:
+    """Return the mean of several figures, for every seed."""
+    return [fmean(each) for each in zip(*several, strict=True)]
+
+
+def signed(gaps: Sequence[float]) -> str:
+    """Write a mean difference with half of its interval."""
+    return f"{fmean(gaps):+.1f} (± {over_seeds(gaps).half:.1f})"
+
+
+def lost(gaps: Sequence[float]) -> str:
+    """Write a mean loss with half of its interval."""
+    # Zero has no sign.
+    return f"{0 - fmean(gaps):.1f} (± {over_seeds(gaps).half:.1f})"
+
+
+def worst(found: Found, defence: str) -> float:
+    """Return the largest mean loss on validation data, over methods and attacks."""
+    return -fmean(next(iter(found.attacked("validation", defence).values())))
+
+
+def choose(found: Found) -> str:
+    """Return the defence whose worst loss on validation data is least."""
+    names = [name for name in found.defences if name != "none"]
+    return min(names, key=lambda name: worst(found, name))
+
+
+def tried(found: Found, chosen: str) -> Iterator[str]:
+    """Show every defence on validation data, as rows of a table."""
+    for name in found.defences:
+        gaps = found.attacked("validation", name)
+        under, largest = next(iter(gaps.items()))
+        cost = by_seed(
+            found.gaps("validation", each, name, "none") for each in found.config.methods
+        )
         shown = f"**{name}**" if name == chosen else name
-        figures = " | ".join(f"{each:.1f}" for each in (max(lost), mean(lost), mean(cost)))
-        tried.append(f"| {shown} | {len(cost)} | {figures} |")
-    for method, found in results.items():
-        title, clean = configuration.title_of(method, config), found["none: none"]["test"]
+        figures = f"{lost(largest)} | {under} | {lost(by_seed(gaps.values()))} | {lost(cost)}"
+        yield f"| {shown} | {figures} |"
+
+
+def tested(found: Found, chosen: str) -> Iterator[str]:
+    """Show every method and attack on test data, as rows of a table."""
+    for method in found.config.methods:
         for attack in ATTACKS:
-            bare, defended = found[f"none: {attack}"], found[f"{chosen}: {attack}"]
-            if not bare["applies"]:
-                rows.append(f"| {title} | {attack} | – | | – | | |")
+            row = f"| {found.title(method)} | {attack} |"
+            if attack in NO_PLACE.get(method, ()):
+                yield f"{row} – | | – | | |"
                 continue
-            gap = defended["test"] - clean
-            miss = gap < -3
-            missed += [f"{title} under {attack} ({gap:+.1f})"] * miss
-            rows.append(
-                f"| {title} | {attack} | {bare['test']:.1f} | {bare['test'] - clean:+.1f} | "
-                f"{defended['test']:.1f} | {gap:+.1f} | {'missed' if miss else ''} |"
+            gaps = [found.gaps("test", method, each, attack) for each in ("none", chosen)]
+            means = [
+                fmean(found.accuracy("test", method, each, attack)) for each in ("none", chosen)
+            ]
+            shown = " | ".join(
+                f"{mean:.1f} | {signed(gap)}" for mean, gap in zip(means, gaps, strict=True)
             )
-    thin = [
-        f"| {configuration.title_of(name, config)} | {100 * found['none: none']['thin']:.1f} % |"
-        for name, found in results.items()
-    ]
-    said = "With the recommended defence honest clients are within 3 points of the clean run"
-    verdict = (
-        f"{said}, under every attack." if not missed else f"{said}, but for {'; '.join(missed)}."
-    )
-    one = next(iter(results.values()))["none: none"]
-    data = config.data
-    about = f"MNIST, {data.fraction:.0%} of it, {data.clients} clients, {data.partition}, "
-    about += (
-        f"{config.train.rounds} rounds, one seed; made on {one['date']} with torch {one['torch']}:"
-    )
+            yield f"{row} {shown} | {'missed' * (fmean(gaps[1]) < -WITHIN)} |"
+
+
+def verdict(found: Found, chosen: str) -> str:
+    """Say what the figures say of the three points."""
+    bare, gaps = (found.attacked("test", each) for each in ("none", chosen))
+    (open_to, undefended), (under, largest) = (next(iter(each.items())) for each in (bare, gaps))
+    missed = [f"{name}: {lost(each)}" for name, each in gaps.items() if fmean(each) < -WITHIN]
+    sure = sum(over_seeds(each).low >= -WITHIN for each in gaps.values())
+    seed, single = min(((name, min(each)) for name, each in gaps.items()), key=lambda one: one[1])
+    cost = by_seed(found.gaps("test", each, chosen, "none") for each in found.config.methods)
+    within = f"within {WITHIN:g} points of the clean run"
+    said = f"On test data, honest clients with the recommended defence stay {within} "
+    said += f"under all {len(gaps)} attacks on a method, in the mean over seeds. "
+    if missed:
+        said = f"On test data, honest clients with the recommended defence do not stay {within} "
+        said += f"under {len(missed)} of {len(gaps)} attacks on a method ({'; '.join(missed)}). "
+    said += f"The largest mean loss is {lost(largest)} points ({under}); without a defence it is "
+    said += f"{lost(undefended)} ({open_to}). Of the intervals {sure} lie {within} as a whole. "
+    said += f"The largest loss of a single seed is {0 - single:.1f} points ({seed}). "
+    return said + f"Where nobody attacks, the defence costs {lost(cost)} points."
+
+
+def about(found: Found) -> str:
+    """Say what was trained, when and on what."""
+    data, records = found.config.data, found.results.values()
+    used = [sorted({each[key] for each in records}) for key in ("date", "torch", "device")]
+    dates, versions, devices = (" and ".join(each) for each in used)
+    name = "MNIST" if data.name == "mnist" else data.name
+    text = f"{name}, {data.fraction:.0%} of it, {data.clients} clients, {data.partition}, "
+    text += f"{found.config.train.rounds} rounds, {len(found.config.train.seeds)} seeds, each a "
+    text += f"partition and a training; made on {dates} with torch {versions} on {devices}:"
+    return text
+
+
+def coverage(found: Found) -> Iterator[str]:
+    """Show how many weights have few contributors, as rows of a table."""
+    for method in found.config.methods:
+        clean = [Cell(method, "none", "none", seed) for seed in found.config.train.seeds]
+        share = fmean(found.results[cell]["thin"] for cell in clean)
+        yield f"| {found.title(method)} | {100 * share:.1f} % |"
+
+
+def page(given: dict[str, Any], folder: Path, defences: Sequence[str] = tuple(DEFENCES)) -> str:
+    """Return the page of the results in a folder."""
+    config = configuration.parse(given)
+    found = Found(config, defences, read(folder))
+    missing = [cell for cell in cells(config, defences) if cell not in found.results]
+    if missing:
+        raise SystemExit(f"{len(missing)} trainings are missing in {folder}, and so is the page")
+    chosen = choose(found)
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in DEFENCES[chosen].items())
     return TEXT.format(
         attackers=len(ATTACKERS),
-        clients=data.clients,
-        honest=data.clients - len(ATTACKERS),
-        made=wrapped(about),
+        clients=config.data.clients,
+        honest=config.data.clients - len(ATTACKERS),
+        made=wrapped(about(found)),
         chosen=settings,
-        tried="\n".join(tried),
-        rows="\n".join(rows),
-        verdict=wrapped(verdict),
+        tried="\n".join(tried(found, chosen)),
+        rows="\n".join(tested(found, chosen)),
+        verdict=wrapped(verdict(found, chosen)),
         attacks="\n".join(
             f"| {name} | {text} |" for name, text in ATTACKS.items() if name != "none"
         ),
-        hopeless=HOPELESS,
         thin=THIN,
-        coverage="\n".join(thin),
+        coverage="\n".join(coverage(found)),
     )
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def main() -> None:
+    """Train what is missing and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, nargs="?", default=SOURCE)
+    parser.add_argument("--out", type=Path, help="the page; results lie beside it")
+    parser.add_argument("--only", nargs="*", default=(), metavar="METHOD")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after")
+    parser.add_argument("--page", action="store_true", help="write the page alone")
+    parser.add_argument("--quick", action="store_true", help="tiny, on digits, to see that it runs")
+    options = parser.parse_args()
+    given = configuration.read_file(options.source)
+    given = configuration.merged(given, QUICK) if options.quick else given
+    given = configuration.merged(given, {"compute": {"device": options.device}})
+    defences = QUICK_DEFENCES if options.quick else tuple(DEFENCES)
+    out = options.out or (ROOT / "out/attacks.md" if options.quick else PAGE)
+    folder = out.with_suffix("")
+    every = cells(configuration.parse(given), defences)
+    if not options.page:
+        wanted = [cell for cell in every if not options.only or cell.method in options.only]
+        run(given, folder, wanted, options.jobs, 60 * options.minutes)
+    left = len(set(every) - read(folder).keys())
+    # Machines that only train have no scipy.
+    if options.page or (not left and find_spec("scipy")):
+        atomic.write_file(out, page(given, folder, defences).encode())
+    else:
+        print(f"{left} trainings are missing; --page writes the page when none are")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("source", type=Path, nargs="?", default=ROOT / "runs/attacks.toml")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/attacks.md")
-    parser.add_argument("--method", action="append", default=[], help="only this one, no page")
-    given = parser.parse_args()
-    run(given.source, given.out.with_suffix(""), given.method)
-    if not given.method:
-        made = page(given.source, given.out.with_suffix(""))
-        given.out.write_text(made, encoding="utf-8")
+    main()

@@ -1,7 +1,11 @@
 """The scripts under `bench`: what they choose, and what they write."""
 
 import json
+import os
+import re
 import runpy
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +194,86 @@ ATTACKS = runpy.run_path(str(ROOT / "bench" / "attacks.py"))
 
 def test_the_page_of_attacks_is_what_its_files_say() -> None:
     page = (ROOT / "docs/results/attacks.md").read_text(encoding="utf-8")
-    assert page == ATTACKS["page"](ROOT / "runs/attacks.toml", ROOT / "docs/results/attacks")
+    given = read_file(ROOT / "runs/attacks.toml")
+    assert page == ATTACKS["page"](given, ROOT / "docs/results/attacks")
+
+
+ONE_METHOD = ATTACKS["configuration"].merged(
+    read_file(ROOT / "runs/attacks.toml"), {"methods": ["fedavg"]}
+)
+
+
+def invented(folder: Path, losses: dict[tuple[str, str, str], float]) -> str:
+    """Return the page of trainings that reach 90 % in every cell that loses nothing."""
+    every = ATTACKS["cells"](parse(ONE_METHOD), list(ATTACKS["DEFENCES"]))
+    made = {"refused": 0, "thin": 0.0, "date": "2026-11-19", "torch": "2.13.0", "device": "CPU"}
+    found = {}
+    for cell in every:
+        figures = {
+            split: [90 + cell.seed - losses.get((split, cell.defence, cell.attack), 0), None]
+            for split in ATTACKS["SPLITS"]
+        }
+        found[cell] = figures | made
+    ATTACKS["save"](folder, "fedavg", found)
+    return " ".join(ATTACKS["page"](ONE_METHOD, folder).split())
+
+
+def test_validation_data_choose_the_defence_and_test_data_say_what_it_is_worth(
+    tmp_path: Path,
+) -> None:
+    losses = {("validation", name, "sign flip"): 5.0 for name in ATTACKS["DEFENCES"]}
+    losses["validation", "median, clip", "sign flip"] = 2.0
+    losses["test", "median, clip", "label flip"] = 4.0
+    losses["test", "none", "×100"] = 80.0
+    page = invented(tmp_path, losses)
+    assert (
+        "| **median, clip** | 2.0 (± 0.0) | FedAvg, sign flip | 0.5 (± 0.0) | 0.0 (± 0.0) |" in page
+    )
+    assert "do not stay within 3 points of the clean run under 1 of 4 attacks" in page
+    assert "The largest mean loss is 4.0 (± 0.0) points (FedAvg, label flip)" in page
+    assert "without a defence it is 80.0 (± 0.0) (FedAvg, ×100)" in page
+    assert "| FedAvg | label flip | 92.0 | +0.0 (± 0.0) | 88.0 | -4.0 (± 0.0) | missed |" in page
+    assert "stay within 3 points of the clean run under all 4 attacks" in invented(tmp_path, {})
+
+
+def test_attacks_are_trained_side_by_side_and_only_where_they_are_missing(tmp_path: Path) -> None:
+    """The command, at its smallest: two processes, one method, both files and the page."""
+    source, page = tmp_path / "attacks.toml", tmp_path / "page.md"
+    text = (ROOT / "runs/attacks.toml").read_text(encoding="utf-8")
+    source.write_text(re.sub("methods = .*", 'methods = ["fedavg"]', text), encoding="utf-8")
+    command = [sys.executable, str(ROOT / "bench/attacks.py"), str(source), "--quick"]
+    command += ["--jobs", "2", "--out", str(page)]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    saved = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+    assert "20/20" in saved
+    given = ATTACKS["configuration"].merged(read_file(source), ATTACKS["QUICK"])
+    defences = ATTACKS["QUICK_DEFENCES"]
+    assert page.read_text(encoding="utf-8") == ATTACKS["page"](given, tmp_path / "page", defences)
+    file = tmp_path / "page/fedavg.json"
+    before = file.read_bytes()
+    assert len(before.splitlines()) == 22
+    every = ATTACKS["cells"](parse(given), defences)
+    ATTACKS["run"](given, file.parent, every, 1, 0.0)
+    assert file.read_bytes() == before
+
+
+def test_nothing_is_begun_after_the_time_and_a_page_waits_for_all(tmp_path: Path) -> None:
+    cell = ATTACKS["Cell"]("fedavg", "none", "none", 1)
+    assert ATTACKS["bounded"](0.0, ONE_METHOD, cell) is None
+    with pytest.raises(SystemExit, match="75 trainings are missing"):
+        ATTACKS["page"](ONE_METHOD, tmp_path)
+
+
+def test_an_attack_changes_what_a_method_sends_where_it_has_a_place() -> None:
+    sent = {
+        "fedavg": Part({"w": torch.tensor([[1.0, 2.0, 3.0, 4.0]])}),
+        "fedmask": Part({"w": torch.tensor([[True, False] * 8])}),
+    }
+    for method, part in sent.items():
+        for attack in ATTACKS["ATTACKS"].keys() - {"none", "label flip"}:
+            value = ATTACKS["spoiled"](part, {}, [0], attack, 0).values["w"]
+            placed = attack not in ATTACKS["NO_PLACE"][method]
+            assert not placed or not torch.equal(value, part.values["w"])
 
 
 def test_attackers_send_what_the_page_says() -> None:
