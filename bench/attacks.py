@@ -63,7 +63,6 @@ NO_PLACE = {"fedavg": ("random masks", "mask inflation"), "fedmask": ("×100", "
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "clip": {"clip_updates": 1.0},
-    "median, clip": {"aggregation": "median", "min_contributors": 3, "clip_updates": 1.0},
     **{
         f"trimmed mean {trim}, clip": {
             "aggregation": "trimmed_mean",
