@@ -65,10 +65,23 @@ FEW: dict[str, dict[str, Any]] = {
 """FedSelect's own: twenty training samples of two classes each. The test pool is never read."""
 RELEASE = {"momentum": 0.9, "weight_decay": 5e-4, "clip": 10.0}
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": math.inf}
-EQUAL = {"scores": "equal", "scale": 0.001, "weights": "signed", "lr_schedule": "constant"}
+EQUAL = {
+    "scores": "equal",
+    "scale": 0.001,
+    "weights": "signed",
+    "lr_schedule": "constant",
+    "keep_scores": False,
+}
 OLD_MASK: dict[str, Any] = {**EQUAL, "prune_by": "size", "keep_off": False, "round_mean": True}
 CHANGE = {**OLD_MASK, "prune_by": "change"}
-SPREAD = {"scores": "spread", "scale": 0.6, "weights": "scaled", "lr_schedule": "cosine"}
+SPREAD = {
+    "scores": "spread",
+    "scale": 0.6,
+    "weights": "scaled",
+    "lr_schedule": "cosine",
+    "keep_scores": False,
+}
+KEPT = {**CHANGE, **SPREAD, "keep_scores": True}
 FROM_OWN = {"mask_start": "own", "anneal": True, "readjust_every": 3}
 FROM_GLOBAL = {"mask_start": "global", "anneal": False, "readjust_every": 1}
 TRIALS: dict[str, list[dict[str, Any]]] = {
@@ -112,6 +125,20 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         {**CHANGE, **SPREAD},
         {**CHANGE, **SPREAD, "scale": 0.2},
         {**CHANGE, **SPREAD, "scale": 2.0},
+        {**CHANGE, "keep_scores": True},
+        KEPT,
+        {**KEPT, "scale": 0.2},
+        {**KEPT, "scale": 2.0},
+        {**KEPT, "lr_schedule": "constant"},
+        {**KEPT, "group_lasso": 0.0},
+        {**KEPT, "round_mean": False},
+        {**KEPT, "keep_off": True},
+        {**KEPT, "prune_by": "size"},
+        {**KEPT, "lr": 0.02, "momentum": 0.9},
+        {**KEPT, "pruned_layers": 0},
+        {**KEPT, "scale": 2.0, "keep_off": True},
+        {**KEPT, "scale": 6.0, "keep_off": True},
+        {**KEPT, "scale": 2.0, "keep_off": True, "group_lasso": 0.0},
     ],
     "fedselect": [
         {"share_of": "survivors"},
@@ -243,9 +270,9 @@ def lines(results: Sequence[dict[str, Any]]) -> str:
 
 PAGE = """# Defaults of the four systems
 
-What the papers leave open was tried on validation data. The methods' pages say what follows. So
-far it decided nothing where a paper is silent. `python bench/defaults.py` wrote this page. Of {all}
-trainings {done} are done. The others wait for the same command.
+What the papers leave open was tried on validation data. The methods' pages say what follows.
+`python bench/defaults.py` wrote this page. Of {all} trainings {done} are done. The others wait for
+the same command.
 
 | problem | is |
 |---|---|

@@ -30,22 +30,25 @@ ROOT = Path(__file__).resolve().parents[1]
 SAVED = ROOT / "docs/results/fedmask-draws.json"
 SEEDS = range(1, 9)
 ROUNDS = 30
-SPREAD = {"scores": "spread", "scale": 0.6, "weights": "scaled", "lr_schedule": "cosine"}
+EQUAL = {
+    "scores": "equal",
+    "scale": 0.001,
+    "weights": "signed",
+    "lr_schedule": "constant",
+    "keep_scores": False,
+}
+"""The defaults before."""
 TRIALS: dict[str, tuple[str, dict[str, Any]]] = {
     "Local": ("local", {}),
     "FedAvg": ("fedavg", {}),
     "defaults": ("fedmask", {}),
-    "spread": ("fedmask", SPREAD),
-    "defaults, cosine": ("fedmask", {"lr_schedule": "cosine"}),
-    "spread, constant lr": ("fedmask", {**SPREAD, "lr_schedule": "constant"}),
-    "spread, weights signed": ("fedmask", {**SPREAD, "weights": "signed"}),
-    "spread, 0.3": ("fedmask", {**SPREAD, "scale": 0.3}),
-    "spread, 0.45": ("fedmask", {**SPREAD, "scale": 0.45}),
-    "spread, 0.9": ("fedmask", {**SPREAD, "scale": 0.9}),
-    "spread, no structure": ("fedmask", {**SPREAD, "pruned_layers": 0}),
+    "before": ("fedmask", EQUAL),
+    "scores begin anew": ("fedmask", {"keep_scores": False}),
+    "scale 0.6": ("fedmask", {"scale": 0.6}),
+    "bits may come back": ("fedmask", {"keep_off": False}),
 }
 PROBLEMS = ("mnist8", "digits")
-ON_DIGITS = ("Local", "FedAvg", "defaults", "spread")
+ON_DIGITS = ("Local", "FedAvg", "defaults", "before")
 """Digits decide nothing, so that little is run there."""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,13 +104,23 @@ def slim_vgg(widths: Sequence[int], classes: int) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
+BITS: dict[str, Any] = {
+    "scores": "equal",
+    "scale": 1,
+    "keep_scores": False,
+    "lr_schedule": "constant",
+    "weights": "signed",
+    "momentum": 0.9,
+}
+"""What the cases share: the defaults when they were chosen, but for scale and momentum."""
+
 CASES = [
     Case(
         "HAR signals, MLP 1152-1024-512-6",
         har,
         lambda widths, classes: MLP(1152, tuple(widths), classes),
         (1024, 512),
-        FedMask(lr=300, scale=1, momentum=0.9, local_epochs=3, density=0.5, group_lasso=7e-5),
+        FedMask(**BITS, lr=300, local_epochs=3, density=0.5, group_lasso=7e-5),
         Train("", 2, 32, lr_decay=0.2),
         (5e-5, 7e-5, 1e-4),
         note="The strength is the weakest of those tried that leaves less than 0.7 of the weights\n"
@@ -121,7 +132,7 @@ CASES = [
         cifar,
         slim_vgg,
         (32, 64, 128, 2048, 2048),
-        FedMask(lr=20, scale=1, momentum=0.9, local_epochs=10, pruned_layers=0, group_lasso=2.3e-4),
+        FedMask(**BITS, lr=20, local_epochs=10, pruned_layers=0, group_lasso=2.3e-4),
         Train("", 1, 64),
         (1.9e-4, 2.3e-4),
         note="Chosen on four folds among six settings with three strengths each: the weakest\n"

@@ -86,6 +86,7 @@ BITS = {
     "scale": 0.001,
     "weights": "signed",
     "lr_schedule": "constant",
+    "keep_scores": False,
 }
 """No structure: the tables are about bits alone. The rest is as when the tables were made."""
 

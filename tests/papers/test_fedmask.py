@@ -117,8 +117,29 @@ def test_scores_are_spread_by_hand() -> None:
     torch.testing.assert_close(work["scores"]["bias"], torch.full((2,), 0.6 / 2**0.5).double())
     # A bit that the server turned keeps its distance, on the other side.
     turned = {name: ~bits for name, bits in message["bits"].values.items()}
-    work = method.start(task, {**message, "bits": Part(turned)}, {"structure": {}}, at())
+    anew = replace(method, keep_scores=False)
+    work = anew.start(task, {**message, "bits": Part(turned)}, {"structure": {}}, at())
     torch.testing.assert_close(work["scores"]["weight"], -expected)
+
+
+def test_a_client_keeps_its_scores_where_it_receives_the_bits_that_it_had() -> None:
+    # Its bits are (1, 1, 0, 0), it receives (1, 0, 1, 0), and c = 0.1: two begin anew.
+    model = nn.Linear(4, 1, bias=False).double()
+    task = Task(model)
+    method = FedMask(pruned_layers=0, scores="equal", scale=0.1)
+    bits = torch.tensor([[True, False, True, False]])
+    message = {"params": Part({}), "bits": Part({"weight": bits})}
+    own = {"weight": torch.tensor([[0.7, 0.02, -0.3, -0.01]]).double()}
+    client = {"structure": {}, "scores": own}
+    work = method.start(task, message, client, at())
+    expected = torch.tensor([[0.7, -0.1, 0.1, -0.01]]).double()
+    torch.testing.assert_close(work["scores"]["weight"], expected)
+    # Of a fraction the side counts that its bit would be on: a half is a one.
+    shares = {"weight": torch.tensor([[0.5, 0.25, 0.75, 0.0]]).double()}
+    fractions = replace(method, round_mean=False)
+    work = fractions.start(task, {**message, "bits": Part(shares)}, client, at())
+    expected = torch.tensor([[0.7, -0.05, 0.05, -0.01]]).double()
+    torch.testing.assert_close(work["scores"]["weight"], expected)
 
 
 def test_weights_make_up_for_the_inputs_that_are_off() -> None:
@@ -247,7 +268,13 @@ def test_the_papers_other_readings_of_pruning() -> None:
     assert structure(pruner(prune_by="value"), [3.0, 0.5, 0.5]) == [True, False, True]
 
 
-EQUAL = {"scores": "equal", "weights": "signed", "lr_schedule": "constant"}
+EQUAL = {
+    "scores": "equal",
+    "weights": "signed",
+    "lr_schedule": "constant",
+    "keep_scores": False,
+    "keep_off": False,
+}
 SMALL = {"local_epochs": 2, "lr": 0.1, "scale": 1e-4, "momentum": 0.5, "weight_decay": 1e-3}
 SMALL |= EQUAL  # With spread scores nothing of so small a network grows back.
 
@@ -283,9 +310,9 @@ def test_what_is_pruned_neither_passes_nor_grows_back() -> None:
 
 
 def one_tensor(count: int) -> tuple[Task, State]:
-    """Make a task of one row of weights and a server that has defined nothing."""
+    """Make a task of one row of weights and a server that has defined nothing; all bits are on."""
     task = Task(nn.Linear(count, 1, bias=False))
-    return task, FedMask(pruned_layers=1).server_init(task)
+    return task, FedMask(pruned_layers=1, scores="equal").server_init(task)
 
 
 def aggregated(
@@ -555,6 +582,9 @@ def test_a_client_uses_what_it_trained_or_what_it_would_receive() -> None:
         {"prune_by": "change", "round_mean": False},
         {"scores": "spread", "weights": "scaled", "lr_schedule": "cosine", "scale": 0.2},
         {"scores": "spread", "lr_schedule": "cosine", "round_mean": False, "scale": 0.2},
+        {"keep_scores": True},
+        {"scores": "spread", "scale": 0.2, "keep_scores": True, "keep_off": True},
+        {"scores": "spread", "scale": 0.2, "keep_scores": True, "round_mean": False},
     ],
     ids=lambda reading: " ".join(map(str, reading.values())),
 )
@@ -565,6 +595,8 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1(reading: dict[str, Any]
         "local_epochs": 2,
         "scores": "equal",
         "scale": 0.01,
+        "keep_scores": False,
+        "keep_off": False,
         "lr_schedule": "constant",
         "group_lasso": 0.01,
         "pruned_layers": 2,
@@ -593,8 +625,15 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1(reading: dict[str, Any]
                 share = 0.25 if name in pruned else 0.5
                 weights = {**weights, name: value.sign() * (2 / (share * value.shape[1])) ** 0.5}
 
+    held: dict[int, Tree] = {}
+
     def update(bits: Tree, inside: Tree, client: int, number: int, epochs: int, kind: str) -> Tree:
         scores = {name: (2 * bit - 1) * size[name] for name, bit in bits.items()}
+        if paper.keep_scores and client in held:
+            scores = {
+                name: torch.where((mine >= 0) == (scores[name] >= 0), mine, scores[name])
+                for name, mine in held[client].items()
+            }
         for epoch in range(epochs):
             # Of two epochs a cosine gives the second half of the rate; the setup has one.
             slower = 0.5 if paper.lr_schedule == "cosine" and epoch == 1 else 1.0
@@ -616,6 +655,7 @@ def test_three_rounds_equal_a_second_text_of_algorithm_1(reading: dict[str, Any]
                 for name, value in scores.items():
                     assert value.grad is not None
                     scores[name] = value.detach() - speed * value.grad * inside[name]
+        held[client] = scores
         return scores
 
     own, inside = [], []

@@ -41,19 +41,24 @@ class FedMask(Method):
     prune_by: str = "change"
     """Which weights a structure keeps: those whose W · m^r changed most in size in the setup
     ("change"), is largest in size ("size"), or is largest ("value")."""
-    # Differs: Algorithm 1 multiplies by the pruned bits (line 11), so that zeros among them stay.
-    keep_off: bool = False
+    # Algorithm 1 multiplies what is received by the pruned bits (line 11): zeros among them stay.
+    keep_off: bool = True
     """Whether bits of pruned layers that are off after pruning stay off for good."""
     # Differs: the paper does not say what m^0 is, and what scores a round begins with. Where all
     # bits are on and all scores equal, many flip in the same step, and all that can flip go off.
-    scores: str = "equal"
+    scores: str = "spread"
     """How scores begin: "equal", all ±scale, bits being on at first; or "spread", from near zero to
     twice their mean by the sizes drawn, half of the bits being on at first."""
-    scale: float = 0.001
+    scale: float = 2.0
     """The mean size of the scores that begin a round (c): scale if they are "equal", and
     scale / √entries of their tensor if they are "spread"; lr / c decides how soon bits flip."""
+    # Differs: a round's scores are made of the bits that are received (line 14); the paper does not
+    # say of what size. Begun anew, what a client learned beyond its bits is lost in every round.
+    keep_scores: bool = True
+    """Whether a client keeps its scores where it receives the bits that it had; elsewhere, and
+    otherwise everywhere, they begin anew."""
     # Differs: the paper gives no learning rate. At a constant one the last batches decide the bits.
-    lr_schedule: str = "constant"
+    lr_schedule: str = "cosine"
     """How the learning rate of scores runs over the epochs of a round: "constant", or down by a
     "cosine"."""
     # Differs: the paper's text has a hard forward pass, its Algorithm 1 a soft one.
@@ -63,7 +68,7 @@ class FedMask(Method):
     """Strength of the group lasso on filters and channels, rows and columns (λ_R)."""
     # Differs: the paper draws weights at random and says no more. With torch's own draw the signal
     # shrinks from layer to layer, and bits cannot make up for it as trained weights do.
-    weights: str = "signed"
+    weights: str = "scaled"
     """Frozen weights: the signs drawn times √(2 / inputs), the inputs being all ("signed") or those
     that are used at first ("scaled"); or all as "drawn"."""
     real: tuple[str, ...] = ("*lstm*.output",)
@@ -139,8 +144,9 @@ class FedMask(Method):
 
     def client_init(self, task: Task, info: ClientInfo) -> State:
         """Hold its structure and bits, and what is trained as numbers."""
-        known, params = self.row_init(task, info), self.server_init(task)["params"]
-        return {**known, "bits": self._first_bits(task), "params": params}
+        bits, params = self._first_bits(task), self.server_init(task)["params"]
+        held = {**self.row_init(task, info), "bits": bits, "params": params}
+        return {**held, "scores": self._begun(task, bits)} if self.keep_scores else held
 
     def _first_bits(self, task: Task) -> Tree:
         """Return m^0: bits are on where drawn weights are large, or all."""
@@ -161,6 +167,13 @@ class FedMask(Method):
             for name, value in drawn.items()
         }
 
+    def _begun(self, task: Task, bits: Tree) -> Tree:
+        """Return the scores that bits, or fractions, begin with."""
+        # Differs: 0 and 1 as scores would turn every zero into a one, because σ(0) = ½.
+        return tree.each(
+            lambda bit, size: (2 * bit.to(task.dtype) - 1) * size, bits, self._sizes(task)
+        )
+
     def _means(self, task: Task, bits: Tree) -> Tree:
         """Return bits as the server holds means of them: as bits, or as fractions."""
         return bits if self.round_mean else tree.each(lambda bit: bit.to(task.dtype), bits)
@@ -176,12 +189,9 @@ class FedMask(Method):
 
     def start(self, task: Task, message: Message, client: State, round: Round) -> State:
         """Turn bits into scores (line 14)."""
-        # Differs: 0 and 1 as scores would turn every zero into a one, because σ(0) = ½.
-        scores = tree.each(
-            lambda bits, size: (2 * bits.to(task.dtype) - 1) * size,
-            message["bits"].values,
-            self._sizes(task),
-        )
+        scores = self._begun(task, message["bits"].values)
+        if self.keep_scores:
+            scores = tree.each(_kept, client["scores"], scores)
         held = {"params": message["params"].values, "structure": client["structure"]}
         return {**held, "scores": scores, "first": scores}
 
@@ -243,7 +253,8 @@ class FedMask(Method):
         """Send the bits; at the setup the structure with them, once and for all."""
         if round.kind == "adapt":
             return {}, client
-        held = {key: work[key] for key in ("params", "structure")} | {"bits": _bits(work)}
+        kept = ("params", "structure", *(["scores"] if self.keep_scores else []))
+        held = {key: work[key] for key in kept} | {"bits": _bits(work)}
         if round.kind == "setup":
             return {"bits": Part(held["bits"], held["structure"])}, held
         return {"params": Part(held["params"]), "bits": Part(held["bits"])}, held
@@ -312,6 +323,11 @@ def _beyond(drawn: Tensor) -> Tensor:
         return torch.ones_like(drawn)
     sizes = drawn.abs()
     return sizes / sizes.mean().clamp_min(TINY) - 1
+
+
+def _kept(own: Tensor, begun: Tensor) -> Tensor:
+    """Return a client's own scores where they have the signs of those that begin anew."""
+    return torch.where((own >= 0) == (begun >= 0), own, begun)
 
 
 def _bits(work: State) -> Tree:
