@@ -23,6 +23,7 @@ CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], int]] = [
     (LeNet, (3, 32, 32), 256_830),
     (partial(LeNet, (1, 28, 28), 62, (2048,)), (1, 28, 28), 2_278_334),
     (DigitsCNN, DigitsCNN.shape, 13_706),
+    (partial(DigitsCNN, shape=(1, 28, 28)), (1, 28, 28), 13_706 + (1568 - 128) * 64),
     (partial(DigitsCNN, norm="group"), DigitsCNN.shape, 13_802),
     (partial(DigitsCNN, norm="batch"), DigitsCNN.shape, 13_802),
 ]
