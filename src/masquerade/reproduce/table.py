@@ -38,7 +38,8 @@ class Column:
 
     name: str
     paths: list[str]
-    """Where a figure is in a summary, keys joined by dots; values at further paths are added."""
+    """Where a figure is in a summary, keys joined by dots; values at further paths are added. Of
+    counts by client, [FIRST:END] is the mean over these clients."""
     unit: float = 1.0
     miss: float = math.inf
     """A greater distance from the paper's figure needs a paragraph."""
@@ -175,6 +176,11 @@ class Table:
     def command(self) -> str:
         """Return the command that runs what is missing."""
         return f"masquerade reproduce {self.name}{' --quick' if self.quick else ''}"
+
+    @property
+    def is_printed(self) -> bool:
+        """Tell whether a paper prints any of its figures."""
+        return any(figures for row in self.figures.values() for figures in row)
 
     def tables(self, row: str) -> toml.Tables:
         """Read the settings of a row."""
@@ -374,7 +380,7 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
     how = toml.read_file(rows / FILE) if rows != folder else given
     over, search = given.get("over", {}), dict(how.get("search", {}))
     if quick:
-        smaller = dict(how.get("quick", {}))
+        smaller = toml.merged(how.get("quick", {}), given.get("quick", {}))
         shorter = smaller.pop("search", {})
         search["over"] = toml.merged(search.get("over", {}), shorter)
         over = toml.merged(over, smaller)
