@@ -378,7 +378,8 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
     given = toml.read_file(folder / FILE)
     rows = folder / given.pop("rows", "")
     how = toml.read_file(rows / FILE) if rows != folder else given
-    over, search = given.get("over", {}), dict(how.get("search", {}))
+    over = given.get("over", {})
+    search = toml.merged(how.get("search", {}), given.get("search", {}))
     if quick:
         smaller = toml.merged(how.get("quick", {}), given.get("quick", {}))
         shorter = smaller.pop("search", {})
