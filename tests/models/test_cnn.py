@@ -18,6 +18,7 @@ Network = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[DropoutCNN]
 # DigitsCNN: conv 9×16+16 and 9×16×32+32, linear 128×64+64 and 64×10+10; norms add 2×(16+32).
 CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], int]] = [
     (CifarCNN, CifarCNN.shape, 797_962),
+    (partial(CifarCNN, norm="batch"), CifarCNN.shape, 797_962 + 2 * (64 + 64)),
     (MnistCNN, MnistCNN.shape, 1_663_370),
     (DropoutCNN, DropoutCNN.shape, 1_626_442),
     (LeNet, (3, 32, 32), 256_830),

@@ -140,6 +140,7 @@ MODELS: dict[str, Network] = {
     "mnist_conv": _lenet("two convolutions and one linear layer, for MNIST", (), MNIST),
     "mlp_bn": _mlp("mlp with batch norms", (64,), norm="batch"),
     "digits_cnn_bn": _digits("digits_cnn with batch norms", partial(DigitsCNN, norm="batch")),
+    "cifar_cnn_bn": _images("cifar_cnn with batch norms", partial(CifarCNN, norm="batch"), CIFAR),
     "mlp_binary": _binary_mlp("mlp of signs", (64,)),
     "logistic_binary": _binary_mlp("logistic regression on signs", ()),
     "mlp_1024_512_binary": _binary_mlp("mlp_1024_512 of signs", (1024, 512), HAR, 6),
