@@ -18,6 +18,7 @@ SHAPES = {
     "mlp_bn": (5,),
     "logistic": (28, 28),
     "cifar_cnn": (3, 32, 32),
+    "cifar_cnn_bn": (3, 32, 32),
     "mnist_cnn": (1, 28, 28),
     "dropout_cnn": (3, 32, 32),
     "digits_cnn": (1, 8, 8),

@@ -18,11 +18,13 @@ Network = type[CifarCNN] | type[MnistCNN] | type[DigitsCNN] | type[DropoutCNN]
 # DigitsCNN: conv 9×16+16 and 9×16×32+32, linear 128×64+64 and 64×10+10; norms add 2×(16+32).
 CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], int]] = [
     (CifarCNN, CifarCNN.shape, 797_962),
+    (partial(CifarCNN, norm="batch"), CifarCNN.shape, 797_962 + 2 * (64 + 64)),
     (MnistCNN, MnistCNN.shape, 1_663_370),
     (DropoutCNN, DropoutCNN.shape, 1_626_442),
     (LeNet, (3, 32, 32), 256_830),
     (partial(LeNet, (1, 28, 28), 62, (2048,)), (1, 28, 28), 2_278_334),
     (DigitsCNN, DigitsCNN.shape, 13_706),
+    (partial(DigitsCNN, shape=(1, 28, 28)), (1, 28, 28), 13_706 + (1568 - 128) * 64),
     (partial(DigitsCNN, norm="group"), DigitsCNN.shape, 13_802),
     (partial(DigitsCNN, norm="batch"), DigitsCNN.shape, 13_802),
 ]

@@ -117,6 +117,35 @@ def test_trials_are_tables_of_settings_the_same_for_every_row(
     assert refused.value.code == "E201"
 
 
+def test_a_row_named_as_its_method_needs_no_file_and_one_that_no_paper_prints_no_figures(
+    root: Path,
+) -> None:
+    folder = root / "runs" / "paper" / "table9"
+    (folder / "fedprox.toml").unlink()
+    text = (folder / "table.toml").read_text(encoding="utf-8")
+    head, _, rest = text.partition("[figures]")
+    names = 'figures = ["fedavg", "fedprox"]\n'
+    (folder / "table.toml").write_text(head + names + rest[rest.index("[search]") :])
+    found = tables.read(NAME, root)
+    assert found.figures == {"fedavg": [[], [], []], "fedprox": [[], [], []]}
+    assert found.tables("fedprox")["methods"] == ["fedprox"]
+    assert found.tables("fedavg")["method"]["fedavg"]["tune_epochs"] == 1
+
+
+def test_rows_of_another_table_under_other_settings_have_results_of_their_own(root: Path) -> None:
+    folder = root / "runs" / "paper" / "table10"
+    folder.mkdir()
+    text = (root / "runs" / NAME / "table.toml").read_text(encoding="utf-8")
+    plain, over = f'rows = "../table9"\n{text}', "[over.data]\nclients = 4\n"
+    for text, results in ((plain, "paper-table9"), (plain + over, "paper-table10")):
+        (folder / "table.toml").write_text(text, encoding="utf-8")
+        found = tables.read("paper/table10", root)
+        assert found.results.name == results
+        assert found.tries("fedprox")[0].config.data.clients == (4 if over in text else 3)
+    quick = tables.read("paper/table10", root, quick=True).tables("fedprox")
+    assert (quick["data"]["clients"], quick["train"]["rounds"]) == (4, 2)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -63,6 +63,17 @@ def test_cells_are_counted_where_the_table_has_a_bar(table: Table, tmp_path: Pat
     assert "within the bar 2, misses explained 1 of 1" in listing(tmp_path)
 
 
+def test_a_table_that_is_compared_with_nothing_has_a_page_and_no_cells(
+    table: Table, tmp_path: Path
+) -> None:
+    edit(table.folder / "table.toml", "miss = 3", "unit = 1")
+    store(table, "fedavg", 1, 56.9, 2000)
+    assert (state_of(tmp_path).cells, state_of(tmp_path).begun) == (0, True)
+    assert "no figures to be compared with; 3 rows wait" in listing(tmp_path)
+    text = index.index_page(index.states(tmp_path))
+    assert "[page](paper-table9.md)" in text
+
+
 def test_what_diverged_is_run_and_missed(table: Table, tmp_path: Path) -> None:
     store(table, "fedavg", 1, 60, 2000)
     path = table.results / "fedavg-seed1.json"

@@ -12,7 +12,7 @@ from masquerade.methods import METHODS
 from masquerade.reproduce import page
 from masquerade.reproduce.record import Circumstances, RowRecord
 from masquerade.reproduce.table import Column, Run, Table, meaning, parsed, read, settings
-from masquerade.results import AVERAGED, PaperCosts, Spent, Statistics
+from masquerade.results import AVERAGED, Overlap, PaperCosts, Spent, Statistics
 from tests.report.invented import costs, result, spent
 from tests.reproduce.tiny import edit, lay_out
 from tests.support import raises
@@ -73,6 +73,30 @@ def test_paper_ours_and_the_difference_stand_below_one_another(table: Table) -> 
         ["FedProx", "paper", "58.00 ± 7.00", "2.00", "100.00"],
         ["", "ours", "not done", "–", "–"],
     ]
+
+
+def test_where_no_paper_prints_anything_ours_stand_alone(table: Table) -> None:
+    bare = replace(table, figures={"fedavg": [[], [], []], "fedprox": [[], [], []]})
+    store(bare, "fedavg", 1, 61.5, 2000)
+    assert cells(bare) == [
+        ["Method", "", "own", "bytes", "share"],
+        ["FedAvg", "seed 1", "61.50 ± 5.00", "2.00", "100.00"],
+        ["FedProx", "ours", "not done", "–", "–"],
+    ]
+    text = page.page(bare)
+    assert "paper's" not in text
+
+
+def test_a_path_leads_through_names_with_dots_to_the_mean_of_some_clients() -> None:
+    shared = {"fc1.weight": (4, 6, 20), "fc1.bias": (1, 1, 1)}
+    summary = replace(result("dmpfl", 1, 50), overlap=Overlap(0.5, {}, with_global=shared))
+    path = "overlap.with_global.fc1.weight"
+    assert page.pick_of(f"{path}[0:2]")(summary) == 5
+    assert page.pick_of(f"{path}[2:3]")(summary) == 20
+    assert page.pick_of(f"{path}[3:5]")(summary) is None
+    assert page.pick_of(f"{path}[0:2]")(result("fedavg", 1, 50)) is None
+    with raises("E201", path):
+        page.pick_of(path)(summary)
 
 
 def test_several_seeds_have_their_mean_and_its_interval(table: Table) -> None:

@@ -93,7 +93,9 @@ def test_figures_that_are_no_counts_are_kept_as_they_are(tmp_path: Path) -> None
     path = tmp_path / "row-seed1.json"
     raw.write(path, summary)
     found = raw.read(path, raw.without(summary))
-    assert (found.per_client, found.rules) == (CLIENTS, rules)
+    # By degree, what is said of a rule is what its clients' figures give.
+    assert raw.without(summary).rules["own prior"].accuracy.shift == {}
+    assert (found.per_client, found.rules) == (CLIENTS, raw.recompute(summary).rules)
     with np.load(raw.path_of(path), allow_pickle=False) as held:
         assert held["figures"].dtype == np.float32
 

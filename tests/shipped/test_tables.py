@@ -216,7 +216,7 @@ def test_rows_run_from_their_search_to_their_page(
         text = re.sub(r"^rounds = .*", "rounds = 1", path.read_text(encoding="utf-8"), flags=re.M)
         text = re.sub(r"^values = .*", "values = [0.1]", text, flags=re.M)
         # DM-PFL leaves the first layer whole, and the smallest network has hardly another.
-        if "dmpfl" not in name:
+        if name.split("/")[0] not in ("dmpfl", "domino", "comparison"):
             text = re.sub(r'^model = "digits_cnn', 'model = "mlp', text, flags=re.M)
         path.write_text(text, encoding="utf-8")
     made = reproduce(name, Order(rows=rows, quick=True, quiet=True), tmp_path)
@@ -251,5 +251,9 @@ def test_raw_results_of_a_page_are_small() -> None:
         folder.name: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         for folder in folders
     }
+    # Thirty methods have two hundred trainings, tries among them.
+    most = {
+        folder.name: max(1_000_000, 7_000 * len([*folder.rglob("*.json")])) for folder in folders
+    }
     assert sizes
-    assert {name: size for name, size in sizes.items() if size >= 1_000_000} == {}
+    assert {name: size for name, size in sizes.items() if size >= most[name]} == {}

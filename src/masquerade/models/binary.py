@@ -93,19 +93,20 @@ class BinaryMLP(_Binary):
 
 
 class BinaryCNN(_Binary):
-    """Convolutions, then linear layers, for square images of one shape."""
+    """Convolutions, then linear layers, for images of one shape."""
 
     shape: ClassVar[tuple[int, ...]]
+    """What it takes where no shape is given."""
     channels: ClassVar[tuple[int, ...]]
     hidden: ClassVar[tuple[int, ...]]
     kernel: ClassVar[int]
     padding: ClassVar[int]
 
-    def __init__(self, classes: int = 10) -> None:
-        first, *_, side = self.shape
+    def __init__(self, classes: int = 10, shape: tuple[int, ...] | None = None) -> None:
+        first, *sides = shape or self.shape
         for _ in self.channels:
-            side = (side + 2 * self.padding - self.kernel + 1) // 2
-        *sizes, last = pairwise((self.channels[-1] * side**2, *self.hidden, classes))
+            sides = [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
+        *sizes, last = pairwise((self.channels[-1] * math.prod(sides), *self.hidden, classes))
         super().__init__(
             *(
                 _Conv(*pair, self.kernel, self.padding)

@@ -87,6 +87,15 @@ def _images(
     return Network(about, lambda _, classes: make(classes), shape, classes)
 
 
+def _digits(about: str, network: Callable[..., nn.Module]) -> Network:
+    """Name a network of digits, which takes images of any size."""
+
+    def make(shape: Shape, classes: int) -> nn.Module:
+        return network(classes, shape=shape)
+
+    return Network(about, make, DIGITS, needs="images", side=DigitsCNN.side)
+
+
 def _lenet(about: str, dense: tuple[int, ...], shape: Shape = CIFAR, classes: int = 10) -> Network:
     return Network(about, partial(LeNet, dense=dense), shape, classes, "images", LeNet.side)
 
@@ -120,7 +129,7 @@ MODELS: dict[str, Network] = {
     "mlp_256_128": _mlp("two hidden layers, for MNIST", (256, 128), MNIST),
     "cifar_cnn": _images("DM-PFL's, for CIFAR-10", CifarCNN, CIFAR),
     "mnist_cnn": _images("FedAvg's, for MNIST", MnistCNN, MNIST),
-    "digits_cnn": _images("two convolutions, for digits", DigitsCNN, DIGITS),
+    "digits_cnn": _digits("two convolutions, for digits", DigitsCNN),
     "dropout_cnn": _images("that of pfl-research's CIFAR-10 benchmark", DropoutCNN, CIFAR),
     "lenet": _lenet("pFedGate's, for CIFAR-10", (120, 84)),
     "lenet_wide": _lenet("pFedGate's, for CIFAR-100, by its commands", (1920, 504), classes=100),
@@ -130,15 +139,14 @@ MODELS: dict[str, Network] = {
     "pfllib_cnn": _lenet("PFLlib's, for CIFAR-100", (512,), classes=100),
     "mnist_conv": _lenet("two convolutions and one linear layer, for MNIST", (), MNIST),
     "mlp_bn": _mlp("mlp with batch norms", (64,), norm="batch"),
-    "digits_cnn_bn": _images(
-        "digits_cnn with batch norms", partial(DigitsCNN, norm="batch"), DIGITS
-    ),
+    "digits_cnn_bn": _digits("digits_cnn with batch norms", partial(DigitsCNN, norm="batch")),
+    "cifar_cnn_bn": _images("cifar_cnn with batch norms", partial(CifarCNN, norm="batch"), CIFAR),
     "mlp_binary": _binary_mlp("mlp of signs", (64,)),
     "logistic_binary": _binary_mlp("logistic regression on signs", ()),
     "mlp_1024_512_binary": _binary_mlp("mlp_1024_512 of signs", (1024, 512), HAR, 6),
     "cifar_cnn_binary": _images("cifar_cnn of signs", BinaryCifarCNN, CIFAR),
     "mnist_cnn_binary": _images("mnist_cnn of signs", BinaryMnistCNN, MNIST),
-    "digits_cnn_binary": _images("digits_cnn of signs", BinaryDigitsCNN, DIGITS),
+    "digits_cnn_binary": _digits("digits_cnn of signs", BinaryDigitsCNN),
     "resnet18": _resnet("FedSelect's, as for ImageNet", "imagenet", "batch"),
     "resnet18_group": _resnet("as for ImageNet, group norms", "imagenet", "group"),
     "resnet18_cifar": _resnet("stem for small images", "cifar", "batch"),

@@ -70,6 +70,8 @@ class State:
 
     item: Item
     folder: bool = False
+    begun: bool = False
+    """Whether any of its rows has a result, so that it has a page."""
     cells: int = 0
     """Figures of the paper that ours are compared with."""
     run: int = 0
@@ -94,6 +96,7 @@ class State:
         if not self.folder:
             return f"queued, no folder yet, {self.minutes:.0f} GPU minutes"
         text = f"cells run {self.run} of {self.cells}, within the bar {self.within}"
+        text = text if self.cells else "no figures to be compared with"
         missed = self.run - self.within
         text += f", misses explained {self.explained} of {missed}" if missed else ""
         rows = len(self.waiting)
@@ -122,13 +125,13 @@ def states(root: Path) -> list[State]:
 
 def _state(item: Item, found: Table) -> State:
     bars = {column.name: column.miss for column in found.columns if math.isfinite(column.miss)}
-    notes = found.notes()
+    notes, rows = found.notes(), page.values(found)
     # A row that is compared with itself can neither hit nor miss.
     itself = {(column.name, row) for column in found.columns for row in column.references}
     cells = [
         # What diverged misses by any distance.
         (math.inf if cell.lost else cell.difference, bars[name], row.row)
-        for row in page.values(found)
+        for row in rows
         for name, cell in row.columns.items()
         if name in bars and cell.paper is not None and (name, row.row) not in itself
     ]
@@ -136,6 +139,7 @@ def _state(item: Item, found: Table) -> State:
     return State(
         item=item,
         folder=True,
+        begun=any(row.seeds for row in rows),
         cells=len(cells),
         run=len(run),
         within=sum(far <= bar for far, bar, _ in run),
@@ -165,7 +169,7 @@ def _length_of_try(found: Table, row: str) -> float:
 def summary(found: Sequence[State]) -> str:
     """Say in a line how far all tables and figures are."""
     here = [state for state in found if not state.item.not_here]
-    begun = [state for state in here if state.run]
+    begun = [state for state in here if state.begun]
     cells, run, within, explained = (
         sum(getattr(state, key) for state in here)
         for key in ("cells", "run", "within", "explained")
@@ -255,9 +259,10 @@ def _index_row(state: State) -> list[str]:
         return [item.name, item.title, "", "", "", queued, note]
     name = item.table.replace("/", "-")
     missed = state.run - state.within
-    cells = [f"{state.run} of {state.cells}", str(state.within) if state.run else ""]
+    cells = [f"{state.run} of {state.cells}" if state.cells else ""]
+    cells.append(str(state.within) if state.run else "")
     explained = f"{state.explained} of {missed}" if missed else ""
-    where = f"[page]({name}.md)" if state.run else f"`runs/{item.table}`"
+    where = f"[page]({name}.md)" if state.begun else f"`runs/{item.table}`"
     return [item.name, item.title, *cells, explained, queued, where]
 
 

@@ -78,18 +78,28 @@ def _values(column: Column, seeds: Sequence[Summary]) -> dict[int, float]:
 def pick_of(path: str) -> Pick:
     """Return what reads a figure of a summary by its path, as a table's file has it.
 
-    A path to the mean of some statistics brings their standard deviation along.
+    A path to the mean of some statistics brings their standard deviation along. Names of tensors
+    have dots of their own.
     """
-    keys = path.removesuffix(".mean").split(".")
+    where, _, range = path.removesuffix(".mean").removesuffix("]").partition("[")
+    keys = where.split(".")
 
     def pick(summary: Summary) -> Value:
         at: object = summary
-        for key in keys:
+        for place, key in enumerate(keys):
             if at is None:
                 return None
+            rest = ".".join(keys[place:])
+            if isinstance(at, Mapping) and rest in at:
+                at = at[rest]
+                break
             if not isinstance(at, Mapping) and not hasattr(at, key):
                 raise MasqueradeError("E201", f"`{path}` leads to nothing in a summary")
             at = at.get(key) if isinstance(at, Mapping) else getattr(at, key)
+        if range and isinstance(at, tuple):
+            first, _, end = range.partition(":")
+            clients = at[int(first) : int(end)]
+            return sum(clients) / len(clients) if clients else None
         if at is None or isinstance(at, (int, float, Statistics)):
             return at
         raise MasqueradeError("E201", f"`{path}` leads to no figure of a summary")
@@ -162,17 +172,25 @@ def values(table: Table) -> list[Row]:
 
 
 def lines(table: Table, results: Done) -> list[list[str]]:
-    """Return the table as lines of cells: for every row the paper, ours, and the difference."""
+    """Return the table as lines of cells: for every row the paper, ours, and the difference.
+
+    Where the paper prints nothing, ours are alone.
+    """
     found = [["Method", "", *(column.name for column in table.columns)]]
     for row, papers in table.figures.items():
-        found.append([table.title_of(row), "paper", *(_printed(paper) for paper in papers)])
+        title = table.title_of(row)
+        if table.is_printed:
+            found.append([title, "paper", *(_printed(paper) for paper in papers)])
+            title = ""
         if not results[row]:
-            found.append(["", "ours", "not done", *[ABSENT] * (len(papers) - 1)])
+            found.append([title, "ours", "not done", *[ABSENT] * (len(papers) - 1)])
             continue
         seeds = [str(seed.seed) for seed in results[row]]
         word = "seed" if len(seeds) == 1 else "seeds"
         figures = [ours(column, row, results) for column in table.columns]
-        found.append(["", f"{word} {', '.join(seeds)}", *(show(one, ".2f") for one in figures)])
+        found.append([title, f"{word} {', '.join(seeds)}", *(show(one, ".2f") for one in figures)])
+        if not table.is_printed:
+            continue
         differences = [
             _difference(figure, paper, column)
             for figure, paper, column in zip(figures, papers, table.columns, strict=True)
@@ -212,8 +230,9 @@ def remarks(table: Table, results: Done) -> list[str]:
         found.append("± is the standard deviation over clients.")
     found += about_seeds(results.values())
     if table.quick:
-        found.append("Not the paper's size (--quick), so there are no differences.")
-    elif bounds:
+        size = "the paper's" if table.is_printed else "the table's"
+        found.append(f"Not {size} size (--quick), so there are no differences.")
+    elif bounds and table.is_printed:
         most = " or ".join(f"{bound:g}" for bound in bounds)
         found.append(f"{MISS} is more than {most} away from the paper's figure.")
     lost = [row for row, seeds in results.items() if any(s.diverged is not None for s in seeds)]
@@ -252,15 +271,18 @@ PAGE = """# {paper}
 
 {parts}"""
 
+BY_HAND = " Only the paragraphs on misses are written by hand."
+BESIDE = " The paper's figures, and ours beside them."
 MADE = """\
 The command below writes this page, and runs what is missing of the table. Settings are in \
-`runs/{name}`, results in [`{folder}`]({folder}). Only the paragraphs on misses are \
-written by hand. `--row ROW` runs one row, and `--rerun` repeats it."""
+`runs/{name}`, results in [`{folder}`]({folder}).{notes} `--row ROW` runs one row, and `--rerun` \
+repeats it."""
 
 
 def page(table: Table) -> str:
     """Return the page in Markdown."""
     results = done(table)
+    notes = BY_HAND * table.is_printed
     records = {row: table.done(row) for row in table.figures}
     parts = {
         "Figures": _figures(table),
@@ -274,8 +296,8 @@ def page(table: Table) -> str:
     }
     return PAGE.format(
         paper=table.paper,
-        title=wrapped(f"{table.title}. The paper's figures, and ours beside them."),
-        made=wrapped(MADE.format(name=table.name, folder=table.results.name)),
+        title=wrapped(f"{table.title}.{BESIDE * table.is_printed}"),
+        made=wrapped(MADE.format(name=table.name, folder=table.results.name, notes=notes)),
         command=table.command,
         table=markdown(lines(table, results)),
         remarks="\n".join(wrapped(f"- {remark}", "  ") for remark in remarks(table, results)),
@@ -308,7 +330,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 OTHER_MEANS = """\
 The table above averages over clients, each counted once, unless a column says otherwise. These are
-other means of the same runs, for which the paper has no figures:
+other means of the same runs{unprinted}:
 
 {columns}
 
@@ -348,12 +370,13 @@ def _other_means(table: Table, results: Done) -> str:
         return ""
     told = [[name, text] for name, text in COLUMNS.items() if any(name in pick for pick in picks)]
     columns, values = markdown([["column", "says"], *told]), markdown([["Method", *picks], *rows])
-    return OTHER_MEANS.format(columns=columns, table=values)
+    unprinted = ", for which the paper has no figures" * table.is_printed
+    return OTHER_MEANS.format(columns=columns, table=values, unprinted=unprinted)
 
 
 UNDER_RULES = """\
 A rule reads outputs alone: the same trainings are judged again, with the client's label mix at
-decision time ([what rules are](../rules.md)). The paper has no such figures. `none` is the view
+decision time ([what rules are](../rules.md)). {unprinted}`none` is the view
 itself, as in the table above. The mean over clients, by what a rule may look at:
 
 {blocks}"""
@@ -379,7 +402,8 @@ def _under_rules(table: Table, results: Done) -> str:
     without = [table.title_of(row) for row, seeds in results.items() if seeds and row not in judged]
     if without:
         parts.append(wrapped(f"Run before rules were recorded: {', '.join(without)}."))
-    return UNDER_RULES.format(blocks="\n\n".join(parts))
+    unprinted = "The paper has no such figures. " * table.is_printed
+    return UNDER_RULES.format(blocks="\n\n".join(parts), unprinted=unprinted)
 
 
 def _by_rule(

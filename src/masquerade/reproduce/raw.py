@@ -106,9 +106,14 @@ def without(summary: Summary) -> Summary:
     """Return a summary as its own file has it: clients' figures lie beside it.
 
     What no page of a table shows is left out: the majority class, costs layer by layer, and
-    overlaps of every two clients.
+    overlaps of every two clients. So is what clients' figures give again, of rules, by degree.
     """
-    rules = {name: replace(rule, per_client=None) for name, rule in summary.rules.items()}
+    rules = {
+        name: rule
+        if rule.per_client is None
+        else replace(rule, per_client=None, accuracy=replace(rule.accuracy, shift={}, pooled={}))
+        for name, rule in summary.rules.items()
+    }
     overlap = summary.overlap and replace(summary.overlap, pairs={}, with_global={})
     costs = replace(summary.costs, layers={})
     return replace(
@@ -136,8 +141,14 @@ def read(result: Path, summary: Summary) -> Summary:
         rules = dict(summary.rules)
         for name, rule in rules.items():
             if f"{RULES}/{name}/own" in figures:
-                own = _clients(arrays, figures, rule.accuracy, f"{RULES}/{name}/")
-                rules[name] = replace(rule, per_client=own)
+                start, known = f"{RULES}/{name}/", rule.accuracy
+                left_out = not known.shift and any(
+                    key.startswith(f"{start}shift/") for key in figures
+                )
+                # Under a rule degrees are those of the view.
+                own = _clients(arrays, figures, summary.accuracy if left_out else known, start)
+                accuracy = _accuracy(own, known) if left_out else known
+                rules[name] = replace(rule, accuracy=accuracy, per_client=own)
         return replace(
             summary,
             per_client=_clients(arrays, figures, summary.accuracy),

@@ -1,7 +1,8 @@
 """A table of a paper: what it prints, the runs behind its rows, and which of them are done.
 
 `runs/PAPER/TABLE/table.toml` has the paper's figures, and how our side is made; beside it lies one
-file of settings per row. Results are JSON files, one per row and seed, and one per try of a search.
+file of settings per row, which a row that is the name of a method can do without. Results are JSON
+files, one per row and seed, and one per try of a search.
 """
 
 import json
@@ -24,6 +25,8 @@ from masquerade.results import Summary
 from masquerade.results.json_records import Json
 
 FILE = "table.toml"
+BASE = "base.toml"
+"""What rows share, and all that is set for a method that has no file of its own."""
 INFINITE = "inf"
 TRIES = "search/"
 """Where results of tries lie, among those of a table."""
@@ -35,7 +38,8 @@ class Column:
 
     name: str
     paths: list[str]
-    """Where a figure is in a summary, keys joined by dots; values at further paths are added."""
+    """Where a figure is in a summary, keys joined by dots; values at further paths are added. Of
+    counts by client, [FIRST:END] is the mean over these clients."""
     unit: float = 1.0
     miss: float = math.inf
     """A greater distance from the paper's figure needs a paragraph."""
@@ -157,7 +161,8 @@ class Table:
     page: Path
     quick: bool = False
     over: Mapping[str, Any] = field(default_factory=dict)
-    """Tables put over every row's: what makes it small, and where its work is done."""
+    """Tables put over every row's: what sets it apart from the table whose rows it has, what makes
+    it small, and where its work is done."""
     seeds: tuple[int, ...] = (1,)
     """What is run where no seed is named; with `data.partition_per_seed` each is a partition."""
     minutes: Mapping[str, float] = field(default_factory=dict)
@@ -172,13 +177,23 @@ class Table:
         """Return the command that runs what is missing."""
         return f"masquerade reproduce {self.name}{' --quick' if self.quick else ''}"
 
+    @property
+    def is_printed(self) -> bool:
+        """Tell whether a paper prints any of its figures."""
+        return any(figures for row in self.figures.values() for figures in row)
+
     def tables(self, row: str) -> toml.Tables:
         """Read the settings of a row."""
         if row not in self.figures:
             known = ", ".join(self.figures)
             text = f"{self.name} has no row `{row}`{nearest(row, self.figures)}; there are {known}"
             raise MasqueradeError("E201", text)
-        return toml.merged(toml.read_file(self.folder / f"{row}.toml"), self.over)
+        path = self.folder / f"{row}.toml"
+        if row in METHODS and not path.is_file():
+            given = toml.read_file(self.folder / BASE) | {"methods": [row]}
+        else:
+            given = toml.read_file(path)
+        return toml.merged(given, self.over)
 
     def title_of(self, row: str) -> str:
         """Return the name that a row is shown by."""
@@ -363,17 +378,25 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
     given = toml.read_file(folder / FILE)
     rows = folder / given.pop("rows", "")
     how = toml.read_file(rows / FILE) if rows != folder else given
-    over, search = dict(how.get("quick", {})), dict(how.get("search", {}))
+    over = given.get("over", {})
+    search = toml.merged(how.get("search", {}), given.get("search", {}))
     if quick:
-        shorter = over.pop("search", {})
+        smaller = toml.merged(how.get("quick", {}), given.get("quick", {}))
+        shorter = smaller.pop("search", {})
         search["over"] = toml.merged(search.get("over", {}), shorter)
-    both = how | given
+        over = toml.merged(over, smaller)
+    both, figures = how | given, given["figures"]
+    if isinstance(figures, list):
+        # Rows of which no paper prints anything.
+        figures = {row: [[] for _ in given["columns"]] for row in figures}
     seeds, minutes = tuple(both.get("seeds", [1])), both.get("minutes", {})
     if isinstance(minutes, (int, float)):
         # Those of the whole table: its rows and seeds are taken to be equal.
-        minutes = dict.fromkeys(given["figures"], minutes / len(given["figures"]) / len(seeds))
+        minutes = dict.fromkeys(figures, minutes / len(figures) / len(seeds))
     published = root / ("out/quick" if quick else "docs/results")
-    rows_name = rows.resolve().relative_to((root / "runs").resolve()).as_posix()
+    # Rows under other settings have results of their own.
+    own = folder if "over" in given else rows
+    rows_name = own.resolve().relative_to((root / "runs").resolve()).as_posix()
     columns = [Column(**column) for column in given["columns"]]
     title = given["title"]
     if quick:
@@ -384,13 +407,13 @@ def read(name: str, root: Path, quick: bool = False) -> Table:
         title=title,
         paper=given["paper"],
         columns=columns,
-        figures=given["figures"],
+        figures=figures,
         search=Search(**search),
         folder=rows,
         results=published / _flat(rows_name),
         page=published / f"{_flat(name)}.md",
         quick=quick,
-        over=over if quick else {},
+        over=over,
         # What is quick shows that a table runs, for which one seed is enough.
         seeds=seeds[:1] if quick else seeds,
         minutes=minutes,
