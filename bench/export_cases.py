@@ -108,6 +108,7 @@ BITS: dict[str, Any] = {
     "scores": "equal",
     "scale": 1,
     "keep_scores": False,
+    "keep_off": False,
     "lr_schedule": "constant",
     "weights": "signed",
     "momentum": 0.9,

@@ -87,6 +87,7 @@ BITS = {
     "weights": "signed",
     "lr_schedule": "constant",
     "keep_scores": False,
+    "keep_off": False,
 }
 """No structure: the tables are about bits alone. The rest is as when the tables were made."""
 
