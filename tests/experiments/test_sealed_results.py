@@ -104,38 +104,92 @@ def test_a_manifest_that_is_damaged_or_gone_is_made_again(
     same(run, done)
 
 
-def test_lines_of_metrics_cannot_be_made_again_and_are_kept_as_they_are(
-    done: Path, run: Path, golden: Golden
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_damaged_line_of_metrics_is_lost_and_no_other(
+    done: Path, run: Path, place: int, golden: Golden
 ) -> None:
-    flip(run / "metrics.jsonl", 3)
-    left = (run / "metrics.jsonl").read_bytes()
-    with warns("E401", "metrics.jsonl") as warned:
-        experiment.resume(run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    flip(run / "metrics.jsonl", sum(map(len, lines[: place - 1])) + 3)
+    left = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[place - 1]
+    kept = b"".join(line for each, line in enumerate(lines, 1) if each != place)
+    # Commits are those of rounds 2 and 3: only the last line can be made again.
+    for _ in range(2):
+        with warnings.catch_warnings():
+            # Once the results are written again, they are read: W404.
+            warnings.filterwarnings("ignore", "W404")
+            with warns("E401", "metrics.jsonl", place, 3) as warned:
+                experiment.resume(run)
+        assert (run / "damaged-metrics.jsonl").read_bytes() == left
+        assert (run / "metrics.jsonl").read_bytes() == kept
+        assert contents(run)["summary.json"] == contents(done)["summary.json"]
     golden(warned[0].message)
-    assert (run / "damaged-metrics.jsonl").read_bytes() == left
-    assert contents(run)["summary.json"] == contents(done)["summary.json"]
-    assert (run / "metrics.jsonl").read_bytes() == b""
-    with warns("W404", "metrics.jsonl", "damaged-metrics.jsonl", 1, 3) as warned:
+    with warns("W404", "metrics.jsonl", "damaged-metrics.jsonl", place) as warned:
         read_results(run)
     golden(warned[0].message)
-    with warns("E401", "metrics.jsonl"), warns("W404", "metrics.jsonl"):
+
+
+def single(run: Path) -> None:
+    """Leave the last commit alone."""
+    shutil.rmtree(run / "rounds" / "00000002")
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_of_a_single_commit_all_lines_are_kept_but_the_damaged_one(
+    done: Path, run: Path, place: int
+) -> None:
+    single(run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    # What ends a line is a part of it, and the next one is intact.
+    flip(run / "metrics.jsonl", sum(map(len, lines[:place])) - 1)
+    with warns("E401", "metrics.jsonl", place, 3):
         experiment.resume(run)
+    kept = b"".join(line for each, line in enumerate(lines, 1) if each != place)
+    assert (run / "metrics.jsonl").read_bytes() == kept
+    with warns("W404", place):
+        read_results(run)
 
 
-def test_metrics_that_are_lost_twice_are_all_kept(run: Path) -> None:
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_of_cut_metrics_what_is_left_is_kept(run: Path, kept: int) -> None:
+    single(run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:kept]
+    (run / "metrics.jsonl").write_bytes(b"".join(lines))
+    with warns("E401", "metrics.jsonl"):
+        experiment.resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == b"".join(lines)
+    assert not (run / "damaged-metrics.jsonl").exists()
+    with warns("W404", kept + 1):
+        read_results(run)
+
+
+def test_no_line_of_another_run_is_kept(done: Path, run: Path) -> None:
+    single(run)
+    other = (done.parent / "other" / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(other)
+    with warns("E401", "metrics.jsonl"):
+        experiment.resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == b""
+    assert (run / "damaged-metrics.jsonl").read_bytes() == other
+    with warns("W404", "1 to 3"):
+        read_results(run)
+
+
+def test_a_run_goes_on_behind_lines_that_were_lost(run: Path) -> None:
     left = []
-    for rounds in (3, 4):
-        flip(run / "metrics.jsonl", 3)
-        left.append((run / "metrics.jsonl").read_bytes())
+    for rounds, at in ((3, 3), (4, 3)):
+        left.append((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0])
+        flip(run / "metrics.jsonl", at)
         with warns("E401", "metrics.jsonl"):
             experiment.resume(run)
-        assert (run / "damaged-metrics.jsonl").read_bytes() == b"".join(left)
+        assert len((run / "damaged-metrics.jsonl").read_bytes()) == sum(map(len, left))
         if rounds == 3:
             with warns("E401", "metrics.jsonl"), warns("W403"):
                 experiment.resume(run, changes={"train.rounds": 4})
             # The last round of three is done anew as the third of four.
-            with warns("W404", 1, 2):
+            with warns("W404", 1):
                 read_results(run)
+    with warns("W404", "1 to 2"):
+        read_results(run)
 
 
 def test_a_comparison_says_whose_lines_of_metrics_are_lost(tmp_path: Path) -> None:

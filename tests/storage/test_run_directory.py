@@ -531,6 +531,7 @@ def test_all_is_synced_before_a_commit_gets_its_name(
         "fsync states",
         "fsync metrics.jsonl",
         "fsync state.safetensors",
+        "fsync lines",
         "fsync manifest.json",
         "fsync .tmp-00000003",
         "replace .tmp-00000003",
