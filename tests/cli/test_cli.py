@@ -19,6 +19,7 @@ import torch
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
 from masquerade.errors import warn
+from masquerade.experiments.checkpoints import FREE
 from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
 from masquerade.storage.run_directory import RunDirectory
@@ -285,14 +286,26 @@ def test_a_run_is_not_written_over_another(call: Call, mine: Path, finished: Pat
 
 
 def test_a_finished_run_is_given_more_rounds(call: Call, finished: Path) -> None:
-    more = ("--rounds", "4", "--set", "evaluate.bandwidth=1MB/s", "--quiet")
+    more = ("--rounds", "4", "--allow-change", "evaluate.bandwidth=1MB/s", "--quiet")
     status, _, err = call("resume", finished, *more)
     assert status == 0
     assert "W403" in err
     assert read_results(finished)[0].rounds == 4
-    status, _, err = call("resume", finished, "--set", "method.lr=1", "--quiet")
-    assert status == 4
-    assert err.startswith("E402 ")
+
+
+def test_settings_that_may_change_are_listed(call: Call, finished: Path, golden: Golden) -> None:
+    for wrong in ("method.lr=1", "data.seed=3"):
+        status, _, err = call("resume", finished, "--allow-change", wrong, "--quiet")
+        assert status == 4
+        assert err.startswith("E402 ")
+        for key in FREE:
+            assert key in err
+    golden(err)
+    status, _, err = call("resume", finished, "--allow-change", "method.lrr=1", "--quiet")
+    assert (status, err[:5]) == (2, "E201 ")
+    listed = call("resume", "--help").out
+    for key in FREE:
+        assert key in listed
 
 
 def test_a_run_in_use_is_left_alone(call: Call, finished: Path) -> None:
@@ -437,7 +450,7 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     page = finished / "report.html"
     assert "8 kbps down, 4 kbps up" in page.read_text()
     # Unasked, the page has the bandwidth of its run.
-    call("resume", finished, "--set", "evaluate.bandwidth=20Mbps", "--quiet")
+    call("resume", finished, "--allow-change", "evaluate.bandwidth=20Mbps", "--quiet")
     assert call("report", finished, "--quiet")[0] == 0
     assert "20 Mbps both ways" in page.read_text()
     for wrong in (("--bandwidth", "10"), ("--convention", "papers")):

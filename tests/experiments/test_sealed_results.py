@@ -3,6 +3,7 @@
 import shutil
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -279,17 +280,46 @@ def test_what_has_a_second_name_is_not_written_into(name: str, run: Path, tmp_pa
     assert victim.read_bytes() == before
 
 
-def test_links_where_results_are_written_are_refused(run: Path, tmp_path: Path) -> None:
+LINKS = (
+    "summary.json",
+    "hashes.json",
+    "report.html",
+    "config.toml",
+    "lock",
+    "clients/1.safetensors",
+)
+
+
+@pytest.mark.parametrize("name", [*LINKS, "clients/.tmp-1.safetensors", ".tmp-summary.json"])
+def test_links_where_results_are_written_are_refused_before_they_are_unsealed(
+    run: Path, tmp_path: Path, name: str
+) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("precious")
-    for name, code in (("summary.json", "E405"), (".tmp-summary.json", "E502")):
-        with RunDirectory.open(run) as directory:
-            (run / name).unlink(missing_ok=True)
-            (run / name).symlink_to(victim)
-            with raises(code):
-                directory.write_results([("summary.json", b"new")])
-            (run / name).unlink(missing_ok=True)
-    assert victim.read_text() == "precious"
+    with RunDirectory.open(run) as directory:
+        if (run / name).exists():
+            (run / name).rename(victim)
+        else:
+            victim.write_text("precious")
+        (run / name).symlink_to(victim)
+        before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+        changes = partial(directory.change_settings, "rounds = 9")
+        for write in (partial(directory.write_results, [("summary.json", b"new")]), changes):
+            with raises("E405", name):
+                write()
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+def test_a_run_with_a_link_in_place_of_a_result_is_refused_before_it_goes_on(
+    run: Path, tmp_path: Path, golden: Golden
+) -> None:
+    (run / "summary.json").rename(tmp_path / "aside")
+    (run / "summary.json").symlink_to(tmp_path / "aside")
+    with raises("E405", "summary.json") as refusal:
+        experiment.resume(run, changes={"evaluate.bandwidth": "20MB/s"})
+    golden(refusal.value)
+    (run / "summary.json").unlink()
+    (tmp_path / "aside").rename(run / "summary.json")
+    assert is_done(run)
 
 
 def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path) -> None:

@@ -102,7 +102,12 @@ def discard(path: Path) -> None:
 def refuse_link(path: Path) -> None:
     """Refuse a path that is a symbolic link."""
     if path.is_symlink():
-        raise MasqueradeError("E405", f"{path} leads over a symbolic link. Remove the link.")
+        raise linked(path)
+
+
+def linked(path: Path) -> MasqueradeError:
+    """Return the refusal of a path that is a symbolic link."""
+    return MasqueradeError("E405", f"{path} leads over a symbolic link. Remove the link.")
 
 
 def refuse_second_name(file: int, path: Path) -> None:

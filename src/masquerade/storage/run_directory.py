@@ -16,15 +16,16 @@ import re
 import socket
 import struct
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from torch import Tensor
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning, missing, warn
+from masquerade.errors import MasqueradeError, MasqueradeWarning, missing
 from masquerade.results.json_records import LONGEST, Json, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
@@ -223,6 +224,10 @@ def obstacle(path: Path) -> MasqueradeError | None:
     if (wrong := _misplaced(path)) is not None:
         text = f"{wrong} is no {'folder' if wrong.name in FOLDERS else 'file'}, but a run has one"
         return MasqueradeError("E405", f"{text} there. Move it away, then do the same again.")
+    staged = (path.glob(f"{folder}{atomic.TEMPORARY}*") for folder in ("", f"{CLIENTS}/"))
+    here = chain(_written(path), *staged)
+    if (link := next((each for each in here if each.is_symlink()), None)) is not None:
+        return atomic.linked(link)
     if not (path / ROUNDS).is_dir() and (_size(path / METRICS) or (path / SUMMARY).exists()):
         text = f"{path / ROUNDS} is gone, and with it all commits: results that are intact can be"
         todo = "Put a copy of that folder there, or start a new run."
@@ -234,8 +239,14 @@ FOLDERS = (ROUNDS, CLIENTS, PIECES)
 """Folders in a run's directory."""
 
 
+def _written(path: Path) -> Iterator[Path]:
+    """Yield what a run writes in its directory, if it is there."""
+    yield from (path / name for name in ("lock", *FOLDERS, *FILES))
+    yield from (path / CLIENTS).glob("[!.]*.safetensors")
+
+
 def _misplaced(path: Path) -> Path | None:
-    """Return what cannot be written because it is of another kind; links are refused elsewhere."""
+    """Return what cannot be written because it is of another kind."""
     for name in FOLDERS:
         if (path / name).exists() and not (path / name).is_dir():
             return path / name
@@ -243,9 +254,8 @@ def _misplaced(path: Path) -> Path | None:
     for name in (CONFIG, METRICS):
         if (path / name).exists() and not (path / name).is_file():
             return path / name
-    models = (path / CLIENTS).glob("[!.]*.safetensors")
     return next(
-        (file for file in (*(path / name for name in FILES), *models) if file.is_dir()), None
+        (each for each in _written(path) if each.name not in FOLDERS and each.is_dir()), None
     )
 
 
@@ -306,26 +316,18 @@ class RunDirectory:
         return cls(Path(path), config, mark)
 
     @classmethod
-    def open(cls, path: str | Path, settings: "Callable[[Commit], str] | None" = None) -> Self:
+    def open(cls, path: str | Path, without_settings: bool = False) -> Self:
         """Open an existing run, and clear away what a crash left beyond its newest commit.
 
-        `settings` finds in that commit what a `config.toml` said that is gone.
+        It may be `without_settings` where whoever opens it writes them again.
         """
         path = Path(path)
         if refusal := obstacle(path):
             raise refusal
-        gone = not (path / CONFIG).exists()
-        if gone and settings is None:
+        if not without_settings and not (path / CONFIG).exists():
             text = f"No settings at {path}: it has no {CONFIG}. To have it again:"
             raise MasqueradeError("E408", f"{text} masquerade resume {path}")
-        found = cls(path, None)
-        if gone and settings is not None:
-            try:
-                found._write_settings_again(settings)
-            except BaseException:
-                found.close()
-                raise
-        return found
+        return cls(path, None)
 
     def close(self) -> None:
         """Let other processes in."""
@@ -427,14 +429,6 @@ class RunDirectory:
             self.last, self._offset, self._pieces = None, 0, {}
             self._recover()
 
-    def _write_settings_again(self, settings: Callable[[Commit], str]) -> None:
-        commit = self.latest()
-        if commit is None:
-            raise MasqueradeError("E408", f"No run at {self.path}: it has no {CONFIG}.")
-        self.write_file(CONFIG, settings(commit).encode())
-        text = f"E401 {self.path / CONFIG} was gone; it is written again"
-        warn(f"{text}, with the settings of checkpoint {commit.number}")
-
     def write_file(self, name: str, data: bytes) -> None:
         """Write a file such as `program.txt`, which appears whole or not at all."""
         with self._faults(f"writing {name}"):
@@ -446,6 +440,8 @@ class RunDirectory:
 
     def change_settings(self, config: str) -> None:
         """Write another `config.toml`; results of the former one do not count any more."""
+        if refusal := obstacle(self.path):
+            raise refusal
         self._unseal()
         self.write_file(CONFIG, config.encode())
 
