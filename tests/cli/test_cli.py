@@ -68,7 +68,7 @@ def call(
     """Call the command in this process, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
 
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["masquerade", *map(str, arguments)])
@@ -79,7 +79,8 @@ def call(
         return Ended(status, *capsys.readouterr())
 
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -706,6 +707,45 @@ def test_a_stop_before_anything_was_written_says_so(
     status, out, err = call("run", "--quiet")
     assert (status, out) == (75, "")
     assert err == "Stopped at your request. Nothing had been started.\n"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("module", ["typer", "click", "masquerade.cli.app", "torch"])
+def test_a_stop_while_modules_are_imported_ends_without_a_traceback(
+    tmp_path: Path, number: signal.Signals, status: int, module: str
+) -> None:
+    """What is found first on the path sends the signal as soon as a module is asked for."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "class Stopping:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            sys.meta_path.remove(self)\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Stopping())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "masquerade", "check", "fedavg"],
+        env=ENVIRONMENT | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr == "Stopped at your request. Nothing had been started.\n"
+
+
+def test_a_stop_after_the_work_ends_without_a_traceback() -> None:
+    program = (
+        "import atexit, os, signal, sys; sys.argv[1:] = ['--version'];"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT);"
+        "from masquerade.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
 
 
 def test_debug_prints_the_traceback(tmp_path: Path) -> None:
