@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-STATUS_WHEN_STOPPED: dict[int, int] = {signal.SIGTERM: 75, signal.SIGINT: 130}
+from masquerade.cli import STATUS_WHEN_STOPPED
 
 
 def main() -> None:
@@ -21,8 +21,7 @@ def main() -> None:
 
 def _end(number: int, frame: object) -> None:
     # An exception would go through modules that are half imported, and some would keep it.
-    text = b"Stopped at your request. Nothing had been started.\n"
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text)
+    print("Stopped at your request. Nothing had been started.", file=sys.stderr, flush=True)
     os._exit(STATUS_WHEN_STOPPED[number])
 
 

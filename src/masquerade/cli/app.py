@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from masquerade.__main__ import STATUS_WHEN_STOPPED
+from masquerade.cli import STATUS_WHEN_STOPPED
 from masquerade.cli.check import check
 from masquerade.cli.data import data_app
 from masquerade.cli.deploy import deploy_app
