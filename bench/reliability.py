@@ -83,6 +83,19 @@ BARS = (
         "state is left, or the new one. Of a short write the disk takes half and says so.",
     ),
     Bar(
+        "Failing steps of other writers",
+        "every step",
+        "steps at which it came",
+        (
+            *("io-a-dataset-of-the-cache", "io-an-exported-bundle", "io-an-exported-file"),
+            *("io-a-report-page", "io-a-saved-result", "io-the-results-of-a-comparison"),
+            *("io-a-clients-record", "io-a-clients-state"),
+        ),
+        "The same of what is no commit. Results of a comparison may be gone before the new ones "
+        "are there, and whoever reads them is told. A client whose state could not be written is "
+        "asked again, and answers alike.",
+    ),
+    Bar(
         "Power that fails",
         5000,
         "failures",
