@@ -127,8 +127,9 @@ BARS = (
         "damaged folders",
         ("damage-run",),
         "Bits are turned, files cut, zeroed, swapped, deleted, or taken from another run. All who "
-        "read results are told, or it was of no use any more. What a resume then does is tried on "
-        "some damages, in the same file.",
+        "read results are told, or it was of no use any more. Of twenty damaged folders one is "
+        "resumed: it is refused, or ends in the results of the undisturbed run; lines of metrics "
+        "may be lost, and are told.",
     ),
     Bar(
         "Damaged folders of comparisons",

@@ -15,7 +15,7 @@ from masquerade.experiments import run as experiment
 from masquerade.experiments.report_page import write_report
 from masquerade.export import from_run
 from masquerade.report import plots
-from masquerade.storage.results import read_results
+from masquerade.storage.results import is_comparison, read_results
 from masquerade.storage.run_directory import RunDirectory
 from masquerade.storage.saved_folder import is_done
 from tests.damage import damaged, drilled, read_run
@@ -322,10 +322,19 @@ def test_a_run_with_a_link_in_place_of_a_result_is_refused_before_it_goes_on(
     assert is_done(run)
 
 
+def resume(path: Path) -> None:
+    """Resume as the command does, but for the page."""
+    if is_comparison(path):
+        experiment.compare(path, None)
+    else:
+        experiment.resume(path)
+
+
 def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path) -> None:
-    found = damaged(done, done.parent / "other", tmp_path / "run", 300)
+    found = damaged(done, done.parent / "other", tmp_path / "run", 300, resume=resume)
     assert found.silent == []
     assert found.cleared < 100
+    assert found.resumed["resumed: as if undisturbed"] > 5
 
 
 def read_both(path: Path) -> None:
@@ -356,8 +365,8 @@ def test_ten_thousand_damages_are_not_read_in_silence(
     done: Path, tmp_path: Path, what: str
 ) -> None:
     if what == "run":
-        found = drilled("damage-run", done, done.parent / "other")
+        found = drilled("damage-run", done, done.parent / "other", resume=resume)
     else:
-        found = drilled("damage-comparison", *two_comparisons(tmp_path), read_both)
+        found = drilled("damage-comparison", *two_comparisons(tmp_path), read_both, resume=resume)
     publish(f"damage-{what}", "pytest tests/experiments/test_sealed_results.py -m drill", found)
     assert found["damaged folders"] == 10_000
