@@ -133,14 +133,14 @@ BARS = (
     ),
     Bar(
         "Damaged folders of comparisons",
-        10_000,
+        2000,
         "damaged folders",
         ("damage-comparison",),
         "The same, of a comparison and all its runs.",
     ),
     Bar(
         "Damaged folders of federations",
-        10_000,
+        2000,
         "damaged folders",
         ("damage-federation",),
         "The same, of the server's folder and of a client's.",

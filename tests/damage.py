@@ -30,8 +30,8 @@ LINES = ("metrics.jsonl", "damaged-metrics.jsonl", "hashes.json")
 """What differs where lines of metrics were lost, which nothing makes again."""
 SOME = 20
 """Of so many damaged folders one is resumed."""
-PIECES, PIECE = 10, 1000
-"""How many pieces a drill has, and damages a piece."""
+PIECE = 1000
+"""Damages in a piece of a drill."""
 Mutant = tuple[str, Path, bytes | None]
 """What was done, to which file, and its new content, which is not the old; None if it is gone."""
 
@@ -203,10 +203,11 @@ def drilled(
     read: Callable[[Path], None] = read_run,
     unread: Collection[str] = UNREAD,
     resume: Callable[[Path], object] | None = None,
+    thousands: int = 10,
 ) -> Counter[str]:
-    """Damage a folder in ten thousand ways, in pieces of a thousand; none is read in silence."""
+    """Damage a folder in thousands of ways, a piece each; none is read in silence."""
     task = partial(_piece, whole, other, read, unread, resume)
-    return over_processes(name, task, range(PIECES))[0]
+    return over_processes(name, task, range(thousands))[0]
 
 
 def _piece(
