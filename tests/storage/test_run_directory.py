@@ -538,6 +538,7 @@ def test_all_is_synced_before_a_commit_gets_its_name(
         "fsync rounds",
         "unlink",
         "unlink",
+        "unlink",
     ]
 
 
