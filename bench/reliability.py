@@ -83,6 +83,19 @@ BARS = (
         "state is left, or the new one. Of a short write the disk takes half and says so.",
     ),
     Bar(
+        "Failing steps of other writers",
+        "every step",
+        "steps at which it came",
+        (
+            *("io-a-dataset-of-the-cache", "io-an-exported-bundle", "io-an-exported-file"),
+            *("io-a-report-page", "io-a-saved-result", "io-the-results-of-a-comparison"),
+            *("io-a-clients-record", "io-a-clients-state"),
+        ),
+        "The same of what is no commit. Results of a comparison may be gone before the new ones "
+        "are there, and whoever reads them is told. A client whose state could not be written is "
+        "asked again, and answers alike.",
+    ),
+    Bar(
         "Power that fails",
         5000,
         "failures",
@@ -114,19 +127,20 @@ BARS = (
         "damaged folders",
         ("damage-run",),
         "Bits are turned, files cut, zeroed, swapped, deleted, or taken from another run. All who "
-        "read results are told, or it was of no use any more. What a resume then does is tried on "
-        "some damages, in the same file.",
+        "read results are told, or it was of no use any more. Of twenty damaged folders one is "
+        "resumed: it is refused, or ends in the results of the undisturbed run; lines of metrics "
+        "may be lost, and are told.",
     ),
     Bar(
         "Damaged folders of comparisons",
-        10_000,
+        2000,
         "damaged folders",
         ("damage-comparison",),
         "The same, of a comparison and all its runs.",
     ),
     Bar(
         "Damaged folders of federations",
-        10_000,
+        2000,
         "damaged folders",
         ("damage-federation",),
         "The same, of the server's folder and of a client's.",

@@ -1,5 +1,6 @@
 """Damage to a folder, done on purpose, and who notices it."""
 
+import json
 import random
 import shutil
 import tempfile
@@ -9,13 +10,15 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from masquerade.errors import MasqueradeError
 from masquerade.storage import model_files
 from masquerade.storage.results import read_results, read_sheets
 from masquerade.storage.run_directory import RunDirectory
 from masquerade.storage.saved_folder import Folder
-from tests.fuzzing import Found, over_processes
+from tests.experiments.test_resume import timeless
+from tests.fuzzing import Found, code_of, over_processes
 
 KINDS = ("flip", "cut", "zero", "swap", "delete", "version")
 TOLD = ("E401", "E402", "E408", "E606", "E611")
@@ -23,8 +26,12 @@ COMMITTED = ("rounds", "states")
 """Folders that whoever opens a run clears of damage."""
 UNREAD = ("lock", "report.html")
 """Files that no result depends on."""
-PIECES, PIECE = 10, 1000
-"""How many pieces a drill has, and damages a piece."""
+LINES = ("metrics.jsonl", "damaged-metrics.jsonl", "hashes.json")
+"""What differs where lines of metrics were lost, which nothing makes again."""
+SOME = 20
+"""Of so many damaged folders one is resumed."""
+PIECE = 1000
+"""Damages in a piece of a drill."""
 Mutant = tuple[str, Path, bytes | None]
 """What was done, to which file, and its new content, which is not the old; None if it is gone."""
 
@@ -88,6 +95,40 @@ def is_told(path: Path, read: Callable[[Path], None]) -> bool:
     return any(str(each.message).startswith("E401") for each in said)
 
 
+def resumed(path: Path, whole: Path, resume: Callable[[Path], object]) -> str:
+    """Resume what is damaged; return what came of it, or fail where that is told by nobody.
+
+    It is refused, or its results are those of the undisturbed one. Lines of metrics may be lost,
+    which nothing makes again, if that is told.
+    """
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        came = code_of(partial(resume, path), TOLD)
+    if came != "read":
+        return "resumed: refused"
+    here, there = results_in(path), results_in(whole)
+    differ = {name for name in {*here, *there} if here.get(name) != there.get(name)}
+    if not differ:
+        return "resumed: as if undisturbed"
+    assert {name.name for name in differ} <= set(LINES), differ
+    assert any(str(each.message).startswith("E401") for each in said), differ
+    return "resumed: lines of metrics lost, and told"
+
+
+def results_in(path: Path) -> dict[Path, Any]:
+    """Return what files of results have, times left out.
+
+    Commits may be others: a resume may have gone on from the one before a damaged one.
+    """
+    found: dict[Path, Any] = {}
+    for file in path.rglob("*"):
+        name = file.relative_to(path)
+        if file.is_file() and file.name not in UNREAD and not {*COMMITTED} & {*name.parts}:
+            data = file.read_bytes()
+            found[name] = timeless(json.loads(data)) if file.suffix == ".json" else data
+    return found
+
+
 @dataclass
 class Damaged:
     """What came of damages."""
@@ -96,6 +137,8 @@ class Damaged:
     cleared: int = 0
     """Damage of what only an older commit has is not read, but cleared away."""
     silent: list[tuple[str, Path]] = field(default_factory=list)
+    resumed: Counter[str] = field(default_factory=Counter)
+    """What came of resuming some of the damaged."""
 
     @property
     def figures(self) -> dict[str, int]:
@@ -105,6 +148,7 @@ class Damaged:
             "told": self.count - self.cleared - len(self.silent),
             "of an older commit, cleared away": self.cleared,
             "read in silence": len(self.silent),
+            **self.resumed,
         }
 
 
@@ -116,14 +160,23 @@ def damaged(
     read: Callable[[Path], None] = read_run,
     unread: Collection[str] = UNREAD,
     seed: int = 7,
+    resume: Callable[[Path], object] | None = None,
 ) -> Damaged:
-    """Damage copies of a folder in so many ways, read each, and count who was told."""
+    """Damage copies of a folder in so many ways, read each, and count who was told.
+
+    Of every `SOME` one is resumed, where that is asked for: it takes longer.
+    """
     shutil.copytree(whole, copy)
     assert not is_told(copy, read)
     shutil.rmtree(copy)
     shutil.copytree(whole, copy)
     found = Damaged(count)
-    for kind, name, data in mutants(whole, other, count, unread, seed):
+    for number, (kind, name, data) in enumerate(mutants(whole, other, count, unread, seed)):
+        if resume is not None and number % SOME == 0:
+            place = shutil.copytree(whole, copy.with_name("resumed"))
+            (place / name).unlink() if data is None else (place / name).write_bytes(data)
+            found.resumed[resumed(place, whole, resume)] += 1
+            shutil.rmtree(place)
         (copy / name).unlink() if data is None else (copy / name).write_bytes(data)
         if not is_told(copy, read):
             cleared = is_intact(copy, whole, unread)
@@ -149,15 +202,23 @@ def drilled(
     other: Path,
     read: Callable[[Path], None] = read_run,
     unread: Collection[str] = UNREAD,
+    resume: Callable[[Path], object] | None = None,
+    thousands: int = 10,
 ) -> Counter[str]:
-    """Damage a folder in ten thousand ways, in pieces of a thousand; none is read in silence."""
-    return over_processes(name, partial(_piece, whole, other, read, unread), range(PIECES))[0]
+    """Damage a folder in thousands of ways, a piece each; none is read in silence."""
+    task = partial(_piece, whole, other, read, unread, resume)
+    return over_processes(name, task, range(thousands))[0]
 
 
 def _piece(
-    whole: Path, other: Path, read: Callable[[Path], None], unread: Collection[str], seed: int
+    whole: Path,
+    other: Path,
+    read: Callable[[Path], None],
+    unread: Collection[str],
+    resume: Callable[[Path], object] | None,
+    seed: int,
 ) -> Found:
     with tempfile.TemporaryDirectory() as folder:
-        found = damaged(whole, other, Path(folder) / "copy", PIECE, read, unread, seed)
+        found = damaged(whole, other, Path(folder) / "copy", PIECE, read, unread, seed, resume)
     assert found.silent == []
     return Counter(found.figures), 0.0

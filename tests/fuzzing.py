@@ -25,6 +25,8 @@ SECONDS = 1500
 GIB = 1 << 30
 ROOM = 2 * GIB
 """Address space that a reader may take beside what its process has."""
+LONGEST = 1.0
+"""Seconds of CPU that any input may take."""
 PATIENCE = 30
 """Seconds that one input may take at most, on a machine that has other things to do."""
 SPLICED = (b"\0", b"\xff", b"\xff" * 4, b"\xff\xff\xff\x7f", b"0" * 9, b"[" * 99, b"-1", b"NaN")
@@ -102,6 +104,7 @@ def tried(inputs: Iterator[Callable[[], str]]) -> Found:
             found, seconds = timed(each)
             outcomes[found] += 1
             longest = max(longest, seconds)
+    assert longest < LONGEST
     return outcomes, longest
 
 

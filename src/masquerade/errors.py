@@ -110,6 +110,18 @@ def listed(words: Iterable[object], most: int = 10) -> str:
     return ", ".join([*texts[:most], *["..."] * (len(texts) > most)])
 
 
+def missing(numbers: Iterable[int], most: int) -> str:
+    """Write which numbers from 1 to `most` are not there: "1 to 3, 7"."""
+    gaps, before = [], 0
+    for each in (*sorted(numbers), most + 1):
+        if each == before + 2:
+            gaps.append(f"{before + 1}")
+        elif each > before + 2:
+            gaps.append(f"{before + 1} to {each - 1}")
+        before = each
+    return listed(gaps)
+
+
 def near(word: str, known: Iterable[str], most: int = 1) -> list[str]:
     """Return the known words that are nearest to another one, capitals or not."""
     folded: dict[str, str] = {}

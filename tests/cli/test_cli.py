@@ -19,6 +19,7 @@ import torch
 from masquerade.config.settings import Config
 from masquerade.config.toml import parse, read_file
 from masquerade.errors import warn
+from masquerade.experiments.checkpoints import FREE
 from masquerade.methods import METHODS
 from masquerade.storage.results import read_results
 from masquerade.storage.run_directory import RunDirectory
@@ -67,7 +68,7 @@ def call(
     """Call the command in this process, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MASQUERADE_CACHE", str(tmp_path / "cache"))
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
 
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["masquerade", *map(str, arguments)])
@@ -78,7 +79,8 @@ def call(
         return Ended(status, *capsys.readouterr())
 
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -285,14 +287,26 @@ def test_a_run_is_not_written_over_another(call: Call, mine: Path, finished: Pat
 
 
 def test_a_finished_run_is_given_more_rounds(call: Call, finished: Path) -> None:
-    more = ("--rounds", "4", "--set", "evaluate.bandwidth=1MB/s", "--quiet")
+    more = ("--rounds", "4", "--allow-change", "evaluate.bandwidth=1MB/s", "--quiet")
     status, _, err = call("resume", finished, *more)
     assert status == 0
     assert "W403" in err
     assert read_results(finished)[0].rounds == 4
-    status, _, err = call("resume", finished, "--set", "method.lr=1", "--quiet")
-    assert status == 4
-    assert err.startswith("E402 ")
+
+
+def test_settings_that_may_change_are_listed(call: Call, finished: Path, golden: Golden) -> None:
+    for wrong in ("method.lr=1", "data.seed=3"):
+        status, _, err = call("resume", finished, "--allow-change", wrong, "--quiet")
+        assert status == 4
+        assert err.startswith("E402 ")
+        for key in FREE:
+            assert key in err
+    golden(err)
+    status, _, err = call("resume", finished, "--allow-change", "method.lrr=1", "--quiet")
+    assert (status, err[:5]) == (2, "E201 ")
+    listed = call("resume", "--help").out
+    for key in FREE:
+        assert key in listed
 
 
 def test_a_run_in_use_is_left_alone(call: Call, finished: Path) -> None:
@@ -437,7 +451,7 @@ def test_a_run_is_written_for_programs_and_people(call: Call, finished: Path) ->
     page = finished / "report.html"
     assert "8 kbps down, 4 kbps up" in page.read_text()
     # Unasked, the page has the bandwidth of its run.
-    call("resume", finished, "--set", "evaluate.bandwidth=20Mbps", "--quiet")
+    call("resume", finished, "--allow-change", "evaluate.bandwidth=20Mbps", "--quiet")
     assert call("report", finished, "--quiet")[0] == 0
     assert "20 Mbps both ways" in page.read_text()
     for wrong in (("--bandwidth", "10"), ("--convention", "papers")):
@@ -693,6 +707,45 @@ def test_a_stop_before_anything_was_written_says_so(
     status, out, err = call("run", "--quiet")
     assert (status, out) == (75, "")
     assert err == "Stopped at your request. Nothing had been started.\n"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("module", ["typer", "click", "masquerade.cli.app", "torch"])
+def test_a_stop_while_modules_are_imported_ends_without_a_traceback(
+    tmp_path: Path, number: signal.Signals, status: int, module: str
+) -> None:
+    """What is found first on the path sends the signal as soon as a module is asked for."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "class Stopping:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            sys.meta_path.remove(self)\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Stopping())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "masquerade", "check", "fedavg"],
+        env=ENVIRONMENT | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr == "Stopped at your request. Nothing had been started.\n"
+
+
+def test_a_stop_after_the_work_ends_without_a_traceback() -> None:
+    program = (
+        "import atexit, os, signal, sys; sys.argv[1:] = ['--version'];"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT);"
+        "from masquerade.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
 
 
 def test_debug_prints_the_traceback(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def test_through_chaos_nothing_is_lost(tmp_path: Path) -> None:
     assert all(chaos.counted[what] == 1 for what in SERVER)
 
 
-METHODS = ("fedavg", "dmpfl", "fedmask", "fedselect", "pfedgate", "ditto", "scaffold")
+METHODS = ("dmpfl", "fedmask", "scaffold")
+"""What clients keep, and what they send, differs most between these."""
 
 
 @pytest.mark.drill

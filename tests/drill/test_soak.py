@@ -15,6 +15,9 @@ ROUNDS = 10_000
 WARM = 100
 """Rounds after which a run has all that it needs."""
 
+LOG = ("metrics.jsonl", "lines")
+"""What has as much for every round: a line, and twelve bytes that seal it."""
+
 
 class Watch(mq.Callback):
     """Notes what a run holds after some of its rounds."""
@@ -30,11 +33,14 @@ class Watch(mq.Callback):
             self.seen[record.round] = held, len(os.listdir("/proc/self/fd")), self.disk()
 
     def disk(self) -> int:
-        """Add up the bytes of all but the log, which has a line per round; commits come and go."""
+        """Add up the bytes of all but the log, which has a line per round, and its hashes.
+
+        Commits come and go.
+        """
         found = 0
         for file in self.out.rglob("*"):
             try:
-                found += file.stat().st_size * (file.is_file() and file.name != "metrics.jsonl")
+                found += file.stat().st_size * (file.is_file() and file.name not in LOG)
             except FileNotFoundError:
                 continue
         return found

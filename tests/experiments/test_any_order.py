@@ -40,7 +40,7 @@ from masquerade.results import RoundRecord
 from masquerade.storage.manifest import unseal
 from masquerade.storage.run_directory import Commit, RunDirectory
 from masquerade.storage.saved_folder import Folder
-from tests.damage import TOLD, UNREAD, is_intact, is_told, read_run
+from tests.damage import LINES, TOLD, UNREAD, is_intact, is_told, read_run
 from tests.experiments.test_resume import (
     ROOT,
     ROUNDS,
@@ -60,8 +60,6 @@ from tests.reliability import publish
 CLIENT = 1
 COMMITTED = ("rounds/", "states/")
 """Where states are; files that hold the same may be others."""
-LINES = ("metrics.jsonl", "damaged-metrics.jsonl", "hashes.json")
-"""What differs where lines of metrics were lost, which nothing makes again."""
 COUNTED: Counter[str] = Counter()
 """What was done, and what came of it."""
 

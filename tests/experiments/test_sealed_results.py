@@ -3,6 +3,7 @@
 import shutil
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from masquerade.experiments import run as experiment
 from masquerade.experiments.report_page import write_report
 from masquerade.export import from_run
 from masquerade.report import plots
-from masquerade.storage.results import read_results
+from masquerade.storage.results import is_comparison, read_results
 from masquerade.storage.run_directory import RunDirectory
 from masquerade.storage.saved_folder import is_done
 from tests.damage import damaged, drilled, read_run
@@ -104,38 +105,92 @@ def test_a_manifest_that_is_damaged_or_gone_is_made_again(
     same(run, done)
 
 
-def test_lines_of_metrics_cannot_be_made_again_and_are_kept_as_they_are(
-    done: Path, run: Path, golden: Golden
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_damaged_line_of_metrics_is_lost_and_no_other(
+    done: Path, run: Path, place: int, golden: Golden
 ) -> None:
-    flip(run / "metrics.jsonl", 3)
-    left = (run / "metrics.jsonl").read_bytes()
-    with warns("E401", "metrics.jsonl") as warned:
-        experiment.resume(run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    flip(run / "metrics.jsonl", sum(map(len, lines[: place - 1])) + 3)
+    left = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[place - 1]
+    kept = b"".join(line for each, line in enumerate(lines, 1) if each != place)
+    # Commits are those of rounds 2 and 3: only the last line can be made again.
+    for _ in range(2):
+        with warnings.catch_warnings():
+            # Once the results are written again, they are read: W404.
+            warnings.filterwarnings("ignore", "W404")
+            with warns("E401", "metrics.jsonl", place, 3) as warned:
+                experiment.resume(run)
+        assert (run / "damaged-metrics.jsonl").read_bytes() == left
+        assert (run / "metrics.jsonl").read_bytes() == kept
+        assert contents(run)["summary.json"] == contents(done)["summary.json"]
     golden(warned[0].message)
-    assert (run / "damaged-metrics.jsonl").read_bytes() == left
-    assert contents(run)["summary.json"] == contents(done)["summary.json"]
-    assert (run / "metrics.jsonl").read_bytes() == b""
-    with warns("W404", "metrics.jsonl", "damaged-metrics.jsonl", 1, 3) as warned:
+    with warns("W404", "metrics.jsonl", "damaged-metrics.jsonl", place) as warned:
         read_results(run)
     golden(warned[0].message)
-    with warns("E401", "metrics.jsonl"), warns("W404", "metrics.jsonl"):
+
+
+def single(run: Path) -> None:
+    """Leave the last commit alone."""
+    shutil.rmtree(run / "rounds" / "00000002")
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_of_a_single_commit_all_lines_are_kept_but_the_damaged_one(
+    done: Path, run: Path, place: int
+) -> None:
+    single(run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    # What ends a line is a part of it, and the next one is intact.
+    flip(run / "metrics.jsonl", sum(map(len, lines[:place])) - 1)
+    with warns("E401", "metrics.jsonl", place, 3):
         experiment.resume(run)
+    kept = b"".join(line for each, line in enumerate(lines, 1) if each != place)
+    assert (run / "metrics.jsonl").read_bytes() == kept
+    with warns("W404", place):
+        read_results(run)
 
 
-def test_metrics_that_are_lost_twice_are_all_kept(run: Path) -> None:
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_of_cut_metrics_what_is_left_is_kept(run: Path, kept: int) -> None:
+    single(run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:kept]
+    (run / "metrics.jsonl").write_bytes(b"".join(lines))
+    with warns("E401", "metrics.jsonl"):
+        experiment.resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == b"".join(lines)
+    assert not (run / "damaged-metrics.jsonl").exists()
+    with warns("W404", kept + 1):
+        read_results(run)
+
+
+def test_no_line_of_another_run_is_kept(done: Path, run: Path) -> None:
+    single(run)
+    other = (done.parent / "other" / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(other)
+    with warns("E401", "metrics.jsonl"):
+        experiment.resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == b""
+    assert (run / "damaged-metrics.jsonl").read_bytes() == other
+    with warns("W404", "1 to 3"):
+        read_results(run)
+
+
+def test_a_run_goes_on_behind_lines_that_were_lost(run: Path) -> None:
     left = []
-    for rounds in (3, 4):
-        flip(run / "metrics.jsonl", 3)
-        left.append((run / "metrics.jsonl").read_bytes())
+    for rounds, at in ((3, 3), (4, 3)):
+        left.append((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0])
+        flip(run / "metrics.jsonl", at)
         with warns("E401", "metrics.jsonl"):
             experiment.resume(run)
-        assert (run / "damaged-metrics.jsonl").read_bytes() == b"".join(left)
+        assert len((run / "damaged-metrics.jsonl").read_bytes()) == sum(map(len, left))
         if rounds == 3:
             with warns("E401", "metrics.jsonl"), warns("W403"):
                 experiment.resume(run, changes={"train.rounds": 4})
             # The last round of three is done anew as the third of four.
-            with warns("W404", 1, 2):
+            with warns("W404", 1):
                 read_results(run)
+    with warns("W404", "1 to 2"):
+        read_results(run)
 
 
 def test_a_comparison_says_whose_lines_of_metrics_are_lost(tmp_path: Path) -> None:
@@ -225,23 +280,61 @@ def test_what_has_a_second_name_is_not_written_into(name: str, run: Path, tmp_pa
     assert victim.read_bytes() == before
 
 
-def test_links_where_results_are_written_are_refused(run: Path, tmp_path: Path) -> None:
+LINKS = (
+    "summary.json",
+    "hashes.json",
+    "report.html",
+    "config.toml",
+    "lock",
+    "clients/1.safetensors",
+)
+
+
+@pytest.mark.parametrize("name", [*LINKS, "clients/.tmp-1.safetensors", ".tmp-summary.json"])
+def test_links_where_results_are_written_are_refused_before_they_are_unsealed(
+    run: Path, tmp_path: Path, name: str
+) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("precious")
-    for name, code in (("summary.json", "E405"), (".tmp-summary.json", "E502")):
-        with RunDirectory.open(run) as directory:
-            (run / name).unlink(missing_ok=True)
-            (run / name).symlink_to(victim)
-            with raises(code):
-                directory.write_results([("summary.json", b"new")])
-            (run / name).unlink(missing_ok=True)
-    assert victim.read_text() == "precious"
+    with RunDirectory.open(run) as directory:
+        if (run / name).exists():
+            (run / name).rename(victim)
+        else:
+            victim.write_text("precious")
+        (run / name).symlink_to(victim)
+        before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+        changes = partial(directory.change_settings, "rounds = 9")
+        for write in (partial(directory.write_results, [("summary.json", b"new")]), changes):
+            with raises("E405", name):
+                write()
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+def test_a_run_with_a_link_in_place_of_a_result_is_refused_before_it_goes_on(
+    run: Path, tmp_path: Path, golden: Golden
+) -> None:
+    (run / "summary.json").rename(tmp_path / "aside")
+    (run / "summary.json").symlink_to(tmp_path / "aside")
+    with raises("E405", "summary.json") as refusal:
+        experiment.resume(run, changes={"evaluate.bandwidth": "20MB/s"})
+    golden(refusal.value)
+    (run / "summary.json").unlink()
+    (tmp_path / "aside").rename(run / "summary.json")
+    assert is_done(run)
+
+
+def resume(path: Path) -> None:
+    """Resume as the command does, but for the page."""
+    if is_comparison(path):
+        experiment.compare(path, None)
+    else:
+        experiment.resume(path)
 
 
 def test_no_damage_of_a_run_is_read_in_silence(done: Path, tmp_path: Path) -> None:
-    found = damaged(done, done.parent / "other", tmp_path / "run", 300)
+    found = damaged(done, done.parent / "other", tmp_path / "run", 300, resume=resume)
     assert found.silent == []
     assert found.cleared < 100
+    assert found.resumed["resumed: as if undisturbed"] > 5
 
 
 def read_both(path: Path) -> None:
@@ -267,13 +360,13 @@ def test_no_damage_of_a_comparison_is_read_in_silence(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("what", ["run", "comparison"])
-def test_ten_thousand_damages_are_not_read_in_silence(
-    done: Path, tmp_path: Path, what: str
+@pytest.mark.parametrize(("what", "thousands"), [("run", 10), ("comparison", 2)])
+def test_thousands_of_damages_are_not_read_in_silence(
+    done: Path, tmp_path: Path, what: str, thousands: int
 ) -> None:
-    if what == "run":
-        found = drilled("damage-run", done, done.parent / "other")
-    else:
-        found = drilled("damage-comparison", *two_comparisons(tmp_path), read_both)
+    two, read = (done, done.parent / "other"), read_run
+    if what == "comparison":
+        two, read = two_comparisons(tmp_path), read_both
+    found = drilled(f"damage-{what}", *two, read, resume=resume, thousands=thousands)
     publish(f"damage-{what}", "pytest tests/experiments/test_sealed_results.py -m drill", found)
-    assert found["damaged folders"] == 10_000
+    assert found["damaged folders"] == 1000 * thousands

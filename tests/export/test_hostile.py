@@ -1,6 +1,6 @@
 """Hostile bundles and files: refused with a code, at once, and in little memory.
 
-python -m pytest tests/export/test_hostile.py -m drill    # a million mutated bundles and inputs
+python -m pytest tests/export/test_hostile.py -m drill    # 400,000 mutated bundles and inputs
 """
 
 import hashlib
@@ -229,11 +229,11 @@ def test_mutated_bundles_and_inputs_are_refused_with_a_code_or_read() -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
-def test_a_million_mutated_bundles_and_inputs_are_refused_with_a_code_or_read() -> None:
-    found, longest = over_processes("bundles", mutations, range(2, 52))
+def test_four_hundred_thousand_mutated_bundles_and_inputs_are_refused_with_a_code_or_read() -> None:
+    found, longest = over_processes("bundles", mutations, range(2, 22))
     figures = {"inputs": found.total(), **found, "slowest, s of CPU": round(longest, 3)}
     publish("bundles", "pytest tests/export/test_hostile.py -m drill", figures)
-    assert found.total() == 1_000_000
+    assert found.total() == 400_000
     assert min(found["E301"], found["E302"], found["E406"], found["read"]) > 10_000
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 from masquerade.storage import atomic, run_directory
 
@@ -19,15 +19,17 @@ class Disk:
         self.fail, self.at, self.count = fail, at, 0
 
     def __getattr__(self, name: str) -> Any:
+        if name == "fdopen":
+            return lambda *given: File(self, os.fdopen(*given))
         real = getattr(os, name)
-        return self._counted(name, real) if name in STEPS else real
+        return self.counted(name, real) if name in STEPS else real
 
     def mount(self, patch: Callable[[Any, str, Any], None]) -> None:
         """Put this disk under all that writes; `patch` is `setattr`, or undoes itself."""
         for module in (atomic, run_directory):
             patch(module, "os", self)
 
-    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **options: Any) -> Any:
             self.count += 1
             if self.is_due():
@@ -40,17 +42,34 @@ class Disk:
         return self.count == self.at
 
 
+class File:
+    """A file that is filled piece by piece, every piece of which is an operation on the disk."""
+
+    def __init__(self, disk: Disk, file: BinaryIO):
+        self.disk, self.file = disk, file
+
+    def __enter__(self) -> "File":
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self.file, name)
+        return self.disk.counted("fill", real) if name in ("write", "flush") else real
+
+
 class ShortDisk(Disk):
     """A disk whose n-th operation, if it is a write, takes half of it and says so."""
 
     def __init__(self, at: int):
         super().__init__(lambda name, real: None, at)
 
-    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         if name == "pwrite" and self.count == self.at - 1:
             self.count += 1
             return lambda file, data, start: real(file, data[: -(-len(data) // 2)], start)
-        return super()._counted(name, real)
+        return super().counted(name, real)
 
 
 class Killed(BaseException):
@@ -70,11 +89,11 @@ class DeadDisk(Disk):
     def is_due(self) -> bool:
         return self.count >= self.at
 
-    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         if self.done and self.count == self.at - 1:
             self.count += 1
             return real
-        return super()._counted(name, real)
+        return super().counted(name, real)
 
 
 def end(name: str, real: Callable[[], Any]) -> None:
@@ -102,6 +121,9 @@ def raising(number: int) -> Fail:
 def _half_done(name: str, real: Callable[[], Any]) -> None:
     if name == "close":
         real()
+    if name == "fill":
+        assert isinstance(real, partial)
+        real.func(*(data[: len(data) // 2] for data in real.args))
     if name == "pwrite":
         assert isinstance(real, partial)
         file, data, start = real.args

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,12 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_and_the_next_write_clears_
         assert os.listdir(path.parent) == ["x"]
 
 
-def test_a_folder_is_replaced_by_the_new_one_or_stays_whatever_step_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("platform", ["linux", "another"])
+def test_a_folder_is_replaced_by_the_new_one_or_stays_whatever_step_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+
     def begin(path: Path) -> None:
         atomic.write_folder(path, {"a": b"before"})
 

@@ -141,6 +141,28 @@ def told_by_clients(change: Callable[[dict[str, torch.Tensor]], object]) -> Harm
     return harm
 
 
+def facts(change: Callable[[dict[str, Any]], object], of: str = "state") -> Harm:
+    """Other facts in the last commit, with their hash."""
+
+    def harm(path: Path) -> None:
+        file = path / "rounds" / "00000003" / "manifest.json"
+        manifest = unseal(file.read_bytes())
+        change(manifest["facts"][of] if of else manifest)
+        file.write_bytes(seal(manifest))
+
+    return harm
+
+
+def renumbered(number: int) -> Harm:
+    """The last commit under another number, which it says itself."""
+
+    def harm(path: Path) -> None:
+        facts(lambda manifest: manifest.update(number=number), "")(path)
+        (path / "rounds" / "00000003").rename(path / "rounds" / f"{number:08d}")
+
+    return harm
+
+
 def other_facts(path: Path) -> None:
     file = path / "rounds" / "00000003" / "manifest.json"
     manifest = unseal(file.read_bytes())
@@ -156,6 +178,24 @@ COMMITTED = [f"rounds/00000003/{name}" for name in ("manifest.json", "state.safe
 FILES = ("summary.json", "metrics.jsonl", "config.toml", "hashes.json", MODEL, *COMMITTED)
 JSON = ("summary.json", "data.json", "privacy.json", "environment.json")
 WORDS = (NESTED, b"", b"null", b"{}", b"[]", b"[1]", b"\xff", b'[{"a":%s}]' % (b"9" * 5000))
+FORGED: dict[str, Harm] = {
+    **{
+        f"without {name}": facts(lambda state, name=name: state.pop(name))
+        for name in ("costs", "layers", "history", "seconds", "memory", "refused")
+    },
+    "of no costs": facts(lambda state: state["costs"].clear()),
+    "of no cost": facts(lambda state: state["costs"]["train"].clear()),
+    "without bytes": facts(lambda state: state["costs"]["train"].pop("down")),
+    "of other costs": facts(lambda state: state["costs"].update(other={})),
+    "of no costs of a layer": facts(
+        lambda state: [one.clear() for each in state["layers"].values() for one in each.values()]
+    ),
+    "of noise for nobody": facts(lambda state: state.update(noised={"x": 1})),
+    "of a round that never comes": renumbered(4),
+    "of a round of twenty digits": renumbered(10**20),
+    "not finite": committed(lambda held: held[WEIGHT].fill_(torch.inf)),
+}
+"""Commits that say what none says, with a hash that fits."""
 HARMS: dict[str, Harm] = {
     **{f"{name} waits": waiting(name) for name in FILES},
     **{f"{name} has no end": endless(name) for name in FILES},
@@ -179,6 +219,7 @@ HARMS: dict[str, Harm] = {
     "a commit of another network": committed(lambda held: held.update({WEIGHT: torch.ones(3, 4)})),
     "a commit that lacks a layer": committed(lambda held: held.pop(WEIGHT)),
     "a commit with other facts": other_facts,
+    **{f"a commit: {name}": harm for name, harm in FORGED.items()},
     "states of nobody": told_by_clients(lambda held: held.pop("ids")),
     "states of clients that are not": told_by_clients(lambda held: held["ids"].add_(9)),
     "states of one client twice": told_by_clients(lambda held: held["ids"].zero_()),
@@ -236,6 +277,18 @@ def test_the_state_of_another_network_is_told_by_its_tensors(
     (path / "hashes.json").unlink()
     HARMS["a commit of another network"](path)
     with raises("E401", WEIGHT, [64, 4], [3, 4]) as refusal:
+        experiment.resume(path)
+    golden(refusal.value)
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_commit_that_says_what_none_says_is_damaged(
+    done: Path, tmp_path: Path, name: str, golden: Golden
+) -> None:
+    path = shutil.copytree(done, tmp_path / "run")
+    (path / "hashes.json").unlink()
+    FORGED[name](path)
+    with raises("E401") as refusal:
         experiment.resume(path)
     golden(refusal.value)
 

@@ -513,7 +513,7 @@ def test_all_is_synced_before_a_commit_gets_its_name(
     trace: list[str] = []
 
     class Recorder(Disk):
-        def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
             def step(*args: Any) -> Any:
                 what = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[0]
                 trace.append(f"{name} {Path(what).name}" if name in ("fsync", "replace") else name)
@@ -531,10 +531,12 @@ def test_all_is_synced_before_a_commit_gets_its_name(
         "fsync states",
         "fsync metrics.jsonl",
         "fsync state.safetensors",
+        "fsync lines",
         "fsync manifest.json",
         "fsync .tmp-00000003",
         "replace .tmp-00000003",
         "fsync rounds",
+        "unlink",
         "unlink",
         "unlink",
     ]

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import click
 import typer
 
+from masquerade.cli import STATUS_WHEN_STOPPED
 from masquerade.cli.check import check
 from masquerade.cli.data import data_app
 from masquerade.cli.deploy import deploy_app
@@ -60,20 +61,17 @@ def about(
     """Train a personal, sparse model for every client of a federation."""
 
 
-STATUS_WHEN_STOPPED: dict[int, int] = {signal.SIGTERM: 75, signal.SIGINT: 130}
-
-
 def main() -> None:
     """Run the command; turn every error into a message and an exit status."""
     debug, number = "--debug" in sys.argv, number_started()
     if number:
         # Process 0 prints for all.
         sys.stdout = sys.stderr = io.StringIO()
-    for each in STATUS_WHEN_STOPPED:
-        signal.signal(each, _stop)
     warnings.showwarning = _shown_once()
     warnings.filterwarnings("always", category=MasqueradeWarning)
     try:
+        for each in STATUS_WHEN_STOPPED:
+            signal.signal(each, _stop)
         _refuse_alone()
         app(standalone_mode=True)
     except SystemExit as ended:
@@ -81,6 +79,7 @@ def main() -> None:
             _hint(sys.argv[1:])
         raise
     except (Stopped, Exception) as error:
+        _end_at_signals()
         if debug:
             raise
         message, status = _explain(error)
@@ -90,6 +89,8 @@ def main() -> None:
             print(f"Process {number}: {printable(message)}", file=sys.__stderr__)
         print(printable(message), file=sys.stderr)
         raise SystemExit(status) from None
+    finally:
+        _end_at_signals()
 
 
 PATIENCE = 5.0
@@ -205,6 +206,12 @@ def _stop(number: int, frame: object) -> None:
     if now - _stopped_at > STOPPING:
         _stopped_at = now
         raise Stopped(STATUS_WHEN_STOPPED[number])
+
+
+def _end_at_signals() -> None:
+    """Let signals end the process: what is left to do is no place for an exception."""
+    for each in STATUS_WHEN_STOPPED:
+        signal.signal(each, signal.SIG_DFL)
 
 
 def _shown_once() -> Callable[..., None]:

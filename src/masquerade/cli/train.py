@@ -219,8 +219,10 @@ def resume(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            help="Another evaluate.bandwidth, compute.commit_every or compute.store; repeatable.",
+            "--allow-change",
+            metavar="KEY=VALUE",
+            help="Go on with another value of evaluate.bandwidth, compute.commit_every, "
+            "compute.store, compute.processes or train.rounds, and of no other; repeatable.",
         ),
     ] = None,
     track: Track = None,
@@ -243,8 +245,8 @@ def resume(
     changes = changes_of(rounds, processes, settings)
     if is_sweep(path):
         if changes:
-            text = "a sweep goes on as it was begun; leave out --rounds, --processes and --set"
-            raise MasqueradeError("E202", text)
+            options = "--rounds, --processes and --allow-change"
+            raise MasqueradeError("E202", f"a sweep goes on as it was begun; leave out {options}")
         _resume_sweep(path, track, quiet, as_json)
         return
     results: Sequence[Summary]

@@ -61,7 +61,13 @@ from masquerade.engine.precision import numbers
 from masquerade.engine.remote import Remote
 from masquerade.errors import MasqueradeError, MasqueradeWarning, listed
 from masquerade.experiments import data_facts
-from masquerade.experiments.checkpoints import CommitFacts, Origin, check_text, facts_of
+from masquerade.experiments.checkpoints import (
+    CommitFacts,
+    Origin,
+    check_number,
+    check_text,
+    facts_of,
+)
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.report_page import can_write, write_report
 from masquerade.experiments.run import directory_at
@@ -781,6 +787,7 @@ def at_commit(server: Server, commit: Commit) -> RunState:
         raise MasqueradeError("E617", f"{text}; keep those that left, and name them `removed`")
     state = replace(server, clients=server.clients[:clients]).begin()
     facts = facts_of(commit)
+    check_number(commit, server.rounds)
     state.restore(commit.number, commit.tensors, facts.state)
     if clients < len(server.clients):
         state.grow(server.begin())

@@ -24,7 +24,7 @@ from masquerade.results import RoundRecord
 from masquerade.results.json_records import LONGEST, Json, from_json, to_json
 from masquerade.simulation.build import Simulation
 from masquerade.simulation.more_rounds import check_rounds
-from masquerade.simulation.state import RunState, Snapshot, StateFacts
+from masquerade.simulation.state import RunState, Snapshot, StateFacts, foreign
 from masquerade.storage.manifest import fingerprint
 from masquerade.storage.regular import read_regular
 from masquerade.storage.run_directory import (
@@ -42,10 +42,15 @@ from masquerade.wire import digest
 ROUNDS = "train.rounds"
 SILENT = ("compute.processes",)
 """Settings that change nothing, and of which nothing is said."""
-FREE_OF_SEVERAL = ("evaluate.bandwidth", *SILENT, "compute.commit_every", "compute.store")
-"""Settings that may be others when a comparison is resumed: no result depends on them."""
-FREE = (ROUNDS, *FREE_OF_SEVERAL)
-"""The same of a run; its rounds may be others where those that are done would be the same."""
+FREE_OF_SEVERAL = {
+    "evaluate.bandwidth": "the page alone depends on it",
+    "compute.processes": "it changes no bit",
+    "compute.commit_every": "no number depends on it",
+    "compute.store": "no number depends on it",
+}
+"""Settings that may be others when a comparison is resumed, and why."""
+FREE = {ROUNDS: "where the rounds that are done would be the same", **FREE_OF_SEVERAL}
+"""The same of a run."""
 Changes = dict[str, tuple[Any, Any]]
 """By section.key: what a run began with, and what it goes on with."""
 
@@ -95,6 +100,14 @@ class Origin:
                 MasqueradeWarning,
                 stacklevel=2,
             )
+
+
+def check_changes(changes: Collection[str], free: Mapping[str, str]) -> None:
+    """Refuse to change settings on which results depend, and list those that may be others."""
+    if wrong := [key for key in changes if key not in free]:
+        text = f"{', '.join(wrong)} may not change: rounds that are done would have been others;"
+        may = ", ".join(f"{key} ({why})" for key, why in free.items())
+        raise MasqueradeError("E402", f"{text} start a new run. These may: {may}")
 
 
 def check_text(directory: RunDirectory, text: str) -> None:
@@ -151,6 +164,12 @@ def facts_of(commit: Commit) -> CommitFacts:
         raise MasqueradeError("E401", text) from None
 
 
+def check_number(commit: Commit, rounds: int) -> None:
+    """Refuse a commit of a round that its run never comes to."""
+    if commit.number > rounds:
+        raise foreign(f"it is of round {commit.number} of {rounds}")
+
+
 def settings_are_sealed(path: Path) -> bool:
     """Tell whether `config.toml` is as it was when results were written, if they were."""
     try:
@@ -168,24 +187,37 @@ def check_settings(path: Path) -> None:
     """Refuse settings that changed since results were written with them."""
     if not settings_are_sealed(path):
         text = f"{path / CONFIG} is not what the results were written with; it is not used."
-        then = "Put the original back. Other settings are given by `masquerade resume --set`."
+        then = "Put the original back. Other settings are given by `resume --allow-change`."
         raise MasqueradeError("E401", f"{text} {then}")
 
 
-def mend_settings(directory: RunDirectory) -> None:
-    """Write settings again that changed since results were written with them.
+def open_to_go_on(path: Path) -> RunDirectory:
+    """Open a run to go on with it; its settings are written again where they are gone or changed.
 
     The last commit has them. Whoever wants others says so by an option, and is heard.
     """
+    directory = RunDirectory.open(path, without_settings=True)
+    try:
+        _mend_settings(directory)
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+def _mend_settings(directory: RunDirectory) -> None:
     path = directory.path
-    if settings_are_sealed(path):
+    gone = not (path / CONFIG).exists()
+    if not gone and settings_are_sealed(path):
         return
     commit = directory.latest()
-    config = facts_of(commit).origin.config if commit is not None else ""
-    if Folder.open(path).files[CONFIG] != fingerprint(config.encode()):
+    config = facts_of(commit).origin.config.encode() if commit is not None else b""
+    if not gone and Folder.open(path).files[CONFIG] != fingerprint(config):
         check_settings(path)
-    warn(f"W403 {path / CONFIG} was not what the results were written with; it is written again")
-    directory.write_file(CONFIG, config.encode())
+    code, was = ("E401", "gone") if gone else ("W403", "not what the results were written with")
+    text = f"{code} {path / CONFIG} was {was}; it is written again"
+    warn(f"{text}, with the settings of checkpoint {directory.last}")
+    directory.write_file(CONFIG, config)
 
 
 def take_over(simulation: Simulation, directory: RunDirectory, now: Origin) -> Commit | None:
@@ -204,6 +236,8 @@ def take_over(simulation: Simulation, directory: RunDirectory, now: Origin) -> C
         # Results that are there were written with the settings of now.
         if changes or not (directory.path / HASHES).is_file():
             changes |= since
+    if commit is not None:
+        check_number(commit, before)
     if commit is not None and before != rounds:
         check_rounds(simulation, commit.number, before)
     if told := [f"{key} {old} → {new}" for key, (old, new) in changes.items() if key not in SILENT]:

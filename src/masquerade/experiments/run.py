@@ -28,15 +28,14 @@ from masquerade.evaluation.summary import name_of
 from masquerade.experiments import environment
 from masquerade.experiments.callbacks import Callback, Callbacks, Run
 from masquerade.experiments.checkpoints import (
+    FREE,
     FREE_OF_SEVERAL,
     Checkpoints,
     Origin,
+    check_changes,
     check_settings,
-    differences,
-    facts_of,
-    mend_settings,
+    open_to_go_on,
     restore,
-    text_of,
 )
 from masquerade.experiments.data_facts import DataFacts
 from masquerade.experiments.personal import Models
@@ -51,7 +50,7 @@ from masquerade.simulation.privacy_sheet import sheet_of
 from masquerade.simulation.server import train
 from masquerade.simulation.state import RunState
 from masquerade.storage.results import COMPARISON, read_results
-from masquerade.storage.run_directory import Commit, RunDirectory, is_begun, obstacle
+from masquerade.storage.run_directory import RunDirectory, is_begun, obstacle
 from masquerade.storage.saved_folder import damages, is_done
 
 
@@ -233,12 +232,10 @@ def resume(
 
     `changes` are other settings for it, section.key → value, of those that may be others.
     """
-    with held(partial(RunDirectory.open, path, _settings_in)) as directory:
-        if directory is not None:
-            mend_settings(directory)
+    with held(partial(open_to_go_on, path)) as directory:
         # The others read settings once they are mended.
         group().decide(True)
-        config = _loaded(path, changes)
+        config = _loaded(path, changes, FREE)
         training = _the_training(config, path)
         spec = LoadedConfig.of(config).resolve(training)
 
@@ -280,14 +277,12 @@ def compare(
         if refusal := obstacle(path):
             raise refusal
         check_settings(path)
-        loaded = LoadedConfig.of(_loaded(path, changes))
+        loaded = LoadedConfig.of(_loaded(path, changes, FREE_OF_SEVERAL))
         opened = partial(RunDirectory.open, path)
     ranks = group()
     with held(opened) as directory:
         if changes and directory is not None:
-            text = toml.dump(loaded.config)
-            differences(text_of(directory), text, FREE_OF_SEVERAL)
-            directory.change_settings(text)
+            directory.change_settings(toml.dump(loaded.config))
         planned, results = trainings(loaded.config), []
         for place, training in enumerate(planned):
             folder = (directory.path if directory else path) / training.folder
@@ -325,16 +320,13 @@ def _the_training(config: Config, path: Path) -> Training:
     raise MasqueradeError("E402", f"{text} one: {then} `masquerade run` wrote there")
 
 
-def _settings_in(commit: Commit) -> str:
-    """Return the text of `config.toml` that a commit has."""
-    return facts_of(commit).origin.config
-
-
-def _loaded(path: Path, changes: Mapping[str, Any]) -> Config:
-    """Read the configuration in a directory, with changes; refuse that of a program."""
+def _loaded(path: Path, changes: Mapping[str, Any], free: Mapping[str, str]) -> Config:
+    """Read the configuration in a directory, with changes that are `free`; not of a program."""
     tables = toml.read_file(path / "config.toml")
     refuse_program(path, tables, "it goes on where it stopped")
-    return toml.parse(toml.put(tables, changes), str(path / "config.toml"))
+    config = toml.parse(toml.put(tables, changes), str(path / "config.toml"))
+    check_changes(changes, free)
+    return config
 
 
 def write_comparison(directory: RunDirectory, results: Sequence[Summary]) -> None:
@@ -365,7 +357,7 @@ def directory_at(path: Path, begun: bool, mark: str | None = None) -> Callable[[
 
     def opened(text: str) -> RunDirectory:
         if begun and is_begun(path):
-            return RunDirectory.open(path, _settings_in)
+            return open_to_go_on(path)
         return RunDirectory.create(path, text, mark)
 
     return opened

@@ -236,7 +236,10 @@ class RunState:
         Clients' states are in `pieces`, later ones after earlier ones, or all in `tensors`. What
         is of another network or of other clients is refused: a fitting hash does not tell.
         """
+        _check_costs(facts)
+        self.diverged = facts.diverged
         check_form({"server": self.server}, tensors)
+        self._check_finite({"server": self.server}, tensors)
         self.server = tree.rebuild({"server": self.server}, self._moved(tensors))["server"]
         if "participation/sampled" in tensors:
             self._put(torch.arange(len(self.sampled)), tensors)
@@ -254,7 +257,9 @@ class RunState:
             for phase, layers in facts.layers.items()
         }
         self.history, self.memory = list(facts.history), dict(facts.memory)
-        self.diverged, self.refused = facts.diverged, facts.refused
+        self.refused = facts.refused
+        if nobody := facts.noised.keys() - {str(id) for id in range(len(self.sampled))}:
+            raise foreign(f"it counts noise of clients {', '.join(sorted(nobody)[:5])}")
         self.noised = {int(id): steps for id, steps in facts.noised.items()}
         self.sent = {(each.when, each.direction, each.part): each for each in facts.sent}
         for part, seconds in facts.seconds.items():
@@ -267,7 +272,16 @@ class RunState:
         ids = piece[IDS]
         known = range(len(self.sampled))
         if len(set(ids.tolist())) < len(ids) or not all(id in known for id in ids.tolist()):
-            raise _foreign(f"it has states of clients {ids.tolist()[:5]} of {len(known)}")
+            raise foreign(f"it has states of clients {ids.tolist()[:5]} of {len(known)}")
+
+    def _check_finite(self, begun: State, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse numbers that are not finite, of a run that has not diverged.
+
+        Rounds keep none: such updates are refused. What a method begins with may be infinite.
+        """
+        for name, like in tree.named(begun).items() if self.diverged is None else ():
+            if not bool((tensors[name].isfinite() | ~like.isfinite().cpu()).all()):
+                raise foreign(f"`{name}` is not finite, though training has not diverged")
 
     def _check_session(self, tensors: Mapping[str, Tensor], clients: int) -> None:
         """Refuse a session of other parts than before; masks that went over may come beside."""
@@ -275,7 +289,7 @@ class RunState:
         check_form({"session": begun}, tensors, clients)
         for name, value in tensors.items():
             if name.startswith("session/") and value.shape[:1] != (clients,):
-                raise _foreign(f"`{name}` is {told(value)}, of {clients} clients")
+                raise foreign(f"`{name}` is {told(value)}, of {clients} clients")
 
     def _moved(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value.to(self.rows.device) for name, value in tensors.items()}
@@ -285,6 +299,7 @@ class RunState:
         held = {"rows": self.rows.begun(0), "clients": self.clients.begun(0)}
         beside = {"sampled": self.sampled[0], "answered": self.answered[0]}
         check_form({**held, "participation": beside}, tensors, len(ids))
+        self._check_finite({"clients": held["clients"]}, tensors)
         self._check_session(tensors, len(ids))
         moved = self._moved(tensors)
         for name, store in (("rows", self.rows), ("clients", self.clients)):
@@ -308,10 +323,20 @@ def check_form(template: State, tensors: Mapping[str, Tensor], clients: int | No
         found = tensors.get(name)
         if found is None or (tuple(found.shape), found.dtype) != (shape, like.dtype):
             seen = "no tensor" if found is None else f"{found.dtype} {list(found.shape)}"
-            raise _foreign(f"`{name}` is {seen} and not {like.dtype} {list(shape)}")
+            raise foreign(f"`{name}` is {seen} and not {like.dtype} {list(shape)}")
 
 
-def _foreign(why: str) -> MasqueradeError:
+def _check_costs(facts: StateFacts) -> None:
+    """Refuse sums of costs that lack one."""
+    sums = [facts.costs.get("train", {}), *facts.costs.values()]
+    layers = [counts for phase in facts.layers.values() for counts in phase.values()]
+    for known, found in ((COSTS, sums), (WAYS, layers)):
+        if lost := {name for each in found for name in known if name not in each}:
+            raise foreign(f"its costs lack {', '.join(sorted(lost))}")
+
+
+def foreign(why: str) -> MasqueradeError:
+    """Return the refusal of a commit that says what no commit of this run says."""
     text = f"a commit is not of this run, though its hash fits: {why.replace('torch.', '')}"
     return MasqueradeError("E401", f"{text}. Put an intact copy of it there, or start anew.")
 

@@ -6,6 +6,7 @@ that write the same path have to keep out of each other's way.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -102,7 +103,12 @@ def discard(path: Path) -> None:
 def refuse_link(path: Path) -> None:
     """Refuse a path that is a symbolic link."""
     if path.is_symlink():
-        raise MasqueradeError("E405", f"{path} leads over a symbolic link. Remove the link.")
+        raise linked(path)
+
+
+def linked(path: Path) -> MasqueradeError:
+    """Return the refusal of a path that is a symbolic link."""
+    return MasqueradeError("E405", f"{path} leads over a symbolic link. Remove the link.")
 
 
 def refuse_second_name(file: int, path: Path) -> None:
@@ -130,7 +136,14 @@ def _staged(path: Path, token: str = "", replace: bool = False) -> Iterator[Path
 
 
 def _exchange(staged: Path, path: Path) -> None:
-    """Put a folder in the place of another, which comes back if that fails."""
+    """Put a folder in the place of another, which comes back if that fails.
+
+    Where the system cannot exchange two names, a crash between two renames leaves the old folder
+    under the name of a temporary one.
+    """
+    if _exchanged(staged, path):
+        discard(staged)
+        return
     old = staged.with_name(f"{staged.name}.old")
     # Moving keeps a folder's time, by which it could be swept away while it is still needed.
     os.utime(path)
@@ -141,6 +154,18 @@ def _exchange(staged: Path, path: Path) -> None:
         os.rename(old, path)
         raise
     discard(old)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in an instant; tell whether the system could."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2
+    names = os.fsencode(one), os.fsencode(other)
+    return rename is not None and rename(here, names[0], here, names[1], exchange) == 0
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from masquerade.errors import MasqueradeError, warn
+from masquerade.errors import MasqueradeError, missing, warn
 from masquerade.results import PrivacySheet, Summary
 from masquerade.results.json_records import parsed
 from masquerade.results.privacy import FILE as PRIVACY
@@ -62,12 +62,11 @@ def read_results(path: Path) -> list[Summary]:
 def _warn_of_lost_lines(run: Path, rounds: int) -> None:
     """Say which rounds a run has no metrics of: they were damaged, and nothing makes them again."""
     try:
-        first, _, _ = read_regular(run / METRICS).partition(b"\n")
-        begins = parsed(first)["round"] if first else rounds + 1
-    except (OSError, ValueError, LookupError, TypeError):
+        there = {int(parsed(line)["round"]) for line in read_regular(run / METRICS).splitlines()}
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         # A saved result has none; of damage others tell.
         return
-    if begins > 1:
+    if lost := missing(there, rounds):
         left = f"; what is left of them is in {run / DAMAGED}" if (run / DAMAGED).is_file() else ""
-        text = f"W404 {run / METRICS} lost its lines of rounds 1 to {begins - 1}, which nothing"
+        text = f"W404 {run / METRICS} lost lines (rounds: {lost}), which nothing"
         warn(f"{text} makes again{left}; the results do not depend on them")

@@ -14,16 +14,18 @@ import logging
 import os
 import re
 import socket
+import struct
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from torch import Tensor
 
-from masquerade.errors import MasqueradeError, MasqueradeWarning, warn
+from masquerade.errors import MasqueradeError, MasqueradeWarning, missing
 from masquerade.results.json_records import LONGEST, Json, from_json
 from masquerade.storage import atomic
 from masquerade.storage.manifest import fingerprint, seal, unseal
@@ -34,14 +36,20 @@ Tensors = Mapping[str, Tensor]
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.EFBIG)
 """What the system says of a path where no regular file is, or one that is too long."""
 
-VERSION = 6
-READ = (4, 5, 6)
-"""Formats that are read; 4 had the states of all clients in every commit, 5 no hash of metrics."""
+VERSION = 7
+READ = (4, 5, 6, 7)
+"""Formats that are read.
+
+4 had the states of all clients in every commit, 5 no hash of metrics, 6 none of each line.
+"""
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 DAMAGED = "damaged-metrics.jsonl"
 """Where damaged metrics are kept, which nothing makes again."""
 STATE = "state.safetensors"
+LINES = "lines"
+"""Of a commit: length and hash of each line of metrics that counts, so that one can be missed."""
+_LINE = struct.Struct("<I8s")
 PIECES = "states"
 """The folder of clients' states, which several commits may share."""
 MANIFEST = "manifest.json"
@@ -126,18 +134,41 @@ class _Manifest:
         same = not self.lines or hashlib.sha256(counted).hexdigest() == self.lines
         return same and len(counted) == self.metrics
 
-    def without_lines(self) -> "_Manifest":
-        """Return the same of a run whose metrics are lost."""
-        return replace(self, metrics=0, lines="")
 
-    @property
-    def lost_lines(self) -> bool:
-        """Tell whether metrics are lost: the hash of no lines is a hash."""
-        return not self.metrics and not self.lines
+class _Intact(NamedTuple):
+    """A commit in which no bit differs."""
+
+    manifest: _Manifest
+    state: bytes
+    lines: bytes
+    """Length and hash of each line of metrics that counts; older formats have none."""
+
+    def lines_of(self, metrics: bytes) -> list[bytes]:
+        """Return the lines of damaged metrics by their places, empty where one is lost.
+
+        A line is where it was or, where others were put aside before, anywhere.
+        """
+        held = {_hash_of(line): line for line in metrics.splitlines(keepends=True)}
+        found, start = [], 0
+        for length, known in _LINE.iter_unpack(self.lines):
+            line = metrics[start : start + length]
+            found.append(line if _hash_of(line) == known else held.get(known, b""))
+            start += length
+        return found
 
 
-def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
-    """Return manifest and state of a commit, or what is damaged; hashes first, then meaning."""
+def _hash_of(line: bytes) -> bytes:
+    return hashlib.sha256(line).digest()[:8]
+
+
+def _sealed_lines(metrics: bytes) -> bytes:
+    """Return length and hash of each line."""
+    lines = metrics.splitlines(keepends=True)
+    return b"".join(_LINE.pack(len(line), _hash_of(line)) for line in lines)
+
+
+def _inspect(folder: Path) -> _Intact | str:
+    """Return a commit, or what is damaged; hashes first, then meaning."""
     sealed = _content(folder / MANIFEST, LONGEST)
     if sealed is None:
         return f"{MANIFEST}: missing"
@@ -153,16 +184,21 @@ def _inspect(folder: Path) -> tuple[_Manifest, bytes] | str:
         return f"{MANIFEST}: {fault}"
     if manifest.number != int(folder.name):
         return f"{MANIFEST}: belongs to {manifest.number}"
-    state = _content(folder / STATE)
-    if state is None:
-        return f"{STATE}: missing"
-    if manifest.files != {STATE: fingerprint(state)}:
-        return f"{STATE}: hash differs"
+    held = {name: _content(folder / name) for name in manifest.files.keys() & {STATE, LINES}}
+    for name in (STATE, *manifest.files):
+        data = held.get(name)
+        if data is None:
+            return f"{name}: missing"
+        if manifest.files[name] != fingerprint(data):
+            return f"{name}: hash differs"
+    lines = held.get(LINES) or b""
+    if len(lines) % _LINE.size:
+        return f"{LINES}: it is cut off"
     for name, sealed_with in manifest.pieces.items():
         piece = _content(folder.parent.parent / PIECES / check_name(name))
         if piece is None or fingerprint(piece) != sealed_with:
             return f"{PIECES}/{name}: missing, or its hash differs"
-    return manifest, state
+    return _Intact(manifest, held[STATE] or b"", lines)
 
 
 def _content(path: Path, most: int = MOST) -> bytes | None:
@@ -188,6 +224,10 @@ def obstacle(path: Path) -> MasqueradeError | None:
     if (wrong := _misplaced(path)) is not None:
         text = f"{wrong} is no {'folder' if wrong.name in FOLDERS else 'file'}, but a run has one"
         return MasqueradeError("E405", f"{text} there. Move it away, then do the same again.")
+    staged = (path.glob(f"{folder}{atomic.TEMPORARY}*") for folder in ("", f"{CLIENTS}/"))
+    here = chain(_written(path), *staged)
+    if (link := next((each for each in here if each.is_symlink()), None)) is not None:
+        return atomic.linked(link)
     if not (path / ROUNDS).is_dir() and (_size(path / METRICS) or (path / SUMMARY).exists()):
         text = f"{path / ROUNDS} is gone, and with it all commits: results that are intact can be"
         todo = "Put a copy of that folder there, or start a new run."
@@ -199,8 +239,14 @@ FOLDERS = (ROUNDS, CLIENTS, PIECES)
 """Folders in a run's directory."""
 
 
+def _written(path: Path) -> Iterator[Path]:
+    """Yield what a run writes in its directory, if it is there."""
+    yield from (path / name for name in ("lock", *FOLDERS, *FILES))
+    yield from (path / CLIENTS).glob("[!.]*.safetensors")
+
+
 def _misplaced(path: Path) -> Path | None:
-    """Return what cannot be written because it is of another kind; links are refused elsewhere."""
+    """Return what cannot be written because it is of another kind."""
     for name in FOLDERS:
         if (path / name).exists() and not (path / name).is_dir():
             return path / name
@@ -208,9 +254,8 @@ def _misplaced(path: Path) -> Path | None:
     for name in (CONFIG, METRICS):
         if (path / name).exists() and not (path / name).is_file():
             return path / name
-    models = (path / CLIENTS).glob("[!.]*.safetensors")
     return next(
-        (file for file in (*(path / name for name in FILES), *models) if file.is_dir()), None
+        (each for each in _written(path) if each.name not in FOLDERS and each.is_dir()), None
     )
 
 
@@ -246,6 +291,7 @@ class RunDirectory:
         self.last: int | None = None
         self._offset = 0
         self._lines = hashlib.sha256()
+        self._sealed_lines = b""
         self._pieces: dict[str, Mapping[str, int | str]] = {}
         with self._faults("opening the run"):
             os.makedirs(path, exist_ok=True)
@@ -270,26 +316,18 @@ class RunDirectory:
         return cls(Path(path), config, mark)
 
     @classmethod
-    def open(cls, path: str | Path, settings: "Callable[[Commit], str] | None" = None) -> Self:
+    def open(cls, path: str | Path, without_settings: bool = False) -> Self:
         """Open an existing run, and clear away what a crash left beyond its newest commit.
 
-        `settings` finds in that commit what a `config.toml` said that is gone.
+        It may be `without_settings` where whoever opens it writes them again.
         """
         path = Path(path)
         if refusal := obstacle(path):
             raise refusal
-        gone = not (path / CONFIG).exists()
-        if gone and settings is None:
+        if not without_settings and not (path / CONFIG).exists():
             text = f"No settings at {path}: it has no {CONFIG}. To have it again:"
             raise MasqueradeError("E408", f"{text} masquerade resume {path}")
-        found = cls(path, None)
-        if gone and settings is not None:
-            try:
-                found._write_settings_again(settings)
-            except BaseException:
-                found.close()
-                raise
-        return found
+        return cls(path, None)
 
     def close(self) -> None:
         """Let other processes in."""
@@ -327,7 +365,9 @@ class RunDirectory:
         with self._faults(f"writing checkpoint {number}"):
             added_pieces = self._write_pieces(number, pieces)
             counted = added_pieces if whole else self._pieces | added_pieces
-            files = {STATE: fingerprint(state)}
+            sealed_lines = self._sealed_lines + _sealed_lines(added)
+            held = {STATE: state, LINES: sealed_lines}
+            files = {name: fingerprint(data) for name, data in held.items()}
             digest = lines_so_far.hexdigest()
             sealed = seal(vars(_Manifest(VERSION, number, offset, facts, files, counted, digest)))
             target = self._inside(ROUNDS) / f"{number:08d}"
@@ -335,11 +375,11 @@ class RunDirectory:
             if target.exists():
                 atomic.remove(target)
             atomic.write_at(self._inside(METRICS), added, self._offset)
-            atomic.write_folder(target, {STATE: state, MANIFEST: sealed})
+            atomic.write_folder(target, {**held, MANIFEST: sealed})
             kept = (number, self.last)
             needed = self._pieces.keys() | counted.keys()
             self.last, self._offset, self._pieces = number, offset, counted
-            self._lines = lines_so_far
+            self._lines, self._sealed_lines = lines_so_far, sealed_lines
             for folder in self._commits():
                 if int(folder.name) not in kept:
                     atomic.remove(folder)
@@ -368,9 +408,10 @@ class RunDirectory:
     def latest(self) -> Commit | None:
         """Read the newest intact commit, with a warning for each damaged one passed over."""
         with self._faults("reading checkpoints"):
-            manifest, state, damages = self._newest()
-        if manifest is None:
+            found, _, damages = self._newest()
+        if found is None:
             return None
+        manifest = found.manifest
         number, name = manifest.number, f"{STATE} of checkpoint {manifest.number}"
         for damage in damages:
             warnings.warn(f"E401 {damage} Using {number}.", MasqueradeWarning, stacklevel=2)
@@ -378,7 +419,7 @@ class RunDirectory:
             decode_tensors((self._inside(PIECES) / each).read_bytes(), each)
             for each in manifest.pieces
         )
-        return Commit(number, decode_tensors(state, name), manifest.facts, pieces)
+        return Commit(number, decode_tensors(found.state, name), manifest.facts, pieces)
 
     def go_back(self) -> None:
         """Take the newest commit back."""
@@ -387,14 +428,6 @@ class RunDirectory:
             atomic.remove(self._inside(ROUNDS) / f"{self.last:08d}")
             self.last, self._offset, self._pieces = None, 0, {}
             self._recover()
-
-    def _write_settings_again(self, settings: Callable[[Commit], str]) -> None:
-        commit = self.latest()
-        if commit is None:
-            raise MasqueradeError("E408", f"No run at {self.path}: it has no {CONFIG}.")
-        self.write_file(CONFIG, settings(commit).encode())
-        text = f"E401 {self.path / CONFIG} was gone; it is written again"
-        warn(f"{text}, with the settings of checkpoint {commit.number}")
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a file such as `program.txt`, which appears whole or not at all."""
@@ -407,6 +440,8 @@ class RunDirectory:
 
     def change_settings(self, config: str) -> None:
         """Write another `config.toml`; results of the former one do not count any more."""
+        if refusal := obstacle(self.path):
+            raise refusal
         self._unseal()
         self.write_file(CONFIG, config.encode())
 
@@ -464,12 +499,11 @@ class RunDirectory:
         if not (self.path / ROUNDS).is_dir():
             # A comparison has none in it, and copies may leave out folders that are empty.
             os.makedirs(self._inside(ROUNDS))
-        manifest, _, _ = self._newest()
+        newest, kept, _ = self._newest()
         metrics = self._metrics()
-        if manifest is not None:
-            self.last, self._offset = manifest.number, manifest.metrics
-            if metrics and manifest.lost_lines:
-                self._put_aside(metrics)
+        if newest is not None:
+            manifest = newest.manifest
+            self.last = manifest.number
             self._pieces = dict(manifest.pieces)
             needed = set(manifest.pieces)
             for folder in self._commits():
@@ -479,7 +513,7 @@ class RunDirectory:
                     if isinstance(older, str):
                         atomic.remove(folder)
                     else:
-                        needed |= older[0].pieces.keys()
+                        needed |= older.manifest.pieces.keys()
                 elif int(folder.name) > self.last:
                     # Damaged, and left as it is until it is written anew.
                     needed |= {file.name for file in self._inside(PIECES).glob(f"{folder.name}-*")}
@@ -489,16 +523,21 @@ class RunDirectory:
             for leftover in folder.glob(f"{atomic.TEMPORARY}*"):
                 atomic.remove(leftover)
                 logging.getLogger(__name__).info("Removed unfinished %s", leftover)
-        self._lines = hashlib.sha256(metrics[: self._offset])
+        if not metrics.startswith(kept):
+            self._put_aside(metrics, kept)
+        self._offset, self._lines = len(kept), hashlib.sha256(kept)
+        self._sealed_lines = _sealed_lines(kept)
         atomic.write_at(self._inside(METRICS), b"", self._offset)
 
-    def _put_aside(self, metrics: bytes) -> None:
-        """Keep damaged metrics, behind those that were damaged before."""
-        file = self._inside(DAMAGED)
-        kept = file.read_bytes() if file.is_file() else b""
+    def _put_aside(self, metrics: bytes, kept: bytes) -> None:
+        """Keep damaged lines, behind those that were damaged before, and those that are intact."""
+        intact, file = set(kept.splitlines()), self._inside(DAMAGED)
+        lost = b"".join(each for each in metrics.splitlines(True) if each.rstrip() not in intact)
+        before = file.read_bytes() if file.is_file() else b""
         # A kill may have come before they were taken away.
-        if not kept.endswith(metrics):
-            atomic.write_file(file, kept + metrics)
+        if not before.endswith(lost):
+            atomic.write_file(file, before + lost)
+        atomic.write_file(self._inside(METRICS), kept)
 
     def _commits(self) -> list[Path]:
         """List the commits, newest first."""
@@ -506,27 +545,34 @@ class RunDirectory:
         numbered = [name for name in os.listdir(rounds) if name.isdecimal()]
         return [rounds / name for name in sorted(numbered, key=int, reverse=True)]
 
-    def _newest(self) -> tuple[_Manifest | None, bytes, list[str]]:
-        """Return manifest and state of the newest intact commit, and what is wrong with newer."""
+    def _newest(self) -> tuple[_Intact | None, bytes, list[str]]:
+        """Return the newest intact commit, its lines of metrics, and what is wrong with newer."""
         damages: list[str] = []
-        without: tuple[_Manifest, bytes] | None = None
+        partly: _Intact | None = None
         metrics = self._metrics()
         for folder in self._commits():
             found = _inspect(folder)
             if not isinstance(found, str):
-                if found[0].counts(metrics):
-                    return *found, damages
-                without = without or found
+                if found.manifest.counts(metrics):
+                    return found, metrics[: found.manifest.metrics], damages
+                partly = partly or found
                 found = f"{METRICS}: lines are missing, or their hash differs"
             damages.append(f"Checkpoint {int(folder.name)} damaged ({found}).")
-        if without is not None:
-            kept = (self.path / DAMAGED).is_file()
-            left = f", and what is left of them is in {DAMAGED}" if metrics or kept else ""
-            text = f"Damaged: {METRICS}. Its lines cannot be made again{left}."
-            return without[0].without_lines(), without[1], [text]
+        if partly is not None:
+            lines = partly.lines_of(metrics)
+            return partly, b"".join(lines), [self._lost(lines)]
         if damages:
             raise MasqueradeError("E401", f"{' '.join(damages)} None is intact; start a new run.")
         return None, b"", damages
+
+    def _lost(self, lines: list[bytes]) -> str:
+        """Say which lines of metrics are lost."""
+        places = missing((place for place, line in enumerate(lines, 1) if line), len(lines))
+        which = (
+            f"of its {len(lines)} lines these are lost: {places}" if lines else "no line is left"
+        )
+        text = f"Damaged: {METRICS}; {which}. Nothing makes them again; what is left of them,"
+        return f"{text} if anything, is in {DAMAGED}."
 
     def _metrics(self) -> bytes:
         file = self.path / METRICS
