@@ -26,7 +26,7 @@ ROUNDS = int(os.environ.get("MASQUERADE_CHAOS_ROUNDS", "17"))
 KILLS = -(-ROUNDS * 2 // 5)
 """Seven of 17 rounds: twenty in all, and one more."""
 LONG = 1500.0
-FLEET = {"quorum": 2, "deadline": 15.0, "wait": 4.0}
+FLEET = {"quorum": 2, "deadline": 20.0, "wait": 4.0}
 WORKER, NODE, APP, CUT = (
     *("the worker is killed", "the node is killed", "the node's app is killed"),
     "the worker is stopped for a round",
