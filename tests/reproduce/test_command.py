@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -17,7 +18,7 @@ from masquerade.evaluation.evaluate import Evaluator
 from masquerade.experiments import run as experiment
 from masquerade.reproduce import page
 from masquerade.reproduce import table as tables
-from masquerade.reproduce.command import Order, listing, overview, reproduce
+from masquerade.reproduce.command import Order, listing, overview, reproduce, work_off
 from masquerade.reproduce.jobs import group
 from tests.reproduce.tiny import edit, lay_out, stored
 from tests.support import raises
@@ -68,6 +69,41 @@ def test_what_is_missing_is_run_once_and_views_share_their_training(
     assert made.page.read_text(encoding="utf-8") == text
     # What is done leaves nothing behind but its results.
     assert list((root / "out" / "reproduce").iterdir()) == []
+
+
+WORTH = """
+[[item]]
+paper = "A paper"
+name = "Table 9"
+title = "Accuracy"
+table = "paper/table9"
+worth = 2
+[[item]]
+paper = "A paper"
+name = "Table 8"
+title = "Accuracy, more worth knowing"
+table = "paper/table8"
+worth = 1
+"""
+
+
+def test_all_that_waits_is_run_in_order_of_worth(
+    root: Path, begun: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    shutil.copytree(root / "runs/paper/table9", root / "runs/paper/table8")
+    edit(root / "runs/paper/table8/table.toml", "fedprox = [[58.0, 7.0], [2.0], [100]]\n", "")
+    (root / "runs/papers.toml").write_text(WORTH, encoding="utf-8")
+    work_off(Order(quiet=True, minutes=0.0), root)
+    assert begun == []
+    app(["reproduce", "--queue", "--quiet"], standalone_mode=False)
+    both, prox = ("fedavg", "fedavg_ft"), ("fedprox",)
+    # A table's tries come before its rows, and Table 8 has no FedProx.
+    assert begun[:3] == [both] * 3
+    assert sorted(begun[3:]) == [both] * 3 + [prox] * 3
+    assert [line.missing for line in overview(root)] == [[], []]
+    with raises("E201", "--queue"):
+        app(["reproduce", NAME, "--queue"], standalone_mode=False)
 
 
 def test_the_value_that_validation_prefers_is_read_from_the_record(root: Path) -> None:

@@ -1,12 +1,14 @@
 """The command `masquerade reproduce`: the papers' tables by name."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from masquerade.cli.options import AsJson, Debug, Quiet
+from masquerade.errors import MasqueradeError
 
 
 def reproduce(
@@ -36,6 +38,12 @@ def reproduce(
     write_index: Annotated[
         bool, typer.Option("--index", help="Write docs/results/index.md and runs/QUEUE.md.")
     ] = False,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Run what waits of all tables, as in runs/QUEUE.md.")
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(help="Begin no training after so many minutes.", show_default=False)
+    ] = math.inf,
     rerun: Annotated[bool, typer.Option("--rerun", help="Run again what is done.")] = False,
     jobs: Annotated[int, typer.Option(help="Trainings at a time, each in a process.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -65,6 +73,7 @@ def reproduce(
         rerun=rerun,
         page=write_page,
         jobs=jobs,
+        minutes=minutes,
         compute=[f"compute.device={device}", *(settings or [])],
         quiet=quiet or as_json,
     )
@@ -72,6 +81,10 @@ def reproduce(
         if write_index:
             for path in index.write(Path()):
                 typer.echo(f"Written: {path}")
+        elif queue:
+            if table is not None:
+                raise MasqueradeError("E201", "`--queue` is of all tables; leave out the table")
+            command.work_off(order, Path())
         elif not as_json:
             text = command.describe(table, order, Path())
             if not quiet:

@@ -2,8 +2,9 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from masquerade.errors import MasqueradeError
@@ -20,18 +21,34 @@ class Named(Protocol):
 Job = TypeVar("Job", bound=Named)
 
 
-def perform_all(perform: Callable[[Job], None], jobs: Sequence[Job], at_a_time: int) -> None:
-    """Do jobs; side by side, one that fails does not stop the others."""
-    if at_a_time == 1 or len(jobs) < 2:
+def perform_all(perform: Callable[[Job], None], jobs: Iterable[Job | None], at_a_time: int) -> None:
+    """Do jobs; side by side, one that fails does not stop the others.
+
+    The next one is asked for where there is room for it. None waits until another one has ended,
+    and is the end where none is being done.
+    """
+    if at_a_time == 1:
         for job in jobs:
+            if job is None:
+                break
             perform(job)
         return
+    source = iter(jobs)
+    running: dict[Future[tuple[str, str]], Job] = {}
+    faults: list[tuple[str, str, str]] = []
     # A process that has met CUDA cannot be forked.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(at_a_time, len(jobs)), context, _leave_stops_to_parent) as pool:
-        begun = {pool.submit(_attempt, perform, job): job for job in jobs}
+    with ProcessPoolExecutor(at_a_time, context, _leave_stops_to_parent) as pool:
         try:
-            faults = [(begun[done].name, *done.result()) for done in as_completed(begun)]
+            while True:
+                for job in islice(source, at_a_time - len(running)):
+                    if job is None:
+                        break
+                    running[pool.submit(_attempt, perform, job)] = job
+                if not running:
+                    break
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                faults += [(running.pop(each).name, *each.result()) for each in done]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
@@ -42,7 +59,7 @@ def perform_all(perform: Callable[[Job], None], jobs: Sequence[Job], at_a_time: 
         texts = "; ".join(dict.fromkeys(text for _, _, text in failed))
         which = "; ".join(name for name, _, _ in failed)
         again = "What is done is kept, and the same command tries these again"
-        text = f"{len(failed)} of {len(jobs)} trainings failed ({which}): {texts}. {again}."
+        text = f"{len(failed)} of {len(faults)} trainings failed ({which}): {texts}. {again}."
         raise MasqueradeError(failed[0][1], text)
 
 

@@ -1,6 +1,8 @@
 """`reproduce`: list the tables, run what is missing of one, write its page."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,8 +10,8 @@ from masquerade.config import toml
 from masquerade.errors import MasqueradeError
 from masquerade.experiments.processes import perform_all
 from masquerade.reproduce import index, page, table
-from masquerade.reproduce.jobs import group, perform
-from masquerade.reproduce.table import Run, Table
+from masquerade.reproduce.jobs import Job, group, perform
+from masquerade.reproduce.table import Table
 from masquerade.results.json_records import Json
 from masquerade.storage import atomic
 
@@ -33,6 +35,8 @@ class Order:
     """Whether to run again what is done."""
     jobs: int = 1
     """How many trainings are run at a time."""
+    minutes: float = math.inf
+    """After how many of them nothing more is begun."""
     compute: Sequence[str] = ()
     """`compute.KEY=VALUE`: where and how the work is done."""
     quiet: bool = False
@@ -40,21 +44,27 @@ class Order:
 
 def reproduce(name: str, order: Order, root: Path) -> Table:
     """Run what is missing of a table, and write its page."""
-    if order.jobs < 1:
-        raise MasqueradeError("E201", f"`--jobs` is {order.jobs}; give 1 or more")
-    found = table.read(name, root, order.quick)
-    found = replace(found, over=toml.merged(found.over, _computed(order.compute)))
-    rows = table.wanted(found, order.rows)
+    found = _read(name, order, root)
     if not order.show:
-        tries = [run for row in rows for run in found.tries(row)]
-        _do(found, tries, order, root, order.search and order.rerun)
-        if not order.search:
-            runs = [found.run(row, seed) for seed in order.seeds or found.seeds for row in rows]
-            _do(found, [run for run in runs if run is not None], order, root, order.rerun)
+        perform_all(perform, _jobs([found], order, root), order.jobs)
     if order.page:
         found.page.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_file(found.page, page.page(found).encode())
     return found
+
+
+def work_off(order: Order, root: Path) -> None:
+    """Run what waits of all tables, those of most worth first."""
+    names = dict.fromkeys(row.table for row in index.queue(index.states(root)))
+    tables = [_read(name, order, root) for name in names]
+    perform_all(perform, _jobs(tables, order, root), order.jobs)
+
+
+def _read(name: str, order: Order, root: Path) -> Table:
+    if order.jobs < 1:
+        raise MasqueradeError("E201", f"`--jobs` is {order.jobs}; give 1 or more")
+    found = table.read(name, root, order.quick)
+    return replace(found, over=toml.merged(found.over, _computed(order.compute)))
 
 
 def _computed(assignments: Sequence[str]) -> dict[str, Json]:
@@ -65,10 +75,34 @@ def _computed(assignments: Sequence[str]) -> dict[str, Json]:
     return tables
 
 
-def _do(found: Table, runs: Sequence[Run], order: Order, root: Path, again: bool) -> None:
-    missing = [run for run in runs if again or found.record(run) is None]
-    jobs = group(found, missing, root, order.jobs, order.quiet)
-    perform_all(perform, jobs, order.jobs)
+def _jobs(tables: Sequence[Table], order: Order, root: Path) -> Iterator[Job | None]:
+    """Yield what to do next, until time is up; None where that depends on what is being done.
+
+    A table's rows wait for all of its tries, so that rows share trainings. Other tables go on.
+    """
+    end = time.monotonic() + 60 * order.minutes
+    begun: set[Path] = set()
+    while time.monotonic() < end:
+        jobs = [job for found in tables for job in _missing(found, order, root)]
+        fresh = next((job for job in jobs if job.folder not in begun), None)
+        if fresh is not None:
+            begun.add(fresh.folder)
+        elif not jobs:
+            return
+        yield fresh
+
+
+def _missing(found: Table, order: Order, root: Path) -> list[Job]:
+    """List what is missing of a table and can be done: its tries, or then its rows."""
+    rows = table.wanted(found, order.rows)
+    tries = [run for row in rows for run in found.tries(row)]
+    again = order.search and order.rerun
+    left = [run for run in tries if again or found.record(run) is None]
+    if not left and not order.search:
+        runs = [found.run(row, seed) for seed in order.seeds or found.seeds for row in rows]
+        known = [run for run in runs if run is not None]
+        left = [run for run in known if order.rerun or found.record(run) is None]
+    return group(found, left, root, order.jobs, order.quiet)
 
 
 @dataclass(frozen=True)

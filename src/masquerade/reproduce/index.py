@@ -269,11 +269,13 @@ def _index_row(state: State) -> list[str]:
 QUEUE_PAGE = """# What waits for a GPU
 
 `{command}` writes this page from [`papers.toml`](papers.toml), the tables'
-folders and their results. The most useful rows come first. To run the next one:
+folders and their results. The most useful rows come first. To run what fits in eight minutes, six
+trainings at a time, or one row:
 
+    masquerade reproduce --queue --jobs 6 --minutes 8 --device cuda
     masquerade reproduce TABLE --row ROW --no-page
 
-It goes on where it was stopped. Minutes are estimates for one H200, and include tries.
+Both go on where they were stopped. Minutes of rows are estimates for one H200, and include tries.
 
 ## Rows
 
