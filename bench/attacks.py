@@ -17,7 +17,8 @@ import math
 import multiprocessing
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -63,14 +64,12 @@ NO_PLACE = {"fedavg": ("random masks", "mask inflation"), "fedmask": ("×100", "
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "clip": {"clip_updates": 1.0},
-    **{
-        f"trimmed mean {trim}, clip": {
-            "aggregation": "trimmed_mean",
-            "trim": trim,
-            "min_contributors": 3,
-            "clip_updates": 1.0,
-        }
-        for trim in (0.2, 0.3)
+    # As many are left out at either end as there are attackers.
+    "trimmed mean, clip": {
+        "aggregation": "trimmed_mean",
+        "trim": 0.2,
+        "min_contributors": 3,
+        "clip_updates": 1.0,
     },
 }
 THIN = 3
@@ -110,8 +109,9 @@ The mask budgets of methods and the refusal of numbers that are not finite are a
 python bench/attacks.py
 ```
 
-Settings are those of [`runs/attacks.toml`](../../runs/attacks.toml); every honest client's accuracy
-is in [`attacks`](attacks). What a setting does is on [the page on defences](../defences.md).
+{waits}Settings are those of [`runs/attacks.toml`](../../runs/attacks.toml); every honest client's
+accuracy is in [`attacks`](attacks). What a setting does is on [the page on
+defences](../defences.md).
 
 {verdict}
 
@@ -489,13 +489,21 @@ def coverage(found: Found) -> Iterator[str]:
         yield f"| {found.title(method)} | {100 * share:.1f} % |"
 
 
+def waits(missing: Mapping[str, int]) -> str:
+    """Say which methods are not judged yet."""
+    left = ", ".join(f"{title} ({count} trainings left)" for title, count in missing.items())
+    text = f"Not judged here, nor in the choice of a defence: {left}. The same command goes on."
+    return f"{wrapped(text)}\n\n" if missing else ""
+
+
 def page(given: dict[str, Any], folder: Path, defences: Sequence[str] = tuple(DEFENCES)) -> str:
     """Return the page of the results in a folder."""
-    config = configuration.parse(given)
-    found = Found(config, defences, read(folder))
-    missing = [cell for cell in cells(config, defences) if cell not in found.results]
-    if missing:
-        raise SystemExit(f"{len(missing)} trainings are missing in {folder}, and so is the page")
+    config, results = configuration.parse(given), read(folder)
+    missing = Counter(cell.method for cell in cells(config, defences) if cell not in results)
+    ready = tuple(each for each in config.methods if each not in missing)
+    if not ready:
+        raise SystemExit(f"no method has all of its trainings in {folder}, so there is no page")
+    found = Found(replace(config, methods=ready), defences, results)
     chosen = choose(found)
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in DEFENCES[chosen].items())
     return TEXT.format(
@@ -503,6 +511,7 @@ def page(given: dict[str, Any], folder: Path, defences: Sequence[str] = tuple(DE
         clients=config.data.clients,
         honest=config.data.clients - len(ATTACKERS),
         made=wrapped(about(found)),
+        waits=waits({found.title(method): count for method, count in missing.items()}),
         chosen=settings,
         tried="\n".join(tried(found, chosen)),
         rows="\n".join(tested(found, chosen)),
