@@ -12,7 +12,6 @@ its peak of memory is its own. What is measured is saved beside the page, one fi
 import argparse
 import contextlib
 import datetime
-import importlib
 import json
 import math
 import multiprocessing
@@ -248,8 +247,6 @@ def measured(axes: tuple[Axis, ...], device: str, seconds: float) -> Record:
     """Measure all points of some axes; return them with what they were measured on."""
     # Asked in this way, whether there is a GPU does not keep forked processes from using it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # Torch imports this when operations are first counted, which is no cost of growth.
-    importlib.import_module("torch._dynamo")
     points = []
     for point in dict.fromkeys(p for axis in axes for name in METHODS for p in axis.points(name)):
         begun = time.perf_counter()

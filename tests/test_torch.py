@@ -45,6 +45,8 @@ PRIVATE = {
     ],
     "torch": ["_foreach_add", "_foreach_add_"],
     "torch.utils._python_dispatch": ["TorchDispatchMode"],
+    "torch.utils.flop_counter": ["flop_registry"],
+    "torch.ops.aten.mm.default": ["decompose", "_overloadpacket", "_op", "_schema"],
     "torch.utils.weak": ["WeakTensorKeyDictionary"],
     "torch.overrides": ["TorchFunctionMode"],
     "torch._ops": ["OpOverload"],

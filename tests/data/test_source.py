@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from masquerade.data import Dataset, from_arrays, load
 from masquerade.data.registry import EMBEDDED
@@ -33,6 +34,9 @@ def test_digits_are_scaled_images_of_ten_classes() -> None:
     assert (float(digits.x.min()), float(digits.x.max())) == (0.0, 1.0)
     assert digits.y.dtype == torch.int64
     assert (digits.name, digits.classes, digits.client) == ("digits", 10, None)
+    known = load_digits()
+    assert torch.equal(digits.x, torch.tensor(known.images[:, None] / 16, dtype=torch.float32))
+    assert digits.y.tolist() == known.target.tolist()
 
 
 def test_what_is_told_of_digits_is_so() -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from masquerade.core import slicing as slice
+from masquerade.core.dispatch import uncompiled
 from masquerade.core.round import Batch, Round, Stage
 from masquerade.core.task import Task
 from masquerade.core.tree import State, Tree
@@ -80,12 +82,30 @@ def nothing(clients: int) -> Flops:
     return Flops(zero, zero, zero, zero)
 
 
+@uncompiled
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts as torch's own counter does; that one also follows every module, which takes long."""
+
+    total = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            found = operation.decompose(*args, **kwargs)
+        if found is NotImplemented:
+            found = operation(*args, **kwargs)
+            count = flop_registry.get(operation._overloadpacket)
+            self.total += count(*args, **kwargs, out_val=found) if count else 0
+        return found
+
+
 @dataclass(frozen=True)
 class _Counted:
+    total: int
     modules: dict[str, int]
-    """By module, "Global" having all, as torch's counter has it."""
-    forward: int
-    """In the network's forward pass."""
+    """In the forward passes of the network, "", and of its layers, with all that is in them."""
     layers: dict[str, int]
     """By weight name, forward and backward; the rest under `REST`."""
 
@@ -95,36 +115,38 @@ def _measured(task: Task, function: Callable[[], Any]) -> _Counted:
 
     The call may draw random numbers (dropout); those that training draws stay the same.
     """
-    inside: list[int] = []
+    modules = dict.fromkeys(("", *(layer.name for layer in task.layers)), 0)
     layers = dict.fromkeys((*_weighted(task).values(), REST), 0)
-    with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
-        at, before = REST, 0
+    counter = _Operations()  # type: ignore[no-untyped-call]
+    at, before = REST, 0
 
-        def turn(to: str) -> None:
-            """Charge what was counted since the last turn, and charge `to` from now on."""
-            nonlocal at, before
-            now = counter.get_total_flops()
-            layers[at] += now - before
-            at, before = to, now
+    def turn(to: str) -> None:
+        """Charge what was counted since the last turn, and charge `to` from now on."""
+        nonlocal at, before
+        layers[at] += counter.total - before
+        at, before = to, counter.total
 
-        # The counter also gives a module some of the operations that follow it.
-        hooks = [
-            task.module.register_forward_pre_hook(
-                lambda *_: inside.append(-counter.get_total_flops())
-            ),
-            task.module.register_forward_hook(lambda *_: inside.append(counter.get_total_flops())),
+    def bound(sign: int, name: str) -> None:
+        """Begin or end what is counted inside a module."""
+        modules[name] += sign * counter.total
+
+    hooks = []
+    for path, name in _weighted(task).items():
+        hooks += _watch(task.module.get_submodule(path), name, turn)
+    for path in modules:
+        module = task.module.get_submodule(path)
+        hooks += [
+            module.register_forward_pre_hook(lambda *_, path=path: bound(-1, path)),
+            module.register_forward_hook(lambda *_, path=path: bound(1, path)),
         ]
-        modules = dict(task.module.named_modules())
-        for path, name in _weighted(task).items():
-            hooks += _watch(modules[path], name, turn)
-        try:
+    try:
+        with torch.random.fork_rng(devices=[]), counter:
             function()
-        finally:
-            for hook in hooks:
-                hook.remove()
-        turn(REST)
-    counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-    return _Counted(counts, sum(inside), layers)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    turn(REST)
+    return _Counted(counter.total, modules, layers)
 
 
 def _watch(module: nn.Module, name: str, turn: Callable[[str], None]) -> list[Any]:
@@ -178,8 +200,7 @@ class Meter:
         unknown = [
             layer.name or root
             for layer in self.task.layers
-            if layer.kind in ("lstm", "gru", "other")
-            and not counts.get(".".join(filter(None, (root, layer.name))))
+            if layer.kind in ("lstm", "gru", "other") and not counts[layer.name]
         ]
         if unknown:
             warnings.warn(
@@ -197,12 +218,13 @@ class Meter:
             given = batch if stage.draws == 1 else (batch,) * stage.draws
             found = _measured(self.task, lambda: stage.step(work, given, round))
             samples = PROBE * stage.draws
-            total = found.modules.get("Global", 0)
             self._steps[key] = Step(
-                total / samples,
-                found.forward / samples,
+                found.total / samples,
+                found.modules[""] / samples,
                 {name: count / samples for name, count in found.layers.items()},
-                self._draws(stage, total, lambda given: stage.step(work, given, round), batch),
+                self._draws(
+                    stage, found.total, lambda given: stage.step(work, given, round), batch
+                ),
             )
         return self._steps[key]
 
@@ -217,7 +239,7 @@ class Meter:
         for place in range(stage.draws):
             given = tuple(twice if at == place else batch for at in range(stage.draws))
             counted = _measured(self.task, partial(step, given))
-            added.append(counted.modules.get("Global", 0) - total)
+            added.append(counted.total - total)
         return tuple(each * stage.draws / sum(added) for each in added)
 
     def stage(

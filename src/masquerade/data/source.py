@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from masquerade.data import cache, readers
 from masquerade.data.cache import Manifest
@@ -117,10 +120,13 @@ def published(kind: str, severity: int) -> Dataset:
 
 
 def _digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    return from_arrays(digits.images[:, None] / 16, digits.target, name="digits")
+    # Its file alone is read: to import scikit-learn takes longer than a small run.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    images = rows[:, :-1].reshape(-1, 1, 8, 8) / 16
+    return from_arrays(images, rows[:, -1].astype(np.int64), name="digits")
 
 
 SUFFIXES = (".npz", ".csv", ".tsv", ".parquet")

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from socket import if_nameindex
 from tempfile import TemporaryDirectory
@@ -298,8 +297,6 @@ def forked(count: int, device: torch.device) -> Iterator[Ranks]:
     They see all that was made before where it lies: nothing is copied, imported or built again.
     """
     _refuse_forks(device)
-    # Torch imports it when operations are first counted: once here, not in every fork.
-    import_module("torch._dynamo")
     with TemporaryDirectory(prefix="masquerade-") as name:
         folder, parent = Path(name), os.getpid()
         children: dict[int, int] = {}

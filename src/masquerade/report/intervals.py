@@ -85,10 +85,10 @@ def of_difference(left: Mapping[int, Trained], right: Mapping[int, Trained]) -> 
 
 def over_seeds(values: Sequence[float]) -> Interval:
     """Return the interval of a mean by Student's t."""
-    # Machines that only train have no scipy.
-    from scipy.stats import t
+    # Machines that only train have no scipy. All of `scipy.stats` takes long to import.
+    from scipy.special import stdtrit
 
-    quantile = float(t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    quantile = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))
     half = quantile * statistics.stdev(values) / math.sqrt(len(values))
     mean = statistics.fmean(values)
     return Interval(mean, mean - half, mean + half, "seeds")
@@ -114,10 +114,10 @@ def _tail(clients: int) -> float:
     over n for that over n - 1, and the normal quantile for Student's t. It is a little less than
     2.5 % for that, so that the interval has the length that t would give normal figures.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtr, stdtrit
 
-    quantile = t.ppf((1 + LEVEL) / 2, clients - 1) * math.sqrt(clients / (clients - 1))
-    return float(norm.cdf(-quantile))
+    quantile = stdtrit(clients - 1, (1 + LEVEL) / 2) * math.sqrt(clients / (clients - 1))
+    return float(ndtr(-quantile))
 
 
 def _resampled(training: Trained, everybody: Sequence[int]) -> tuple[float, Floats]:

@@ -49,9 +49,10 @@ def symbol_costs() -> tuple[list[int], list[int]]:
 
 
 @lru_cache(maxsize=4)
-def _costs_at(device: torch.device) -> tuple[Tensor, Tensor]:
+def _tables_at(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the costs of ones and of zeros, and the numbers from which another byte is needed."""
     ones, zeros = (torch.tensor(costs, device=device) for costs in symbol_costs())
-    return ones, zeros
+    return ones, zeros, torch.tensor([1 << 8 * place for place in range(8)], device=device)
 
 
 def width(count: int) -> int:
@@ -61,7 +62,7 @@ def width(count: int) -> int:
 
 def widths(count: Tensor) -> Tensor:
     """Return the widths of many numbers."""
-    return sum((count >= 1 << 8 * place for place in range(8)), torch.zeros_like(count))
+    return (count[..., None] >= _tables_at(count.device)[2]).sum(-1)
 
 
 def _level(count: int, ones: int) -> int:
@@ -87,7 +88,7 @@ def form(count: int, ones: int) -> tuple[int, int]:
 
 def length(count: Tensor, ones: Tensor) -> Tensor:
     """Return the lengths of many strings of bits, without the number of ones before each."""
-    for_ones, for_zeros = _costs_at(ones.device)
+    for_ones, for_zeros, _ = _tables_at(ones.device)
     known = count.clamp(min=1)
     level = ((2 * ones * _LEVELS + known) // (2 * known)).clamp(1, _LEVELS - 1)
     cost = _START + ones * for_ones[level] + (count - ones) * for_zeros[level]

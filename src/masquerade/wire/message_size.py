@@ -3,7 +3,7 @@
 It is what `codec.encode` writes, to the byte: that is a law, tested for every method.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -42,15 +42,33 @@ def size_of(part: Part, name: str) -> int:
     return SIZES.get(part.dtype, 0) * values.is_floating_point() or values.element_size()
 
 
+@dataclass(frozen=True)
+class _String:
+    """A string of bits, whose length is not counted yet."""
+
+    part: Counted
+    """What it is a part of."""
+    count: Count
+    """How many bits there are."""
+    ones: Tensor
+    """[ways] or [ways, clients]: how many are ones, as they are and as what changed."""
+
+
 def count(
     message: Message, session: Mapping[str, Tensor], same: Same | None = None, lead: int = 0
 ) -> Counted:
     """Count a message's bytes and values; `lead` = 1 for a stacked one: [clients]."""
     total = Counted(bytes=HEADER if message else 0)
-    for name, part in message.items():
-        found = Counted()
-        for tensor in part.values:
-            _count_tensor(found, part, name, tensor, session, lead)
+    parts = {name: Counted() for name in message}
+    strings = [
+        string
+        for name, part in message.items()
+        for tensor in part.values
+        for string in _count_tensor(parts[name], part, name, tensor, session, lead)
+    ]
+    for string, length in zip(strings, _lengths(strings), strict=True):
+        string.part.bytes = string.part.bytes + length
+    for name, found in parts.items():
         sent = None if same is None or name not in same else ~torch.as_tensor(same[name])
         total.parts[name] = 1 + (found.bytes if sent is None else sent * found.bytes)
         total.bytes = total.bytes + total.parts[name]
@@ -66,7 +84,8 @@ def _count_tensor(
     tensor: str,
     session: Mapping[str, Tensor],
     lead: int,
-) -> None:
+) -> Iterator[_String]:
+    """Add what a tensor takes beside its strings of bits, which are returned."""
     values = part.values[tensor]
     entries = kept(part, tensor, lead)
     size: Count = 1
@@ -74,7 +93,8 @@ def _count_tensor(
     if tensor in part.keep:
         keep = part.keep[tensor]
         mask = packed_bits.packed(keep, lead)
-        size = size + _bits(f"{name}/{tensor}", keep.shape[lead:].numel(), mask, None, session)
+        ones = _ones(f"{name}/{tensor}", mask, None, session)
+        yield _String(found, keep.shape[lead:].numel(), ones)
         found.masks[f"{name}/{tensor}"] = mask
     if values.dtype is torch.bool:
         held = part.held(tensor)
@@ -83,7 +103,8 @@ def _count_tensor(
             inside = packed_bits.packed(held, lead)
             given = given & inside
         found.masks[f"{name}/{tensor}="] = given
-        size = size + 1 + _bits(f"{name}/{tensor}=", entries, given, inside, session)
+        size = size + 1
+        yield _String(found, entries, _ones(f"{name}/{tensor}=", given, inside, session))
         found.values = found.values + (entries + 7) // 8
     else:
         numbers = entries * size_of(part, tensor)
@@ -104,23 +125,36 @@ def kept(part: Part, tensor: str, lead: int) -> Count:
     return (part.keep[tensor] * sizes).sum(-1)
 
 
-def _bits(
-    name: str,
-    count: Count,
-    given: Tensor,
-    inside: Tensor | None,
-    session: Mapping[str, Tensor],
-) -> Tensor:
-    """Return the length of a string of bits, as it is or as what changed, whichever is shorter."""
-    several = scalar(count, given.device)
-    size = bits.length(several, packed_bits.ones(given))
+def _ones(name: str, given: Tensor, inside: Tensor | None, session: Mapping[str, Tensor]) -> Tensor:
+    """Count the ones of a string as it is, and as what changed since it went in a direction."""
+    ways = [given]
     for direction in DIRECTIONS:
         known = session.get(f"{direction}/{name}")
         if known is not None:
             changed = given ^ known
-            changes = packed_bits.ones(changed if inside is None else changed & inside)
-            size = torch.minimum(size, bits.length(several, changes))
-    return bits.widths(several) + size
+            ways.append(changed if inside is None else changed & inside)
+    return packed_bits.ones(torch.stack(ways))
+
+
+def _lengths(strings: list[_String]) -> list[Tensor]:
+    """Return the lengths of strings of bits, each written in the shortest way.
+
+    All at once: on a GPU, operations on few numbers take as long as they are many.
+    """
+    if not strings:
+        return []
+    ones = torch.cat([string.ones for string in strings])
+    counts = _in_rows([string.count for string in strings for _ in string.ones], ones)
+    sizes = bits.widths(counts) + bits.length(counts, ones)
+    return [each.amin(0) for each in torch.split(sizes, [len(string.ones) for string in strings])]
+
+
+def _in_rows(counts: list[Count], like: Tensor) -> Tensor:
+    """Return counts as the rows of a tensor of a form that fits another."""
+    known = [each for each in counts if isinstance(each, int)]
+    if len(known) == len(counts):
+        return onto(torch.tensor(known), like.device).reshape(-1, *[1] * (like.ndim - 1))
+    return torch.stack([scalar(each, like.device).expand(like.shape[1:]) for each in counts])
 
 
 def nbytes(

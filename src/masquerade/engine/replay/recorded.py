@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from masquerade.core import tree
+from masquerade.core.dispatch import uncompiled
 from masquerade.core.round import Round
 from masquerade.core.tree import State
 from masquerade.engine.replay.eager import Key, RowStep
@@ -32,6 +33,7 @@ Form = tuple[Key, Hashable, torch.Size]
 """What a recording serves for: a step, the form of the work, and the shape of a row."""
 
 
+@uncompiled
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is done, below maps and gradients: calls that read and write a list."""
 
