@@ -36,6 +36,7 @@ EQUAL = {
     "weights": "signed",
     "lr_schedule": "constant",
     "keep_scores": False,
+    "keep_off": False,
 }
 """The defaults before."""
 TRIALS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -44,7 +45,6 @@ TRIALS: dict[str, tuple[str, dict[str, Any]]] = {
     "defaults": ("fedmask", {}),
     "before": ("fedmask", EQUAL),
     "scores begin anew": ("fedmask", {"keep_scores": False}),
-    "scale 0.6": ("fedmask", {"scale": 0.6}),
     "bits may come back": ("fedmask", {"keep_off": False}),
 }
 PROBLEMS = ("mnist8", "digits")
@@ -120,9 +120,9 @@ def run(problems: Sequence[str], jobs: int, minutes: float, mnist: str) -> None:
 
 PAGE = """# FedMask over draws of its frozen weights
 
-`python bench/draws.py` wrote this page. Ten clients have two classes each; digits_cnn, {rounds}
-rounds, validation data, view `personal`. A seed is the images, their partition, the draw of the
-network and the training. Figures are accuracy on own data (%).
+`python bench/draws.py` wrote this page. Ten clients have two classes each; `digits_cnn`, {rounds}
+rounds, validation data. A seed is the images, their partition, the draw of the network and the
+training. Figures are accuracy on own data (%), of the view `personal` or the only one.
 
 | problem | is |
 |---|---|
