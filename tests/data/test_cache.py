@@ -151,6 +151,13 @@ def test_a_disk_that_refuses_leaves_what_was_there(
         assert tree(root) == before
 
 
+@pytest.fixture
+def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be on a system that cannot exchange two names at once."""
+    monkeypatch.setattr("ctypes.CDLL", lambda *_: None)
+
+
+@pytest.mark.usefixtures("without_exchange")
 def test_what_was_there_comes_back_when_the_new_cannot_take_its_place(
     root: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -171,6 +178,7 @@ def test_what_was_there_comes_back_when_the_new_cannot_take_its_place(
     assert tree(root) == before
 
 
+@pytest.mark.usefixtures("without_exchange")
 def test_two_that_replace_a_dotted_name_do_not_share_a_place(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,7 +137,9 @@ def test_what_ends_is_started_again_after_longer_and_longer_waits(tmp_path: Path
     assert len(times) >= 3
     assert gaps[0] >= 0.1
     assert all(gap >= 0.2 for gap in gaps[1:])
-    assert (tmp_path / "logs" / "it.log").read_text().count("last words") == len(times)
+    # The last one may have been cancelled between its words and its end.
+    said = (tmp_path / "logs" / "it.log").read_text().count("last words")
+    assert said - len(times) in (0, 1)
     assert processes.recorded(tmp_path) == {}
 
 

@@ -146,6 +146,7 @@ def test_of_a_single_commit_all_lines_are_kept_but_the_damaged_one(
         experiment.resume(run)
     kept = b"".join(line for each, line in enumerate(lines, 1) if each != place)
     assert (run / "metrics.jsonl").read_bytes() == kept
+    assert (run / "damaged-metrics.jsonl").read_bytes().startswith(lines[place - 1][:-1])
     with warns("W404", place):
         read_results(run)
 

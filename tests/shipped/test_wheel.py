@@ -26,7 +26,7 @@ def test_a_wheel_holds_the_command_types_and_the_pages_of_the_methods(wheel: Pat
     assert pages
     assert names >= {*pages, "masquerade/py.typed", "masquerade/__main__.py"}
     (entry,) = (name for name in names if name.endswith("entry_points.txt"))
-    assert "masquerade = masquerade.cli.app:main" in files.read(entry).decode()
+    assert "masquerade = masquerade.__main__:main" in files.read(entry).decode()
     assert all(name.startswith(("masquerade/", "masquerade-")) for name in names)
 
 

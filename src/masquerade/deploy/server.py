@@ -643,8 +643,9 @@ class Service:
 
     def _finish(self, state: RunState, directory: RunDirectory) -> None:
         """Have all clients measure themselves, and write what came of it."""
-        self._gather(state)
+        # Also who is prepared before the first figure comes after the last round.
         self.prepared = []
+        self._gather(state)
         for _ in range(TRIES):
             begun = len(self.prepared)
             summaries = self._measured(state)

@@ -427,7 +427,7 @@ class RunDirectory:
         with self._faults("taking a checkpoint back"):
             atomic.remove(self._inside(ROUNDS) / f"{self.last:08d}")
             self.last, self._offset, self._pieces = None, 0, {}
-            self._recover()
+            self._recover(opening=False)
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a file such as `program.txt`, which appears whole or not at all."""
@@ -495,7 +495,7 @@ class RunDirectory:
         atomic.write_file(self._inside(CONFIG), config.encode())
         atomic.sync(self.path.parent)
 
-    def _recover(self) -> None:
+    def _recover(self, opening: bool = True) -> None:
         if not (self.path / ROUNDS).is_dir():
             # A comparison has none in it, and copies may leave out folders that are empty.
             os.makedirs(self._inside(ROUNDS))
@@ -523,7 +523,8 @@ class RunDirectory:
             for leftover in folder.glob(f"{atomic.TEMPORARY}*"):
                 atomic.remove(leftover)
                 logging.getLogger(__name__).info("Removed unfinished %s", leftover)
-        if not metrics.startswith(kept):
+        # What a commit that is taken back had is no damage, and what was is put aside by then.
+        if opening and newest is not None and not newest.manifest.counts(metrics):
             self._put_aside(metrics, kept)
         self._offset, self._lines = len(kept), hashlib.sha256(kept)
         self._sealed_lines = _sealed_lines(kept)
