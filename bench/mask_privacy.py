@@ -54,7 +54,7 @@ label mix, and tells a client again from a later mask.
 | (…) | half of the 95 % interval over seeds (Student's t) |
 
 - {data}, {clients} clients, {rounds} rounds, all clients in each, network `mlp`.
-- Methods are as they are by default; seeds {seeds}, each a partition and a training.
+- Methods are as they were by default on that day; seeds {seeds}, each a partition and a training.
 - A mask that is the same for all clients tells nothing of one, and is left out.
 - Methods without a row send no mask: they send values, which tell more. A dash is not measured yet.
 

@@ -4,7 +4,8 @@
 
 `setup`      one epoch, then the last layers keep the share p_r where W · m^r changed most: the
              structure
-`train`      bits become scores, scores are trained under a group lasso (Eq. 9–10), bits are sent
+`train`      bits become scores, or a client's own scores go on; they are trained under a group
+             lasso (Eq. 9–10), and bits are sent
 `aggregate`  the rounded mean bit where two structures overlap or more; elsewhere nothing changes
 
 W is `task.initial`, which a seed gives, so what a client uses is a seed and its bits.
@@ -33,7 +34,8 @@ class FedMask(Method):
     """Personal structures in the last layers, shared bits where they overlap."""
 
     density: float = 0.2
-    """Share of a pruned layer's weights that its structure keeps (p_r)."""
+    """Share of a pruned layer's weights that its structure keeps (p_r); with `keep_off` less those
+    whose bits are off after the setup, about half of them where scores are spread."""
     pruned_layers: int = 2
     """How many of the last layers are pruned to a structure; real layers count and are not pruned.
     With 0 there is no setup."""
@@ -50,13 +52,14 @@ class FedMask(Method):
     """How scores begin: "equal", all ±scale, bits being on at first; or "spread", from near zero to
     twice their mean by the sizes drawn, half of the bits being on at first."""
     scale: float = 2.0
-    """The mean size of the scores that begin a round (c): scale if they are "equal", and
-    scale / √entries of their tensor if they are "spread"; lr / c decides how soon bits flip."""
+    """How large scores are that begin anew (c): scale if they are "equal", for which 0.001 serves;
+    from 0 to c = scale / √entries of their tensor if they are "spread". lr / c decides how soon
+    bits flip."""
     # Differs: a round's scores are made of the bits that are received (line 14); the paper does not
     # say of what size. Begun anew, what a client learned beyond its bits is lost in every round.
     keep_scores: bool = True
-    """Whether a client keeps its scores where it receives the bits that it had; elsewhere, and
-    otherwise everywhere, they begin anew."""
+    """Whether a client keeps a score whose bit comes back as it was sent; other scores begin anew,
+    and without this all do."""
     # Differs: the paper gives no learning rate. At a constant one the last batches decide the bits.
     lr_schedule: str = "cosine"
     """How the learning rate of scores runs over the epochs of a round: "constant", or down by a
@@ -163,7 +166,9 @@ class FedMask(Method):
         # The more entries a tensor has, the less the loss asks of each.
         kept = self.counts(task)
         return {
-            name: _beyond(value).abs() * (self.scale / math.sqrt(kept.get(name, value.numel())))
+            # A size of zero would make a one of a zero that is received.
+            name: _beyond(value).abs().clamp_min(TINY)
+            * (self.scale / math.sqrt(kept.get(name, value.numel())))
             for name, value in drawn.items()
         }
 
