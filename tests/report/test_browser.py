@@ -194,7 +194,7 @@ def test_a_run_that_is_under_way_is_followed_to_its_report(
             file.write(line(3, 70.0))
         browser.wait("document.body.innerText.includes('3 of 3')")
         browser.wait(f"{points} === 3")
-        summaries = [replace(result(), title="The end").to_json()]
+        summaries = [replace(result(), title="The end", rounds=3).to_json()]
         names = ("config.toml", "metrics.jsonl")
         files = [(name, (tmp_path / name).read_bytes()) for name in names]
         for name, data in sealed([*files, ("summary.json", json.dumps(summaries).encode())]):
